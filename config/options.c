@@ -8,6 +8,7 @@
 
 static const char *const backends[] = {"auto", "cpu", "cuda", NULL}, *const load_formats[] = {"auto", "dummy",
                                                                                               NULL};
+static const char *const poolings[] = {"none", "last", "mean", NULL};
 static const char *const policies[] = {"tandem", "sarathi", "prefill-first", "decode-first", "orca", NULL};
 static const char *const tool_formats[] = {"auto",    "hermes",      "llama", "pythonic",
                                            "mistral", "qwen3-coder", "none",  NULL};
@@ -68,6 +69,10 @@ const td_option_row td_option_rows[] = {
          reasoning_formats),
     WORD(load_format, "auto", "auto, or dummy: weights are random, config.json is all that is needed",
          load_formats),
+    WORD(pooling, "none",
+         "none; or last or mean: no text is generated, and /v1/embeddings answers with a vector of the last "
+         "token or the mean of all",
+         poolings),
     SECTION("Clients"),
     TEXT(listen, "127.0.0.1:8080", "ADDR", "HOST:PORT, [IPv6]:PORT or unix:PATH"),
     TEXT(api_key_file, "", "PATH", "one API key a line; none: no key is asked"),

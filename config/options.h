@@ -39,6 +39,7 @@ typedef struct td_options {
   char chat_template[TD_OPTION_STRING_BYTES]; /* file that replaces the model's own; "" = model's */
   char cache_dir[TD_OPTION_STRING_BYTES];     /* what starts faster next time; "auto", "" = none */
   char backend[16];                           /* "auto" | "cpu" | "cuda" */
+  char pooling[16];                           /* "none" | "last" | "mean" */
   char tool_format[16];                       /* "auto" | "hermes" | ... | "none" */
   char reasoning_format[16];                  /* "auto" | "think" | "none" */
   char load_format[16];                       /* "auto" | "dummy" */

@@ -159,6 +159,7 @@ void td_engine_destroy(td_engine *e)
     e->backend->ops->destroy(e->backend);
   td_chat_template_destroy(e->chat_template);
   td_chat_template_destroy(e->tool_template);
+  free(e->chat_template_text);
   td_buf_deinit(&e->template_text);
   td_tokenizer_destroy(e->tokenizer);
   td_model_files_close(e->files);

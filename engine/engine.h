@@ -79,6 +79,9 @@ typedef struct td_engine_info {
   uint32_t page_tokens, n_pages;
   uint32_t n_slots, max_running, step_tokens;
   uint64_t parameters, weight_bytes;
+  uint32_t width;         /* of its vectors, */
+  bool makes_embeddings;  /* which are all that it makes (option pooling) */
+  int32_t bos_id, eos_id; /* of the tokenizer; -1: none */
   bool has_chat_template;
   bool template_has_developer; /* it speaks of that role */
   bool context_is_cut;         /* the model could do more; KV memory cannot */
@@ -113,6 +116,7 @@ typedef struct td_mask_provider {
   void *arg;
 } td_mask_provider;
 
+/* Where embeddings are made, max_new is 1: what counts as the generated token is the vector. */
 typedef struct td_engine_request {
   int32_t *tokens;      /* malloc'ed [n_prompt + max_new] with the prompt in front; every id < vocab */
   uint32_t n_prompt;    /* >= 1 */
@@ -161,6 +165,7 @@ typedef struct td_engine_update {
   const float *logprobs; /* [n_prompt_logits + n_generated] of the prompt's last tokens, once n_generated > 0,
                             then of the answer's; NULL: not asked for. As long as tokens */
   const td_top_token *top; /* [as many][n_top], likeliest first; NULL: not asked for */
+  const float *vector;     /* [width] once n_generated > 0, of an engine that makes embeddings; else NULL */
   uint32_t n_prompt;
   uint32_t n_generated; /* so far; grows from update to update */
   uint32_t n_cached_prompt;
@@ -188,6 +193,8 @@ TD_MUST_CHECK td_status td_engine_tokenize(const td_engine *e, const char *text,
 
 /* A token as the vocabulary writes it ("<|im_end|>"), or NULL for an unknown id. */
 const char *td_engine_token_text(const td_engine *e, int32_t id);
+/* The chat template as the model or the operator wrote it; NULL: there is none. */
+const char *td_engine_chat_template_text(const td_engine *e);
 /* Appends the bytes that a token adds to a text, which need not be whole characters. */
 void td_engine_token_bytes(const td_engine *e, int32_t id, td_buf *out);
 

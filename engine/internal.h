@@ -13,6 +13,7 @@
  *   sampling.c  what sampling needs beside its parameters
  *   gpu_watch.c what a GPU says of itself
  *   kv_feed.c   KV events, for who publishes them
+ *   vectors.c   embeddings: the program that makes them, and their way to the slots
  *   step_log.c  records of the last steps, for who watches
  *   trace.c     --trace: what host and device did when, as Chrome trace JSON
  *   text.c      tokenising, chat templates and detokenising for the server
@@ -22,6 +23,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "common/cache.h"
 #include "engine/engine.h"
@@ -76,6 +78,7 @@ typedef struct td_slot {
   td_engine_request request; /* tokens owned */
   float *logprobs;           /* [n_prompt_logits + max_new], or NULL: not asked for; written as tokens are */
   td_top_token *top;         /* [as many][n_top] */
+  float *vector;             /* [width], or NULL: no embedding is made; written as the one token is */
   void *lists;               /* what its sampling points to; owned */
   uint32_t *mask;            /* owned; NULL: any id may be sampled */
 
@@ -132,6 +135,7 @@ struct td_engine {
   td_chat_template *chat_template; /* NULL: none */
   td_chat_template *tool_template; /* for requests with tools; NULL: the same */
   td_error chat_template_error;    /* why there is none */
+  char *chat_template_text;        /* of chat_template; NULL: none, or no memory for it */
   td_buf template_text;            /* of the one for requests with tools */
 
   /* engine thread */
@@ -139,7 +143,8 @@ struct td_engine {
   td_model *model;
   td_kv *kv;
   td_program *program;             /* the forward of every step, */
-  td_compiled *forward, *sampling; /* as the backend runs it, and what chooses tokens behind it */
+  td_compiled *forward, *sampling; /* as the backend runs it, and what chooses tokens behind it (embeddings:
+                                      NULL) */
   td_sched *sched;
   td_cost_model cost; /* what steps take, as it was known at start */
   td_times_source cost_source;
@@ -199,6 +204,9 @@ struct td_engine {
   td_kv_feed kv_feed;
   td_gpu_watch *gpu_watch; /* NULL: none, or it cannot be asked */
 };
+
+/* Whether it makes embeddings, and nothing else. */
+static inline bool td_engine_embeds(const td_engine *e) { return strcmp(e->options.pooling, "none") != 0; }
 
 /* What trial steps are run by. */
 static inline td_stepper td_engine_stepper(const td_engine *e)
@@ -279,6 +287,12 @@ void td_engine_commit(td_engine *e);
 void td_engine_ask_mask(td_engine *e, uint32_t slot);
 /* Publishes ends that waited for a mask. True: there were some. */
 bool td_engine_finish_endings(td_engine *e);
+
+/* vectors.c; engine thread. The program of steps: of one that generates, or makes embeddings. */
+TD_MUST_CHECK td_status td_engine_make_program(td_engine *e, td_error *err);
+uint64_t td_engine_vectors_bytes(const td_engine *e);
+/* The vectors of prompts that the step has ended, before its commit. */
+TD_MUST_CHECK td_status td_engine_take_vectors(td_engine *e, td_error *err);
 
 /* step.c; engine thread: runs until stop_asked or a device fault. What was learned is kept in the former
  * case. */

@@ -116,6 +116,7 @@ static td_status load_chat_template(td_engine *e, td_error *err)
         td_chat_template_compile(file.data ? file.data : "", file.len_bytes, &e->chat_template, err))
       st = td_error_prefix(err, "%s", path);
     e->info.template_has_developer = file.len_bytes > 0 && strstr(file.data, "developer");
+    e->chat_template_text = st == TD_OK ? strndup(file.data ? file.data : "", file.len_bytes) : NULL;
     e->template_text = file;
     return st;
   }
@@ -126,6 +127,8 @@ static td_status load_chat_template(td_engine *e, td_error *err)
   if (td_chat_template_compile(text, n, &e->chat_template, &e->chat_template_error) != TD_OK)
     td_warn("the model's chat template is not usable, chat requests will be refused: %s",
             e->chat_template_error.message);
+  else
+    e->chat_template_text = strndup(text, n);
   e->info.template_has_developer = memmem(text, n, "developer", strlen("developer")) != NULL;
   keep_template_text(e, text, n);
   td_error why;
@@ -144,7 +147,7 @@ typedef struct memory_plan {
   uint32_t max_running, step_tokens, page_tokens, n_pages, max_context;
   bool context_is_cut;
   uint64_t page_bytes, workspace_bytes,
-      attention_bytes; /* attention: what the KV store takes beside its pages */
+      attention_bytes; /* attention: what the KV store takes beside its pages, and vectors of embeddings */
 } memory_plan;
 
 static bool is_dummy(const td_engine *e) { return strcmp(e->options.load_format, "dummy") == 0; }
@@ -209,7 +212,7 @@ static td_status plan_step(td_engine *e, memory_plan *mp, td_error *err)
   if (e->backend->ops->kv_check(e->backend, &one, err) != TD_OK)
     return td_error_prefix(err, "%s", e->options.model);
   mp->page_bytes = e->backend->ops->kv_bytes_per_page(e->backend, &one);
-  mp->attention_bytes = e->backend->ops->kv_fixed_bytes(e->backend, &one);
+  mp->attention_bytes = e->backend->ops->kv_fixed_bytes(e->backend, &one) + td_engine_vectors_bytes(e);
   return TD_OK;
 }
 
@@ -285,8 +288,10 @@ static td_status make_compute(td_engine *e, memory_plan *mp, td_error *err)
   uint32_t n_pages = e->only_checks ? MIN_KV_PAGES : mp->n_pages;
   td_kv_spec spec = td_model_kv_spec(&e->desc, e->backend->kv_dtype, n_pages, mp->page_tokens);
   TD_TRY(e->backend->ops->kv_create(e->backend, &spec, &e->kv, err));
-  TD_TRY(td_model_program(e->model, e->kv, &e->program, err));
+  TD_TRY(td_engine_make_program(e, err));
   TD_TRY(e->backend->ops->compile(e->backend, e->program, &e->forward, err));
+  if (td_engine_embeds(e))
+    return TD_OK;
   td_program *sampling;
   TD_TRY(td_model_sampling(e->model, &sampling, err));
   td_status st = e->backend->ops->compile(e->backend, sampling, &e->sampling, err);
@@ -369,6 +374,8 @@ static void fill_info(td_engine *e, const memory_plan *mp)
   snprintf(i->arch, sizeof i->arch, "%s", d->arch);
   snprintf(i->backend, sizeof i->backend, "%s", e->backend->ops->name);
   i->vocab = d->vocab;
+  i->width = d->width;
+  i->makes_embeddings = td_engine_embeds(e);
   i->max_context_tokens = mp->max_context;
   i->context_is_cut = mp->context_is_cut;
   i->page_tokens = mp->page_tokens;
@@ -380,6 +387,8 @@ static void fill_info(td_engine *e, const memory_plan *mp)
   i->weight_bytes = weight_bytes(e);
   i->has_chat_template = e->chat_template != NULL;
   i->has_tokenizer = e->tokenizer != NULL;
+  i->bos_id = e->tokenizer ? td_tokenizer_bos(e->tokenizer) : -1;
+  i->eos_id = e->tokenizer ? td_tokenizer_eos(e->tokenizer) : -1;
   i->default_sampling = (td_sampling){
       .temperature = (float)sampling_default(e->options.temperature, (double)d->default_temperature,
                                              TD_LIMIT_TEMPERATURE),
@@ -389,11 +398,14 @@ static void fill_info(td_engine *e, const memory_plan *mp)
       .top_k = (int32_t)sampling_default(e->options.top_k, d->default_top_k, TD_LIMIT_TOP_K),
       .repetition_penalty = d->default_repetition_penalty > 0 ? d->default_repetition_penalty : 1,
   };
-  td_info("requests that do not say are sampled with temperature %g, top_p %g, top_k %d, min_p %g, "
-          "repetition_penalty %g",
-          (double)i->default_sampling.temperature, (double)i->default_sampling.top_p,
-          i->default_sampling.top_k, (double)i->default_sampling.min_p,
-          (double)i->default_sampling.repetition_penalty);
+  if (i->makes_embeddings)
+    td_info("pooling %s: embeddings of %u numbers, and no text", e->options.pooling, i->width);
+  else
+    td_info("requests that do not say are sampled with temperature %g, top_p %g, top_k %d, min_p %g, "
+            "repetition_penalty %g",
+            (double)i->default_sampling.temperature, (double)i->default_sampling.top_p,
+            i->default_sampling.top_k, (double)i->default_sampling.min_p,
+            (double)i->default_sampling.repetition_penalty);
   i->loaded_at_unix_s = (uint64_t)time(NULL);
 }
 
@@ -491,7 +503,8 @@ td_status td_engine_load(td_engine *e, td_error *err)
   TD_TRY(make_compute(e, &mp, err));
   if (!e->only_checks) {
     TD_TRY(td_engine_tune(e, err));
-    TD_TRY(td_engine_capture_steps(e, err));
+    if (!td_engine_embeds(e)) /* which have no decodes */
+      TD_TRY(td_engine_capture_steps(e, err));
   }
   fill_info(e, &mp);
   td_engine_know_times(e, mp.page_tokens);

@@ -37,6 +37,7 @@ static void free_memory(td_slot *s)
   free(s->request.tokens);
   free(s->logprobs);
   free(s->top);
+  free(s->vector);
   free(s->lists);
   free(s->mask);
   if (s->request.mask.drop)
@@ -46,6 +47,7 @@ static void free_memory(td_slot *s)
   s->request.mask = (td_mask_provider){0};
   s->logprobs = NULL;
   s->top = NULL;
+  s->vector = NULL;
   s->mask = NULL;
 }
 
@@ -60,8 +62,11 @@ static bool take_memory(const td_engine *e, td_slot *s)
     s->logprobs = calloc(n, sizeof *s->logprobs);
   if (r->sampling.wants_logprobs && n_top > 0)
     s->top = calloc(n * n_top, sizeof *s->top);
-  return td_engine_copy_lists(e, s) && (s->mask || !r->mask.fill) &&
-         (s->logprobs || !r->sampling.wants_logprobs) && (s->top || !s->logprobs || n_top == 0);
+  if (e->info.makes_embeddings)
+    s->vector = calloc(e->info.width, sizeof *s->vector);
+  return td_engine_copy_lists(e, s) && (s->vector || !e->info.makes_embeddings) &&
+         (s->mask || !r->mask.fill) && (s->logprobs || !r->sampling.wants_logprobs) &&
+         (s->top || !s->logprobs || n_top == 0);
 }
 
 void td_engine_requests_deinit(td_engine *e)
@@ -250,6 +255,7 @@ static bool slot_update(td_engine *e, uint32_t slot, td_engine_update *u)
       .n_generated = n,
       .logprobs = s->logprobs,
       .top = s->top,
+      .vector = s->vector,
       .n_cached_prompt = atomic_load(&s->n_cached_prompt),
       .finish = (td_finish)ended,
       .error = ended == TD_FINISH_ERROR || ended == TD_FINISH_REFUSED ? s->error : NULL,

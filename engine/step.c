@@ -23,6 +23,7 @@ static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double
                         .n_prompt = s->request.n_prompt,
                         .max_new = s->request.max_new,
                         .n_prompt_logits = s->request.n_prompt_logits,
+                        .computes_all = s->vector != NULL,
                         .terms = s->request.terms};
   TD_BUG_ON(s->active);
   s->active = true;
@@ -255,6 +256,7 @@ static td_status end_step(td_engine *e, uint64_t *last_end_us, td_error *err)
 {
   TD_TRY(td_backend_wait(e->backend, &e->outcome, err));
   e->times.ended_us = td_clock_us();
+  TD_TRY(td_engine_take_vectors(e, err));
   td_engine_commit(e);
   uint64_t end_us = td_clock_us();
   uint64_t begin_us = *last_end_us > e->times.plan_begin_us ? *last_end_us : e->times.plan_begin_us;

@@ -35,6 +35,8 @@ const char *td_engine_token_text(const td_engine *e, int32_t id)
   return e->tokenizer ? td_tokenizer_token_text(e->tokenizer, id) : NULL;
 }
 
+const char *td_engine_chat_template_text(const td_engine *e) { return e->chat_template_text; }
+
 void td_engine_token_bytes(const td_engine *e, int32_t id, td_buf *out)
 {
   if (e->tokenizer)

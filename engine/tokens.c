@@ -131,6 +131,8 @@ static bool is_stop_token(const td_engine *e, const td_engine_request *r, int32_
 static uint8_t verdict_of(const td_engine *e, uint32_t slot, uint32_t i)
 {
   td_slot *s = &e->slots[slot];
+  if (s->vector) /* nothing is sampled */
+    return TD_TOKEN_ENDS;
   if (e->outcome.flags[i] & TD_LOGITS_LATE)
     return TD_TOKEN_LATE;
   s->error = s->mask ? td_masks_gave_up(e->masks, slot) : NULL;

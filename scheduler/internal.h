@@ -136,6 +136,8 @@ static inline uint32_t td_sched_must_compute(const td_sched *s, const td_request
 /* Pages that it may take from the tree. */
 static inline uint32_t td_sched_most_hits(const td_sched *s, const td_request *r)
 {
+  if (r->has_wants && s->table.wants[td_sched_slot_of(s, r)].all_tokens)
+    return 0;
   return td_sched_must_compute(s, r) / s->config.page_tokens;
 }
 

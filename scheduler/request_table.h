@@ -50,6 +50,7 @@ _Static_assert(sizeof(td_request) == 64, "a request is a cache line; the table a
 
 /* What few of them want, and steps ask for only then. */
 typedef struct td_request_wants {
+  bool all_tokens; /* it takes no pages from the tree */
   bool logits_of_prompt;
   uint32_t logits_from; /* if so: the first token of the prompt whose logits are still to be computed */
 } td_request_wants;

@@ -177,6 +177,8 @@ static uint64_t namespace_of(const td_terms *t)
 static uint32_t uncached_tokens(const td_sched *s, const td_sched_request *r)
 {
   uint32_t pt = s->config.page_tokens;
+  if (r->computes_all)
+    return r->n_prompt;
   if (s->config.slack_percent == 0 && r->terms.ttft_deadline_us == 0 && !s->budget.has_cost)
     return 0;
   td_prefix_hit hit = td_prefix_tree_find(&s->tree, namespace_of(&r->terms), r->tokens,
@@ -188,7 +190,8 @@ static uint32_t uncached_tokens(const td_sched *s, const td_sched_request *r)
 static uint32_t expected_tokens(const td_sched *s, const td_sched_request *r, uint32_t n_uncached)
 {
   uint32_t last = r->n_prompt - (r->n_prompt - 1) / s->config.page_tokens * s->config.page_tokens;
-  bool shares = r->terms.is_further_choice && s->config.share_under_way && r->n_prompt_logits == 0;
+  bool shares =
+      r->terms.is_further_choice && s->config.share_under_way && r->n_prompt_logits == 0 && !r->computes_all;
   return shares && last < n_uncached ? last : n_uncached;
 }
 
@@ -252,18 +255,20 @@ td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r,
         err, TD_ERR_REQUEST, "prompt",
         "log-probabilities of %u tokens are wanted, but before the prompt's %u there is none",
         r->n_prompt_logits, r->n_prompt);
-  s->table.wants[slot] = (td_request_wants){.logits_of_prompt = r->n_prompt_logits > 0,
+  s->table.wants[slot] = (td_request_wants){.all_tokens = r->computes_all,
+                                            .logits_of_prompt = r->n_prompt_logits > 0,
                                             .logits_from = r->n_prompt - 1 - r->n_prompt_logits};
-  td_request_table_add(&s->table, slot,
-                       &(td_request){.tokens = r->tokens,
-                                     .n_tokens = r->n_prompt,
-                                     .max_tokens = r->n_prompt + r->max_new,
-                                     .node = TD_NO_NODE,
-                                     .last_token = r->tokens[r->n_prompt - 1],
-                                     .account = (uint16_t)(r->terms.account % TD_ORDER_ACCOUNTS),
-                                     .has_wants = r->terms.adapter > 0 || r->n_prompt_logits > 0,
-                                     .n_prompt = r->n_prompt},
-                       now_us, s->step);
+  td_request_table_add(
+      &s->table, slot,
+      &(td_request){.tokens = r->tokens,
+                    .n_tokens = r->n_prompt,
+                    .max_tokens = r->n_prompt + r->max_new,
+                    .node = TD_NO_NODE,
+                    .last_token = r->tokens[r->n_prompt - 1],
+                    .account = (uint16_t)(r->terms.account % TD_ORDER_ACCOUNTS),
+                    .has_wants = r->terms.adapter > 0 || r->n_prompt_logits > 0 || r->computes_all,
+                    .n_prompt = r->n_prompt},
+      now_us, s->step);
   enqueue(s, slot, r, now_us);
   return TD_OK;
 }

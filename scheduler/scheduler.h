@@ -79,6 +79,7 @@ typedef struct td_sched_request {
   uint32_t max_new;  /* >= 1; n_prompt + max_new <= max_context_tokens */
   uint32_t n_prompt_logits; /* so many of the prompt's last tokens are wanted with their log-probabilities:
                              * the token before each is computed, with its logits; < n_prompt. 0: none */
+  bool computes_all;        /* it takes nothing from the tree: something is made of every token */
   td_terms terms;           /* deadlines: on the clock of now_us, see td_sched_expire */
 } td_sched_request;
 

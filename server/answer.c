@@ -1,11 +1,11 @@
-/* Whole answers. A short one is written on the loop. One with many log-probabilities takes longer than others
- * can wait, so a worker writes it; the call is that worker's meanwhile. */
+/* Whole answers. A short one is written on the loop. One with many log-probabilities or vectors takes longer
+ * than others can wait, so a worker writes it; the call is that worker's meanwhile. */
 #include <stdio.h>
 
 #include "common/progress.h"
 #include "server/call.h"
 
-enum { LONG_RECORDS_BYTES = 32768 };
+enum { LONG_NUMBERS_BYTES = 32768 };
 
 static void timing_headers(const td_request_note *note, char *out, size_t n)
 {
@@ -57,11 +57,13 @@ static void render_done(td_job *job)
   }
 }
 
-static size_t records_bytes(const td_call *call)
+/* What takes long to write: log-probabilities, and vectors. */
+static size_t numbers_bytes(const td_call *call)
 {
   size_t n = 0;
   for (uint32_t i = 0; i < call->n_choices; i++)
-    n += call->choices[i].logprobs.len_bytes + call->prompts[call->choices[i].prompt].logprobs.len_bytes;
+    n += (call->info->makes_embeddings ? call->choices[i].out.len_bytes : 0) +
+         call->choices[i].logprobs.len_bytes + call->prompts[call->choices[i].prompt].logprobs.len_bytes;
   return n;
 }
 
@@ -71,9 +73,9 @@ void td_answer_send(td_call *call)
   td_error err;
   call->job.run = run_render;
   call->job.done = render_done;
-  call->job.n_bytes = records_bytes(call);
+  call->job.n_bytes = numbers_bytes(call);
   call->with_worker =
-      call->job.n_bytes > LONG_RECORDS_BYTES &&
+      call->job.n_bytes > LONG_NUMBERS_BYTES &&
       td_workers_submit(s->workers, &call->job, td_tenants_are_several(&s->tenants), &err) == TD_OK;
   if (call->with_worker)
     return;

@@ -4,13 +4,13 @@
 
 #include "server/call.h"
 
-static bool bad_prompt(td_call *c, const char *text)
+static bool bad_prompt(td_call *c, const char *param, const char *text)
 {
-  td_api_error_set(&c->error, 400, "invalid_value", "prompt", "'prompt' %s", text);
+  td_api_error_set(&c->error, 400, "invalid_value", param, "'%s' %s", param, text);
   return false;
 }
 
-static bool read_text(td_call *c, const cJSON *item, td_prompt *p)
+static bool read_text(td_call *c, const cJSON *item, const char *param, td_prompt *p)
 {
   td_error err;
   size_t n = td_json_text(item->valuestring, item->valuestring);
@@ -18,7 +18,7 @@ static bool read_text(td_call *c, const cJSON *item, td_prompt *p)
     td_buf_append(&p->text, item->valuestring, n);
   td_status st = td_engine_tokenize(c->engine, item->valuestring, n, true, c->request.add_special_tokens,
                                     td_call_count_to(c), &p->ids, &p->n, &err);
-  return st == TD_OK || td_call_fail_tokens(c, &err, "prompt");
+  return st == TD_OK || td_call_fail_tokens(c, &err, param);
 }
 
 bool td_call_read_ids(td_call *c, const cJSON *array, const char *param, td_prompt *p)
@@ -58,39 +58,44 @@ static bool echo_ids(td_call *c, td_prompt *p)
   return false;
 }
 
-static bool read_one(td_call *c, const cJSON *item, td_prompt *p)
+static bool read_one(td_call *c, const cJSON *item, const char *param, td_prompt *p)
 {
   if (cJSON_IsString(item))
-    return read_text(c, item, p);
+    return read_text(c, item, param, p);
   if (td_json_is_ids(item) || (cJSON_IsArray(item) && item->child))
-    return td_call_read_ids(c, item, "prompt", p) && echo_ids(c, p);
-  return bad_prompt(c, "must be a string, an array of strings, or token ids");
+    return td_call_read_ids(c, item, param, p) && echo_ids(c, p);
+  return bad_prompt(c, param, "must be a string, an array of strings, or token ids");
 }
 
-static bool prepare(td_call *c)
+bool td_call_read_prompts(td_call *c, const cJSON *prompt, const char *param, size_t most)
 {
-  const cJSON *prompt = c->request.prompt;
   bool many = cJSON_IsArray(prompt) && prompt->child && !cJSON_IsNumber(prompt->child);
   size_t n = 1;
   if (!td_call_compile_grammar(c, &c->request.grammar, c->request.grammar_field))
     return false;
   if (cJSON_IsArray(prompt) && !prompt->child)
-    return bad_prompt(c, "must not be empty");
+    return bad_prompt(c, param, "must not be empty");
   for (const cJSON *i = many ? prompt->child->next : NULL; i; i = i->next, n++)
     if (cJSON_IsString(i) != cJSON_IsString(prompt->child))
-      return bad_prompt(c, "must hold either strings or arrays of token ids, not both");
-  if (n > td_limit_max(TD_LIMIT_PROMPTS)) {
-    td_api_error_set(&c->error, 400, "invalid_value", "prompt", "'prompt' may hold %d prompts at most",
-                     (int)td_limit_max(TD_LIMIT_PROMPTS));
+      return bad_prompt(c, param, "must hold either strings or arrays of token ids, not both");
+  if (n > most) {
+    td_api_error_set(&c->error, 400, "invalid_value", param, "'%s' may hold %zu prompts at most", param,
+                     most);
     return false;
   }
   if (!td_call_alloc_prompts(c, n))
     return false;
   const cJSON *item = many ? prompt->child : prompt;
   for (size_t i = 0; i < n; i++, item = item->next)
-    if (atomic_load(&c->abandoned) || !read_one(c, item, &c->prompts[i]))
+    if (atomic_load(&c->abandoned) || !read_one(c, item, param, &c->prompts[i]))
       return false;
-  return td_call_check_context(c, false);
+  return true;
+}
+
+static bool prepare(td_call *c)
+{
+  return td_call_read_prompts(c, c->request.prompt, "prompt", (size_t)td_limit_max(TD_LIMIT_PROMPTS)) &&
+         td_call_check_context(c, false);
 }
 
 static void render_choice(const td_call *c, const td_delta *d, bool prompt_ids, td_buf *out)

@@ -113,13 +113,15 @@ static bool check_scores(td_call *call, const char *param)
 bool td_call_check_context(td_call *call, bool default_rest)
 {
   const td_api_request *r = &call->request;
-  const char *param = r->messages ? "messages" : "prompt";
+  const char *param = r->messages ? "messages" : r->input ? "input" : "prompt";
   int64_t asked = asked_tokens(r);
   uint64_t want = asked > 0 ? (uint64_t)asked : 1; /* of an answer that has none, the engine makes one */
   call->max_new = asked > 0                   ? (uint32_t)asked
                   : !r->has_answer            ? 1
                   : asked < 0 || default_rest ? UINT32_MAX
                                               : 16;
+  if (call->info->makes_embeddings)
+    call->max_new = 1;
   for (uint32_t i = 0; i < call->n_prompts; i++) {
     if (call->prompts[i].n == 0) {
       td_api_error_set(&call->error, 400, "invalid_value", param, "the prompt is empty");
@@ -129,7 +131,7 @@ bool td_call_check_context(td_call *call, bool default_rest)
       return td_call_fail_context(call, param, call->prompts[i].n, false);
   }
   if ((uint64_t)call->n_prompts * (uint64_t)r->n > call->max_choices) {
-    td_api_error_set(&call->error, 400, "invalid_value", "n",
+    td_api_error_set(&call->error, 400, "invalid_value", r->input ? param : "n",
                      "%u prompts with %d choices each are more than the %u "
                      "that this server takes at once",
                      call->n_prompts, (int)r->n, call->max_choices);

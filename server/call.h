@@ -29,6 +29,7 @@ typedef struct td_choice {
   const int32_t *tokens; /* valid while ticket is, as the next two */
   const float *engine_logprobs;
   const td_top_token *engine_top;
+  const float *vector; /* of an embedding, once there are tokens */
   uint32_t n_prompt, n_generated, n_cached;
   uint32_t n_scored; /* of the prompt's tokens, whose log-probabilities lie before the answer's */
   td_finish engine_finish;
@@ -82,7 +83,7 @@ typedef struct td_api {
   void (*render_answer)(const td_call *c, td_buf *out);
 } td_api;
 
-extern const td_api td_api_completions, td_api_chat, td_api_tokenize, td_api_detokenize;
+extern const td_api td_api_completions, td_api_chat, td_api_tokenize, td_api_detokenize, td_api_embeddings;
 
 struct td_call {
   td_job job;
@@ -152,6 +153,8 @@ void td_generation_cancel(td_call *call, td_finished why);
 /* answer.c: the whole answer of a call whose choices are complete; the call is gone then, or a worker's. */
 void td_answer_send(td_call *call);
 
+/* For workers: prompts of a body's member: a string, token ids, or at most `most` of one of them. */
+bool td_call_read_prompts(td_call *call, const cJSON *member, const char *param, size_t most);
 /* For workers: makes room for n prompts; tokens of one prompt; the check that all fit the context. */
 bool td_call_alloc_prompts(td_call *call, size_t n);
 bool td_call_check_context(td_call *call, bool default_rest);

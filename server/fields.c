@@ -12,6 +12,7 @@
 #define H TD_ROUTE_CHAT
 #define T TD_ROUTE_TOKENIZE
 #define D TD_ROUTE_DETOKENIZE
+#define E TD_ROUTE_EMBEDDINGS
 
 /* ---- served ---- */
 
@@ -27,8 +28,12 @@
 /* clang-format on */
 
 static const td_field served[] = {
-    STRING(model, C | H | T | D),
+    STRING(model, C | H | T | D | E),
     ITEM(prompt, C | T),
+    ITEM(input, E),
+    STRING(encoding_format, E),
+    INT(dimensions, E, DIMENSIONS),
+    {"normalize", E, TD_FIELD_BOOL, 0, AT(normalizes)},
     ITEM(messages, H | T),
     ITEM(tokens, D),
     {"max_tokens", C | H, TD_FIELD_INT, TD_LIMIT_MAX_TOKENS, AT_HAS(max_tokens)},
@@ -50,9 +55,9 @@ static const td_field served[] = {
     INT(n, C | H, N),
     INT(best_of, C, N),
     STRING(cache_salt, C | H),
-    INT(priority, C | H, PRIORITY),
-    INT(timeout_ms, C | H, TIMEOUT_MS),
-    INT(ttft_timeout_ms, C | H, TTFT_TIMEOUT_MS),
+    INT(priority, C | H | E, PRIORITY),
+    INT(timeout_ms, C | H | E, TIMEOUT_MS),
+    INT(ttft_timeout_ms, C | H | E, TTFT_TIMEOUT_MS),
     ITEM(stop, C | H),
     ITEM(stop_token_ids, C | H),
     BOOL(ignore_eos, C | H),
@@ -66,7 +71,7 @@ static const td_field served[] = {
     ITEM(guided_grammar, C | H),
     BOOL(return_token_ids, C | H),
     BOOL(skip_special_tokens, C | H),
-    BOOL(add_special_tokens, C | T),
+    BOOL(add_special_tokens, C | T | E),
     BOOL(return_token_strs, T),
     {"add_generation_prompt", H | T, TD_FIELD_BOOL, 0, AT_HAS(add_generation_prompt)},
     BOOL(continue_final_message, H | T),
@@ -123,7 +128,7 @@ static const struct {
   const char *names;
 } others[] = {
     /* OpenAI: chat and completions */
-    {C | H | T | D, ANYTHING,
+    {C | H | T | D | E, ANYTHING,
      "user metadata store safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options "
      "service_tier verbosity prediction cache_control"},
     {C, ZERO, "top_logprobs"},
@@ -146,7 +151,7 @@ static const struct {
     {C | H | T, STRING, "input instructions"},
     {C | H, 0, "max_output_tokens previous_response_id conversation max_tool_calls"},
     /* vLLM: ChatCompletionRequest, CompletionRequest, SamplingParams; guided_* of older ones */
-    {C | H | T | D, ANYTHING,
+    {C | H | T | D | E, ANYTHING,
      "request_id session_id truncation_side media_io_kwargs mm_processor_kwargs stream_interval "
      "return_mm_kwargs spaces_between_special_tokens"},
     {C | H, ZERO, "routed_experts_prompt_start"},
@@ -161,13 +166,18 @@ static const struct {
     {C | H, 0,
      "logprob_token_ids allowed_token_ids guided_decoding "
      "thinking_token_budget repetition_detection prompt_embeds lora_request"},
-    {C | H | T, 0, "truncate_prompt_tokens"},
+    {C | H | T | E, 0, "truncate_prompt_tokens"},
+    {E, ANYTHING, "cache_salt"}, /* nothing is shared */
+    {E, ON, "use_activation"},
+    {E, ONE | MINUS_ONE, "embd_normalize"},
+    {E, LIST | STRING, "lora_path messages"},
+    {E, STRING, "instruction input_type prompt prompt_name task content embed_dtype endianness"},
     {C | H | T, LIST, "documents"},
     {C | H | T, STRING, "chat_template"}, /* a request never supplies a template */
     {H, OFF, "add_special_tokens"},       /* the template writes them */
     {H, ONE, "best_of"},
     /* llama.cpp: params_from_json_cmpl, the chat parser, infill */
-    {C | H | T | D, ANYTHING,
+    {C | H | T | D | E, ANYTHING,
      "cache_prompt id_slot slot_id n_keep n_discard n_cache_reuse timings_per_token return_progress "
      "post_sampling_probs backend_sampling verbose dynatemp_exponent repeat_last_n penalty_last_n "
      "penalize_nl dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers xtc_threshold "
@@ -187,7 +197,7 @@ static const struct {
     {C | H, AUTO, "reasoning_format"},
     {C | H, OFF | ON, "reasoning_in_content"},
     /* SGLang: its OpenAI routes, and /generate's sampling_params */
-    {C | H | T | D, ANYTHING,
+    {C | H | T | D | E, ANYTHING,
      "rid extra_key custom_labels ngram_corpus_id images_config max_dynamic_patch min_dynamic_patch "
      "use_audio_in_video routed_dp_rank disagg_prefill_dp_rank data_parallel_rank"},
     {C | H, ZERO, "routed_experts_start_len min_new_tokens top_logprobs_num"},
@@ -201,7 +211,7 @@ static const struct {
      "json_schema task input_ids input_embeds max_new_tokens sampling_seed bootstrap_host bootstrap_port "
      "bootstrap_room logprob_start_len token_ids_logprob video_data audio_data"},
     /* Anthropic: messages */
-    {C | H | T | D, ANYTHING, "anthropic_version anthropic_beta betas inference_geo"},
+    {C | H | T | D | E, ANYTHING, "anthropic_version anthropic_beta betas inference_geo"},
     {C | H, LIST, "stop_sequences mcp_servers"},
     {C | H | T, STRING | LIST, "system"},
     {C | H | T, 0, "thinking"},
@@ -216,7 +226,7 @@ static const struct {
     {C | H, OBJECT, "parameters"},
     {C | H, 0, "do_sample inputs truncate max_length min_length logit_processors"},
     /* Ollama, DashScope, DeepSeek, Mistral, OpenRouter, Azure; what the openai client's users send by hand */
-    {C | H | T | D, ANYTHING, "keep_alive models mode"}, /* the last two are a letter off `model` */
+    {C | H | T | D | E, ANYTHING, "keep_alive models mode"}, /* the last two are a letter off `model` */
     {C | H, OBJECT, "options extra_body"},
     {C | H, STRING, "format"},
     {C | H, MINUS_ONE, "num_predict"},

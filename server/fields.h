@@ -26,6 +26,7 @@ enum {
   TD_IN_MESSAGE = 64,
   TD_IN_PART = 128,
   TD_IN_STRUCTURED = 256,
+  TD_ROUTE_EMBEDDINGS = 512,
 };
 
 typedef enum td_field_kind {

@@ -32,6 +32,7 @@ static void drop_ticket(td_choice *ch)
   ch->tokens = NULL;
   ch->engine_logprobs = NULL;
   ch->engine_top = NULL;
+  ch->vector = NULL;
 }
 
 static void leave_queue(td_call *call)
@@ -328,6 +329,11 @@ static void read_said(td_choice *ch)
 static void read_tokens(td_choice *ch, uint32_t max)
 {
   const int32_t *ids = ch->tokens + ch->n_prompt;
+  if (ch->vector) {
+    td_buf_append(&ch->out, ch->vector, ch->call->info->width * sizeof *ch->vector);
+    ch->finish = "stop";
+    return;
+  }
   if (!ch->call->request.has_answer) {
     finish_text(ch, "length");
     read_said(ch);
@@ -491,7 +497,7 @@ static void observe(td_choice *ch, const td_engine_update *u)
 {
   td_metrics *m = &ch->call->server->metrics;
   td_tenant *t = ch->call->tenant;
-  uint32_t fresh = u->n_generated - ch->n_generated;
+  uint32_t fresh = u->vector ? 0 : u->n_generated - ch->n_generated;
   if (!ch->first_seen && u->n_generated > 0) {
     ch->first_seen = true;
     m->prompt_tokens += u->n_prompt;
@@ -586,6 +592,7 @@ static void apply(const td_engine_update *u)
   ch->tokens = u->tokens;
   ch->engine_logprobs = u->logprobs;
   ch->engine_top = u->top;
+  ch->vector = u->vector;
   ch->n_generated = u->n_generated;
   ch->n_cached = u->n_cached_prompt;
   bool late = u->finish == TD_FINISH_UNSTARTED || u->finish == TD_FINISH_CUT;

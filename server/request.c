@@ -259,6 +259,12 @@ static bool check_together(td_api_request *r, unsigned route, td_api_error *erro
     return invalid(error, "messages", "is required");
   if (route == TD_ROUTE_COMPLETIONS && !r->prompt)
     return invalid(error, "prompt", "is required");
+  if (route == TD_ROUTE_EMBEDDINGS && !r->input)
+    return invalid(error, "input", "is required");
+  if (r->encoding_format && strcmp(r->encoding_format, "float") != 0 &&
+      strcmp(r->encoding_format, "base64") != 0)
+    return invalid(error, "encoding_format", "must be 'float' or 'base64'");
+  r->wants_base64 = r->encoding_format && *r->encoding_format == 'b';
   if (route == TD_ROUTE_DETOKENIZE && !r->tokens)
     return invalid(error, "tokens", "is required");
   if (route == TD_ROUTE_TOKENIZE && !r->prompt == !r->messages)
@@ -278,7 +284,8 @@ bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *
                               ? rules->defaults.repetition_penalty
                               : td_limit_default(TD_LIMIT_REPETITION_PENALTY);
   r->n = td_limit_default(TD_LIMIT_N);
-  r->skip_special_tokens = r->add_special_tokens = r->add_generation_prompt = r->parallel_tool_calls = true;
+  r->skip_special_tokens = r->add_special_tokens = r->add_generation_prompt = true;
+  r->parallel_tool_calls = r->normalizes = true;
   r->unknown.strict = rules->strict_fields;
   if (!cJSON_IsObject(root)) {
     td_api_error_set(error, 400, "invalid_value", NULL, "the body must be a JSON object");

@@ -26,7 +26,10 @@ typedef struct td_api_request {
   const char *model, *cache_salt;
   const cJSON *prompt, *messages, *tokens, *chat_template_kwargs, *stop, *stop_token_ids, *stream_options,
       *tools, *tool_choice, *response_format, *structured_outputs, *guided_json, *guided_regex,
-      *guided_choice, *guided_grammar, *logit_bias, *logprobs;
+      *guided_choice, *guided_grammar, *logit_bias, *logprobs, *input;
+  const char *encoding_format;
+  int64_t dimensions; /* of embeddings; 0: all */
+  bool normalizes, wants_base64;
 
   double temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty;
   int64_t top_k, n, best_of, min_tokens;

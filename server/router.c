@@ -25,8 +25,11 @@ typedef struct route {
 static const route routes[] = {
     {"/v1/chat/completions", .post = true, .api = &td_api_chat},
     {"/v1/completions", .post = true, .api = &td_api_completions},
+    {"/v1/embeddings", .post = true, .api = &td_api_embeddings},
     {"/tokenize", .post = true, .api = &td_api_tokenize},
     {"/detokenize", .post = true, .api = &td_api_detokenize},
+    {"/tokenizer_info", .answer = td_api_tokenizer_info},
+    {"/version", .any_state = true, .answer = td_api_version},
     {"/v1/models", .answer = td_api_models},
     {"/v1/models/", .prefix = true, .answer = td_api_models},
     {"/", .open = true, .any_state = true, .answer = td_api_page},
@@ -90,6 +93,19 @@ static bool admit_state(const td_server *s, td_api_error *e)
     return td_server_takes_work(s->engine_state, e);
   td_api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
   return false;
+}
+
+/* A daemon generates, or makes embeddings. */
+static bool admit_kind(const td_server *s, const route *r, td_api_error *e)
+{
+  bool embeds = td_engine_get_info(s->engine)->makes_embeddings;
+  if (r->api->render_answer && embeds != (r->api == &td_api_embeddings)) {
+    td_api_error_set(e, 404, "not_served", NULL, "%s is not served here: %s", r->path,
+                     embeds ? "this daemon makes embeddings (option pooling), at /v1/embeddings"
+                            : "embeddings are made by a daemon whose option pooling is last or mean");
+    return false;
+  }
+  return true;
 }
 
 /* Overload is told before the body is read, let alone tokenised. */
@@ -170,7 +186,7 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   if (!r->post)
     return true;
   bool generates = r->api->render_delta != NULL;
-  return admit_body(h, e) && admit_tenant(c, account, e) &&
+  return admit_kind(c->server, r, e) && admit_body(h, e) && admit_tenant(c, account, e) &&
          (!generates || admit_load(c->server, c->tenant, e)) &&
          (c->early || td_key_limits_admit(c->tenant, generates, td_clock_us(), e)); /* else it was refused */
 }

@@ -10,8 +10,10 @@ TD_MUST_CHECK bool td_router_admit(td_conn *c, td_api_error *e, const char **hea
 /* The request is complete: answers it, or begins a call. */
 void td_router_dispatch(td_conn *c);
 
-/* Routes that answer at once (api_models.c, api_health.c, api_page.c). */
+/* Routes that answer at once (api_models.c, api_info.c, api_health.c, api_page.c). */
 void td_api_page(td_conn *c);
+void td_api_version(td_conn *c);
+void td_api_tokenizer_info(td_conn *c);
 void td_api_models(td_conn *c);
 void td_api_health(td_conn *c);
 void td_api_ready(td_conn *c);

@@ -56,7 +56,7 @@ NUMERIC = {"max_tokens": int, "temperature": float, "top_p": float, "top_k": int
 
 
 def test_the_table_is_covered():
-    assert set(limits()) == set(NUMERIC) | {"stop", "stop_token_ids", "prompts", "messages", "logit_bias_value"}
+    assert set(limits()) == set(NUMERIC) | {"stop", "stop_token_ids", "prompts", "messages", "logit_bias_value", "inputs", "dimensions"}
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
@@ -238,7 +238,7 @@ def test_a_slash_behind_models(daemon):
 @pytest.mark.parametrize("method, path, meant", [
     ("POST", "/chat/completions", "/v1/chat/completions"), ("POST", "/v1/v1/completions", "/v1/completions"), ("GET", "/models", "/v1/models"),
     ("POST", "/v1/completions/", "/v1/completions"), ("GET", "/v1/health", "/health"), ("GET", "/metrics//", "/metrics"), ("POST", "/v1/tokenize", "/tokenize"),
-    ("GET", "/v1/embeddings", None), ("GET", "/v1", None), ("GET", "/v1/v1/v1/models", None), ("GET", "/" + "a" * 5000, None),
+    ("GET", "/v1/rerank", None), ("GET", "/v1", None), ("GET", "/v1/v1/v1/models", None), ("GET", "/" + "a" * 5000, None),
 ])
 def test_a_path_that_is_nearly_right(daemon, method, path, meant):
     message = error_of(daemon.raw(method, path), 404)["message"]

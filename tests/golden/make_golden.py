@@ -4,7 +4,8 @@
     make_golden.py tiny  TINY_MODELS_DIR            -> golden_tiny.json
     make_golden.py families TINY_MODELS_DIR         -> golden_families.json
     make_golden.py real  SmolLM2-135M-Instruct.gguf -> golden_smollm2.json
-    make_golden.py scores TINY_MODELS_DIR           -> golden_scores.json (log-softmax of prompts' tokens, tests/e2e/test_echo.py)
+    make_golden.py scores TINY_MODELS_DIR           -> golden_scores.json (of prompts' tokens: log-softmax, last hidden state;
+                                                       tests/e2e/test_echo.py, test_embeddings.py)
 
 Needs torch, transformers, safetensors, tokenizers, numpy and gguf; run by hand when the models change, the result is
 committed. The reference shares no code with tandem: safetensors are read by transformers' own classes, GGUF weights are widened
@@ -201,7 +202,8 @@ SCORE_LENGTHS, SCORE_TOPS = (2, 17, 64, 200), 5
 
 
 def scores(folder):
-    """Of each token but the first: its log-probability, and the likeliest [id, log-probability] in its place."""
+    """Of each token but the first: its log-probability, and the likeliest [id, log-probability] in its place; of the whole
+    prompt: the last norm's output, pooled."""
     models = {}
     for name in ("llama2", "qwen3"):
         rng = random.Random("tandem scores " + name)
@@ -211,12 +213,14 @@ def scores(folder):
         for n in SCORE_LENGTHS:
             prompt = [rng.randrange(3, 512) for _ in range(n)]
             with torch.no_grad():
-                logits = model(input_ids=torch.tensor([prompt]), use_cache=False).logits[0, :-1]
+                out = model(input_ids=torch.tensor([prompt]), use_cache=False, output_hidden_states=True)
+            logits, states = out.logits[0, :-1], out.hidden_states[-1][0].double()
             told = torch.log_softmax(logits.double(), -1)
             top = torch.topk(told, SCORE_TOPS)
             models[name].append({
                 "prompt": prompt, "scores": [float("%.7g" % told[i, t]) for i, t in enumerate(prompt[1:])],
-                "top": [[[int(t), float("%.7g" % v)] for t, v in zip(ids, values)] for ids, values in zip(top.indices, top.values)]})
+                "top": [[[int(t), float("%.7g" % v)] for t, v in zip(ids, values)] for ids, values in zip(top.indices, top.values)],
+                "last": [float("%.6g" % v) for v in states[-1]], "mean": [float("%.6g" % v) for v in states.mean(0)]})
     write("golden_scores.json", models)
 
 

@@ -227,6 +227,30 @@ static void submit_scored(fx *f, uint32_t slot, uint32_t n_prompt, uint32_t n, u
   assert_int_equal(td_sched_submit(f->s, slot, &r, ++f->now_us, &err), n < n_prompt ? TD_OK : TD_ERR_REQUEST);
 }
 
+/* An embedding is made of every token: what the tree has, or a neighbour computes, spares none. */
+static void all_tokens_are_computed_where_they_are_wanted(void **state)
+{
+  static fx f;
+  td_error err;
+  fx_open(&f, &config);
+  submit_scored(&f, 0, 40, 0, 0);
+  assert_true(fx_plan(&f));
+  fx_commit(&f, 0);
+  td_sched_request r = {.tokens = f.tokens[1], .n_prompt = 40, .max_new = 1, .computes_all = true};
+  memcpy(f.tokens[1], f.tokens[0], 40 * sizeof **f.tokens);
+  memcpy(f.tokens[2], f.tokens[0], 40 * sizeof **f.tokens);
+  assert_int_equal(td_sched_submit(f.s, 1, &r, ++f.now_us, &err), TD_OK);
+  r.tokens = f.tokens[2];
+  assert_int_equal(td_sched_submit(f.s, 2, &r, ++f.now_us, &err), TD_OK);
+  assert_true(fx_plan(&f));
+  for (uint32_t i = 1; i < 3; i++) {
+    assert_int_equal(td_sched_slot(f.s, i).n_cached_prompt, 0);
+    assert_int_equal(f.plan->rows[i].q_len, f.plan->rows[i].kv_len);
+  }
+  fx_commit(&f, 0);
+  fx_close(&f);
+}
+
 static void chunks_that_want_logits_are_cut(void **state)
 {
   static fx f;
@@ -325,11 +349,17 @@ static void a_late_row_is_computed_again(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(chunks_fill_the_budget),        cmocka_unit_test(a_decode_never_waits),
-      cmocka_unit_test(a_prompt_never_starves),        cmocka_unit_test(ends_by_stop_and_by_length),
-      cmocka_unit_test(no_more_rows_than_max_running), cmocka_unit_test(refuses_what_could_never_fit),
-      cmocka_unit_test(refuses_bad_configurations),    cmocka_unit_test(chunks_that_want_logits_are_cut),
-      cmocka_unit_test(scored_tokens_take_no_hits),    cmocka_unit_test(a_late_row_is_computed_again),
+      cmocka_unit_test(chunks_fill_the_budget),
+      cmocka_unit_test(a_decode_never_waits),
+      cmocka_unit_test(a_prompt_never_starves),
+      cmocka_unit_test(ends_by_stop_and_by_length),
+      cmocka_unit_test(no_more_rows_than_max_running),
+      cmocka_unit_test(refuses_what_could_never_fit),
+      cmocka_unit_test(refuses_bad_configurations),
+      cmocka_unit_test(chunks_that_want_logits_are_cut),
+      cmocka_unit_test(all_tokens_are_computed_where_they_are_wanted),
+      cmocka_unit_test(scored_tokens_take_no_hits),
+      cmocka_unit_test(a_late_row_is_computed_again),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
