@@ -5,6 +5,7 @@
 
 int td_bench_attention(int argc, char **argv);
 int td_bench_engine(int argc, char **argv);
+int td_bench_grammar(int argc, char **argv);
 int td_bench_hybrid(int argc, char **argv);
 int td_bench_kernels(int argc, char **argv);
 int td_bench_steps(int argc, char **argv);

@@ -18,6 +18,7 @@ static const command commands[] = {
     {"steps", "whole steps of a model by batch, context and prompt length, beside their floors",
      td_bench_steps},
     {"engine", "tokens per second of the engine without HTTP, as llama-bench counts them", td_bench_engine},
+    {"grammar", "masks and verdicts of grammars that scripts/bench-grammar hands it", td_bench_grammar},
 #ifdef TD_BENCH_SERVE
     {"serve", "load on an OpenAI-compatible server over HTTP: latencies, throughput, goodput",
      td_bench_serve},
