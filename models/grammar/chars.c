@@ -137,23 +137,36 @@ static char short_escape(uint32_t cp)
   }
 }
 
-/* \u001f, in either case of the letter. */
-static const td_expr *control_escape(td_builder *b, uint32_t cp)
+/* What follows a backslash: letters, and u001f, in either case of the letter, for control characters without
+ * one. One place, so that a state inside a string is small. */
+static const td_expr *escapes(td_builder *b, const td_chars *c)
 {
-  char head[8];
-  snprintf(head, sizeof head, "\\u00%u", cp >> 4);
-  td_byte_set low = {0};
-  td_byte_set_add(&low, (unsigned char)"0123456789abcdef"[cp & 15]);
-  td_byte_set_add(&low, (unsigned char)"0123456789ABCDEF"[cp & 15]);
-  return td_expr_cat2(b, td_expr_string(b, head), td_expr_set(b, &low));
+  td_byte_set letters = {0}, last[2] = {{{0}}};
+  td_expr_list alt = {0};
+  bool any = false, any_last[2] = {false, false};
+  for (uint32_t cp = 0; cp <= '\\'; cp++) {
+    if (!td_chars_has(c, cp))
+      continue;
+    if (short_escape(cp)) {
+      td_byte_set_add(&letters, (unsigned char)short_escape(cp));
+      any = true;
+    } else if (cp < 0x20) {
+      td_byte_set_add(&last[cp >> 4], (unsigned char)"0123456789abcdef"[cp & 15]);
+      td_byte_set_add(&last[cp >> 4], (unsigned char)"0123456789ABCDEF"[cp & 15]);
+      any_last[cp >> 4] = true;
+    }
+  }
+  for (unsigned k = 0; k < 2; k++)
+    if (any_last[k])
+      td_expr_add(b, &alt, td_expr_cat2(b, td_expr_string(b, k ? "1" : "0"), td_expr_set(b, &last[k])));
+  const td_expr *control = td_expr_cat2(b, td_expr_string(b, "u00"), td_expr_alt(b, &alt));
+  return td_expr_alt2(b, any ? td_expr_set(b, &letters) : &td_expr_none, control);
 }
 
 const td_expr *td_chars_json_expr(td_builder *b, const td_chars *c)
 {
   td_chars plain = {0}, must = {0};
   td_expr_list alt = {0};
-  td_byte_set shorts = {0};
-  bool any = false;
   td_chars_add(b, &must, 0, 0x1F);
   td_chars_add(b, &must, '"', '"');
   td_chars_add(b, &must, '\\', '\\');
@@ -171,17 +184,6 @@ const td_expr *td_chars_json_expr(td_builder *b, const td_chars *c)
       td_chars_add(b, &plain, at, c->ranges[i].hi);
   }
   td_expr_add(b, &alt, td_chars_expr(b, &plain));
-  for (uint32_t cp = 0; cp <= '\\' && !b->failed; cp++) {
-    if (!td_chars_has(c, cp))
-      continue;
-    if (short_escape(cp)) {
-      td_byte_set_add(&shorts, (unsigned char)short_escape(cp));
-      any = true;
-    } else if (cp < 0x20) {
-      td_expr_add(b, &alt, control_escape(b, cp));
-    }
-  }
-  if (any)
-    td_expr_add(b, &alt, td_expr_cat2(b, td_expr_string(b, "\\"), td_expr_set(b, &shorts)));
+  td_expr_add(b, &alt, td_expr_cat2(b, td_expr_string(b, "\\"), escapes(b, c)));
   return td_expr_alt(b, &alt);
 }

@@ -18,6 +18,7 @@ static void destroy(td_grammar *g)
   pthread_mutex_destroy(&g->lock);
   free(g->masks);
   free(g->walk);
+  free(g->free_bytes);
   free(g);
 }
 
@@ -30,7 +31,8 @@ static size_t rules_bytes(const td_rules *r)
 /* From now on what its states and masks take is counted; a reserve of it is taken at once. */
 static td_status open_ledger(td_grammar *g, td_error *err)
 {
-  size_t fixed = rules_bytes(&g->rules) + (g->vocab->max_depth + 1) * sizeof *g->walk;
+  size_t fixed =
+      rules_bytes(&g->rules) + (g->vocab->max_depth + 1) * (sizeof *g->walk + sizeof *g->free_bytes);
   size_t reserve = fixed + (size_t)td_limit_max(TD_LIMIT_GRAMMAR_RESERVE_BYTES);
   if (!td_ledger_open(&g->ledger, g->vocab->memory, reserve) ||
       !td_ledger_use(&g->ledger, fixed + g->machine.bytes))
@@ -51,8 +53,11 @@ td_status td_grammar_make(const td_vocabulary *v, const td_builder *b, uint32_t 
   g->max_masks = 8 + (uint32_t)(td_limit_max(TD_LIMIT_GRAMMAR_MASK_BYTES) / (4 * (v->n_words + 1)));
   atomic_store(&g->holders, 1);
   g->walk = calloc((size_t)v->max_depth + 1, sizeof *g->walk);
+  g->free_bytes = calloc((size_t)v->max_depth + 1, sizeof *g->free_bytes);
   td_status st = td_rules_make(b, root, TD_SHARED_RULES, &g->rules, err);
-  if (st == TD_OK && (!g->walk || !td_machine_init(&g->machine, &g->rules)))
+  if (st == TD_OK)
+    td_slices_mark(&g->rules);
+  if (st == TD_OK && (!g->walk || !g->free_bytes || !td_machine_init(&g->machine, &g->rules)))
     st = td_fail(err, TD_ERR_NOMEM, "no memory for a grammar");
   if (st == TD_OK)
     st = open_ledger(g, err);

@@ -17,7 +17,8 @@ struct td_grammar {
   uint64_t epoch;  /* counts how often the machine forgot */
   uint32_t *masks; /* [cap_masks][n_words]; number 0 is not used */
   uint32_t n_masks, cap_masks, max_masks;
-  uint32_t *walk; /* [max_depth + 1] states */
+  uint32_t *walk;          /* [max_depth + 1] states */
+  td_byte_set *free_bytes; /* [max_depth + 1] behind which any letters may follow there */
 };
 
 /* mask.c, locked: the mask of a state, borrowed; NULL: memory or work was used up. */
@@ -40,6 +41,8 @@ enum {
   TD_RULE_ARRAY,
   TD_RULE_OBJECT,
   TD_RULE_VALUE,
+  TD_RULE_KEY_ODD,  /* a character of a key in its one spelling, of those that are no plain ASCII */
+  TD_RULE_KEY_REST, /* any more of them, and the quote */
   TD_SHARED_RULES,
 };
 void td_builder_begin(td_builder *b, td_error *err);
@@ -49,8 +52,10 @@ void td_builder_end(td_builder *b);
 TD_MUST_CHECK td_status td_schema_compile(td_builder *b, const cJSON *schema, const td_expr **out);
 TD_MUST_CHECK td_status td_regex_compile(td_builder *b, const char *text, size_t n, const td_expr **out);
 /* A pattern as JSON schema has it: it may match anywhere in the string, whose JSON form without quotes *out
- * is. */
-TD_MUST_CHECK td_status td_regex_compile_json(td_builder *b, const char *text, size_t n, const td_expr **out);
+ * is. Where dialects of patterns differ it takes what all of them take, or, wide, what any does: what is to
+ * be kept out. */
+TD_MUST_CHECK td_status td_regex_compile_json(td_builder *b, const char *text, size_t n, bool wide,
+                                              const td_expr **out);
 TD_MUST_CHECK td_status td_gbnf_compile(td_builder *b, const char *text, size_t n, const td_expr **out);
 /* A structural tag: tags.c. */
 TD_MUST_CHECK td_status td_tags_compile(td_builder *b, const cJSON *root, const td_expr **out);

@@ -5,7 +5,7 @@
 #include "common/hash.h"
 #include "models/grammar/internal.h"
 
-enum { PARTS_MAX = 16, STATES_MAX = 20000 };
+enum { PARTS_MAX = 16, STATES_MAX = 50000 };
 
 typedef struct tuple {
   uint32_t at[PARTS_MAX];
@@ -20,6 +20,9 @@ typedef struct product {
   td_graph_state *out; /* in the arena once done */
   uint32_t n_states, cap_states;
   uint32_t *slots, n_slots;
+  td_byte_set classes[256]; /* bytes that no machine tells apart */
+  uint8_t some[256];        /* one byte of each */
+  uint32_t n_classes;
   bool failed;
 } product;
 
@@ -55,12 +58,37 @@ static void count_work(td_builder *b, td_machine *m, uint64_t more)
   m->max_work = td_builder_work_left(b);
 }
 
-static uint32_t find_or_add(product *p, const tuple *t)
+/* Where it is, or has a place. */
+static uint32_t slot_of(const product *p, const tuple *t)
 {
   uint32_t k = (uint32_t)td_hash_bytes(0, t->at, p->n * sizeof *t->at) & (p->n_slots - 1);
-  for (; p->slots[k]; k = (k + 1) & (p->n_slots - 1))
-    if (memcmp(p->states[p->slots[k] - 1].at, t->at, p->n * sizeof *t->at) == 0)
-      return p->slots[k] - 1;
+  while (p->slots[k] && memcmp(p->states[p->slots[k] - 1].at, t->at, p->n * sizeof *t->at) != 0)
+    k = (k + 1) & (p->n_slots - 1);
+  return k;
+}
+
+static bool grow_slots(product *p)
+{
+  uint32_t n = p->n_slots ? p->n_slots * 4 : 256, *slots = calloc(n, sizeof *slots);
+  if (!slots) {
+    p->failed = p->b->arena.no_memory = true;
+    return false;
+  }
+  free(p->slots);
+  p->slots = slots;
+  p->n_slots = n;
+  for (uint32_t i = 0; i < p->n_states; i++)
+    slots[slot_of(p, &p->states[i])] = i + 1;
+  return true;
+}
+
+static uint32_t find_or_add(product *p, const tuple *t)
+{
+  if (p->n_states * 2 >= p->n_slots && !grow_slots(p))
+    return 0;
+  uint32_t k = slot_of(p, t);
+  if (p->slots[k])
+    return p->slots[k] - 1;
   if (p->n_states == STATES_MAX) {
     p->failed = true;
     return 0;
@@ -100,11 +128,17 @@ static bool is_whole(const product *p, const tuple *t)
   return true;
 }
 
-static void add_edge(product *p, td_graph_state *s, uint32_t to, unsigned byte)
+static void add_set(td_byte_set *to, const td_byte_set *from)
+{
+  for (unsigned i = 0; i < 4; i++)
+    to->bits[i] |= from->bits[i];
+}
+
+static void add_edge(product *p, td_graph_state *s, uint32_t to, const td_byte_set *set)
 {
   for (uint32_t i = 0; i < s->n_edges; i++)
     if (s->edges[i].to == to) {
-      td_byte_set_add(&s->edges[i].set, byte);
+      add_set(&s->edges[i].set, set);
       return;
     }
   if ((s->n_edges & (s->n_edges - 1)) == 0) { /* full at 0, 1, 2, 4 ... */
@@ -118,27 +152,48 @@ static void add_edge(product *p, td_graph_state *s, uint32_t to, unsigned byte)
       memcpy(e, s->edges, s->n_edges * sizeof *e);
     s->edges = e;
   }
-  s->edges[s->n_edges] = (td_graph_edge){.to = to};
-  td_byte_set_add(&s->edges[s->n_edges++].set, byte);
+  s->edges[s->n_edges++] = (td_graph_edge){.to = to, .set = *set};
 }
 
-enum { EXPLORED = 32 }; /* work of a part's 256 steps that are known */
+static bool is_alike(const product *p, unsigned a, unsigned b)
+{
+  for (uint32_t i = 0; i < p->n; i++)
+    if (p->rules[i].class_of[a] != p->rules[i].class_of[b])
+      return false;
+  return true;
+}
+
+static void make_classes(product *p)
+{
+  for (unsigned byte = 0; byte < 256; byte++) {
+    uint32_t k = 0;
+    while (k < p->n_classes && !is_alike(p, p->some[k], byte))
+      k++;
+    if (k == p->n_classes)
+      p->some[p->n_classes++] = (uint8_t)byte;
+    td_byte_set_add(&p->classes[k], byte);
+  }
+}
+
+/* Work of a part's steps that are known, for each state. */
+static uint64_t explored(const product *p) { return 1 + p->n_classes / 8; }
 
 static void explore(product *p)
 {
   tuple start, next;
+  make_classes(p);
   for (uint32_t i = 0; i < p->n; i++)
     start.at[i] = td_machine_start(&p->machines[i]);
   (void)find_or_add(p, &start);
   for (uint32_t k = 0; k < p->n_states && !p->failed; k++) {
     tuple from = p->states[k];
     for (uint32_t i = 0; i < p->n; i++)
-      count_work(p->b, &p->machines[i], EXPLORED);
+      count_work(p->b, &p->machines[i], explored(p));
     p->failed |= p->b->failed;
     td_graph_state s = {.whole = is_whole(p, &from)};
-    for (unsigned byte = 0; byte < 256 && !p->failed; byte++)
-      if (step_all(p, &from, byte, &next))
-        add_edge(p, &s, find_or_add(p, &next), byte);
+    for (uint32_t c = 0; c < p->n_classes && !p->failed; c++)
+      if (step_all(p, &from, p->some[c], &next))
+        add_edge(p, &s, find_or_add(p, &next), &p->classes[c]);
     if (k % 64 == 0) {
       td_graph_state *q = realloc(p->out, (k + 64) * sizeof *q);
       if (!q)
@@ -205,15 +260,13 @@ const td_expr *td_expr_intersect(td_builder *b, const td_expr *const *wanted, ui
       return e;
   product *p = n_wanted + n_unwanted <= PARTS_MAX ? calloc(1, sizeof *p) : NULL;
   if (!p || !td_builder_work(b, PRODUCT)) {
+    b->arena.no_memory |= !p && n_wanted + n_unwanted <= PARTS_MAX;
     free(p);
     *too_large = true;
     return e;
   }
   p->b = b;
-  p->n_slots = 65536;
-  p->slots = calloc(p->n_slots, sizeof *p->slots);
-  b->arena.no_memory |= !p->slots;
-  made m = p->slots ? make_machines(p, wanted, n_wanted, unwanted, n_unwanted) : MADE_FAILED;
+  made m = make_machines(p, wanted, n_wanted, unwanted, n_unwanted);
   if (m == MADE) {
     explore(p);
     if (!p->failed)

@@ -78,6 +78,24 @@ static const td_expr *listed(td_builder *b, const char *open, const td_expr *ite
   return td_expr_cat3(b, td_expr_cat2(b, td_expr_string(b, open), space), items, td_expr_string(b, close));
 }
 
+/* Escapes only where JSON wants them, and of the slash, which has two spellings so. */
+static void add_key_rules(td_builder *b)
+{
+  td_chars odd = {0};
+  td_byte_set plain = {0};
+  td_chars_add(b, &odd, 0, 0x1F);
+  td_chars_add(b, &odd, '"', '"');
+  td_chars_add(b, &odd, '\\', '\\');
+  td_chars_add(b, &odd, 0x7F, TD_CHAR_MAX);
+  for (unsigned c = 0x20; c < 0x7F; c++)
+    if (c != '"' && c != '\\')
+      td_byte_set_add(&plain, c);
+  b->rules[TD_RULE_KEY_ODD] = td_expr_alt2(b, td_chars_json_expr(b, &odd), td_expr_string(b, "\\/"));
+  const td_expr *one = td_expr_alt2(b, td_expr_set(b, &plain), b->rules[TD_RULE_KEY_ODD]);
+  b->rules[TD_RULE_KEY_REST] =
+      td_expr_cat2(b, td_expr_repeat(b, one, 0, TD_REPEAT_MANY), td_expr_string(b, "\""));
+}
+
 void td_builder_begin(td_builder *b, td_error *err)
 {
   *b = (td_builder){.err = err};
@@ -96,6 +114,7 @@ void td_builder_begin(td_builder *b, td_error *err)
                    td_expr_string(b, "\""));
   b->rules[TD_RULE_INTEGER] = integer(b);
   b->rules[TD_RULE_NUMBER] = number(b);
+  add_key_rules(b);
   b->rules[TD_RULE_ARRAY] = listed(b, "[", value, "]");
   b->rules[TD_RULE_OBJECT] = listed(b, "{", member, "}");
   td_expr_list any = {0};

@@ -471,21 +471,53 @@ uint32_t td_machine_return(td_machine *m, uint32_t frames)
   return close_state(m);
 }
 
+static bool is_taken_alike(const td_machine *m, const td_state *s, unsigned a, unsigned b)
+{
+  for (uint32_t i = 0; i < s->n; i++) {
+    const td_inst *t = &m->rules->insts[m->places[s->first + i].at];
+    if (td_inst_takes(m->rules, t, a) != td_inst_takes(m->rules, t, b))
+      return false;
+  }
+  return true;
+}
+
+enum { ALIKE_PLACES = 32 };
+
+/* Bytes that the same places take lead to the same state: letters of a string mostly. */
+static void know_alike(td_machine *m, uint32_t state, unsigned byte, uint32_t next)
+{
+  const td_rules *r = m->rules;
+  td_state s = m->states[state];
+  uint32_t *row = m->rows + (size_t)state * r->n_classes;
+  if (s.n > ALIKE_PLACES)
+    return;
+  td_machine_spend(m, r->n_classes / 4);
+  for (uint32_t c = 0; c < r->n_classes; c++)
+    if (row[c] == TD_UNKNOWN && is_taken_alike(m, &s, byte, r->some[c]))
+      row[c] = next;
+}
+
 uint32_t td_machine_make_step(td_machine *m, uint32_t state, unsigned byte)
 {
   td_state s = m->states[state];
   td_machine_spend(m, s.n);
+  bool many = false; /* bytes are taken as this one is */
   if (m->full)
     return TD_STATE_DEAD;
   for (uint32_t i = 0; i < s.n; i++) {
     td_place p = m->places[s.first + i];
     const td_inst *t = &m->rules->insts[p.at];
-    if (td_inst_takes(m->rules, t, byte))
-      todo(m, t->x, p.frames);
+    if (!td_inst_takes(m->rules, t, byte))
+      continue;
+    many |= t->op == TD_OP_SET || t->hi - t->lo > 8;
+    todo(m, t->x, p.frames);
   }
   uint32_t next = close_state(m);
-  if (!m->full)
-    m->rows[(size_t)state * m->rules->n_classes + m->rules->class_of[byte]] = next;
+  if (m->full)
+    return next;
+  m->rows[(size_t)state * m->rules->n_classes + m->rules->class_of[byte]] = next;
+  if (many)
+    know_alike(m, state, byte, next);
   return next;
 }
 

@@ -30,9 +30,8 @@ typedef struct td_frame {
 typedef struct td_state {
   uint32_t first, n; /* places */
   uint64_t hash;
-  bool whole;     /* the text may end here */
-  uint32_t mask;  /* number of its mask; 0: none is kept */
-  uint32_t local; /* the same of what is known of it alone (mask.c) */
+  bool whole;    /* the text may end here */
+  uint32_t mask; /* number of its mask; 0: none is kept */
 } td_state;
 
 typedef struct td_frames {

@@ -1,6 +1,7 @@
-/* Masks: the tokens that a state allows, by a walk through the trie that goes no further than the state does.
+/* Masks: the tokens that a state allows, by a walk through the tries that goes no further than the state
+ * does.
  *
- * Inside a JSON string nearly every token is allowed and nearly all of the trie would be walked. What is
+ * Inside a JSON string nearly every token is allowed and nearly all of the tries would be walked. What is
  * allowed inside is the same for every string of every grammar, and where a token leaves the string depends
  * on nothing else: both are found once for a vocabulary (td_local). A mask is then that, and short walks from
  * where tokens leave. */
@@ -29,14 +30,15 @@ static void add_exit(exits *e, uint32_t node)
 }
 
 /* Allows all tokens below node, at which the state is `state`. */
-static void walk(td_grammar *g, uint32_t node, uint32_t state, uint32_t *mask, exits *out)
+static void walk(td_grammar *g, td_letters letters, uint32_t node, uint32_t state, uint32_t *mask, exits *out)
 {
   const td_vocabulary *v = g->vocab;
+  const td_trie_node *nodes = v->tries[letters].nodes;
   td_machine *m = &g->machine;
-  uint32_t end = v->nodes[node].end, *at = g->walk;
-  at[v->nodes[node].depth] = state;
+  uint32_t end = nodes[node].end, *at = g->walk;
+  at[nodes[node].depth] = state;
   for (uint32_t i = node + 1; i < end;) {
-    const td_trie_node *t = &v->nodes[i];
+    const td_trie_node *t = &nodes[i];
     uint32_t next = td_machine_step(m, at[t->depth - 1], t->byte);
     if (next == TD_STATE_DEAD) {
       i = t->end;
@@ -49,6 +51,137 @@ static void walk(td_grammar *g, uint32_t node, uint32_t state, uint32_t *mask, e
       add_exit(out, i);
     i++;
   }
+}
+
+static void add_mask(const td_vocabulary *v, const uint32_t *from, uint32_t *mask)
+{
+  for (uint32_t i = 0; i < v->n_words; i++)
+    mask[i] |= from[i];
+}
+
+/* A walk through words that does not go below a byte behind which any letters may follow. Where most are
+ * allowed so, all are taken, and those that may not be are given back. */
+typedef struct word_walk {
+  td_grammar *g;
+  const td_trie *trie;
+  td_letters letters;
+  uint32_t *mask;
+  bool give_back;
+  struct {
+    uint32_t state, n_met;
+    bool is_free;
+  } met[64]; /* by the state's last bits */
+} word_walk;
+
+enum { MET_OFTEN = 4 };
+
+/* Any letters may follow the state. It is asked where that state is met often: a loop that a pattern makes.
+ */
+static bool is_free_state(word_walk *w, uint32_t state, bool ask)
+{
+  uint32_t k = state % (sizeof w->met / sizeof *w->met);
+  if (w->met[k].state != state || w->met[k].n_met == 0) {
+    w->met[k].state = state;
+    w->met[k].n_met = 0;
+    w->met[k].is_free = false;
+  }
+  if (++w->met[k].n_met == MET_OFTEN || (ask && w->met[k].n_met < MET_OFTEN)) {
+    w->met[k].n_met = MET_OFTEN;
+    w->met[k].is_free = td_slice_of(&w->g->machine, state, w->letters) == TD_WORD_CHARS;
+  }
+  return w->met[k].is_free;
+}
+
+static void mark_below(word_walk *w, const td_trie_node *n, bool allowed)
+{
+  uint32_t to = td_trie_last(w->trie, n);
+  for (uint32_t i = n->first; i < to && allowed != w->give_back; i++) {
+    uint32_t id = (uint32_t)w->trie->tokens[i], bit = 1u << id % 32;
+    w->mask[id / 32] = allowed ? w->mask[id / 32] | bit : w->mask[id / 32] & ~bit;
+  }
+}
+
+static void step_words(word_walk *w, uint32_t state)
+{
+  td_grammar *g = w->g;
+  uint32_t *at = g->walk;
+  at[0] = state;
+  for (uint32_t i = 1; i < w->trie->n_nodes;) {
+    const td_trie_node *t = &w->trie->nodes[i];
+    bool is_free = td_byte_set_has(&g->free_bytes[t->depth - 1], t->byte);
+    uint32_t next = is_free ? TD_STATE_DEAD : td_machine_step(&g->machine, at[t->depth - 1], t->byte);
+    if (next != TD_STATE_DEAD && t->end > i + 1 && is_free_state(w, next, false))
+      is_free = true;
+    if (is_free || next == TD_STATE_DEAD) {
+      mark_below(w, t, is_free);
+      i = t->end;
+      continue;
+    }
+    if (t->token >= 0 && !w->give_back)
+      td_vocabulary_allow(g->vocab, t->token, w->mask);
+    if (t->end > i + 1) {
+      at[t->depth] = next;
+      if (next == at[t->depth - 1])
+        g->free_bytes[t->depth] = g->free_bytes[t->depth - 1];
+      else
+        td_slices_free(&g->machine, next, &g->free_bytes[t->depth]);
+    }
+    i++;
+  }
+}
+
+/* Bytes behind which any letters may follow the root's state; true where most words begin so. */
+static bool find_free(word_walk *w, uint32_t state, td_byte_set *bytes)
+{
+  uint32_t n = 0;
+  const td_trie *t = w->trie;
+  td_slices_free(&w->g->machine, state, bytes);
+  for (uint32_t i = 1; i < t->n_nodes; i = t->nodes[i].end) {
+    unsigned byte = t->nodes[i].byte;
+    uint32_t next =
+        td_byte_set_has(bytes, byte) ? TD_STATE_DEAD : td_machine_step(&w->g->machine, state, byte);
+    if (next != TD_STATE_DEAD && byte < 0x80 && is_free_state(w, next, true))
+      td_byte_set_add(bytes, byte);
+    if (td_byte_set_has(bytes, byte))
+      n += td_trie_last(t, &t->nodes[i]) - t->nodes[i].first;
+  }
+  return n > t->n_tokens / 2;
+}
+
+static void walk_words(td_grammar *g, td_letters letters, uint32_t state, uint32_t *mask)
+{
+  const td_vocabulary *v = g->vocab;
+  word_walk w = {.g = g, .trie = &v->tries[letters], .letters = letters, .mask = mask};
+  w.give_back = find_free(&w, state, &g->free_bytes[0]);
+  if (w.give_back)
+    w.mask = calloc(v->n_words + 1, sizeof *w.mask);
+  if (!w.mask) {
+    g->machine.full = g->machine.no_memory = true;
+    return;
+  }
+  for (uint32_t i = 0; i < w.trie->n_tokens && w.give_back; i++)
+    w.mask[w.trie->tokens[i] / 32] |= 1u << w.trie->tokens[i] % 32;
+  step_words(&w, state);
+  if (w.give_back) {
+    add_mask(v, w.mask, mask);
+    free(w.mask);
+  }
+}
+
+static void walk_all(td_grammar *g, uint32_t state, uint32_t *mask)
+{
+  int n = td_slice_of(&g->machine, state, TD_LETTERS_PLAIN);
+  td_letters letters = TD_LETTERS_PLAIN;
+  if (n < 0) {
+    walk_words(g, TD_LETTERS_PLAIN, state, mask);
+    letters = TD_LETTERS_ALNUM;
+    n = td_slice_of(&g->machine, state, TD_LETTERS_ALNUM);
+  }
+  if (n < 0)
+    walk_words(g, TD_LETTERS_ALNUM, state, mask);
+  else if (n > 0)
+    add_mask(g->vocab, td_vocabulary_slice(g->vocab, letters, (uint32_t)n), mask);
+  walk(g, TD_LETTERS_NONE, 0, state, mask, NULL);
 }
 
 /* ---- what is the same for all grammars ---- */
@@ -71,12 +204,11 @@ static void allow_local(td_grammar *g, const td_local *l, uint32_t frames, uint3
   const td_vocabulary *v = g->vocab;
   td_machine_spend(&g->machine, l->n_exits);
   uint32_t back = td_machine_return(&g->machine, frames);
-  for (uint32_t i = 0; i < v->n_words; i++)
-    mask[i] |= l->mask[i];
+  add_mask(v, l->mask, mask);
   if (back == TD_STATE_DEAD || g->machine.states[back].n == 0)
     return;
   for (uint32_t i = 0; i < l->n_exits && !g->machine.full; i++)
-    walk(g, l->exits[i], back, mask, NULL);
+    walk(g, TD_LETTERS_NONE, l->exits[i], back, mask, NULL);
 }
 
 /* The places of a state that return to the same frames and are shared: taken out of places if they are known.
@@ -106,7 +238,7 @@ static void make_mask(td_grammar *g, uint32_t state, uint32_t *mask)
   memset(mask, 0, g->vocab->n_words * sizeof *mask);
   td_place *places = malloc((2 * (size_t)s.n + 1) * sizeof *places);
   if (!places) {
-    m->full = true;
+    m->full = m->no_memory = true;
     return;
   }
   if (s.n > 0)
@@ -120,11 +252,10 @@ static void make_mask(td_grammar *g, uint32_t state, uint32_t *mask)
     n = left;
   }
   if (n > 0 && !m->full)
-    walk(g, 0, n == s.n ? state : td_machine_state(m, places, n, false), mask, NULL);
+    walk_all(g, n == s.n ? state : td_machine_state(m, places, n, false), mask);
   free(places);
   if (s.whole)
-    for (uint32_t i = 0; i < g->vocab->n_words; i++)
-      mask[i] |= g->vocab->end_mask[i];
+    add_mask(g->vocab, g->vocab->end_mask, mask);
 }
 
 /* ---- kept masks ---- */
@@ -199,7 +330,8 @@ static td_status keep_local(td_vocabulary *v, td_grammar *g, uint32_t state, td_
   if (l->at && l->mask) {
     for (uint32_t i = 0; i < s.n; i++)
       l->at[i] = g->machine.places[s.first + i].at;
-    walk(g, 0, state, l->mask, &e);
+    for (unsigned k = 0; k < TD_LETTERS_KINDS; k++)
+      walk(g, (td_letters)k, 0, state, l->mask, k == TD_LETTERS_NONE ? &e : NULL);
   }
   l->exits = e.nodes;
   l->n_exits = e.n;
@@ -207,20 +339,28 @@ static td_status keep_local(td_vocabulary *v, td_grammar *g, uint32_t state, td_
   return ok ? TD_OK : td_fail(err, TD_ERR_NOMEM, "no memory for the vocabulary's masks");
 }
 
-/* The inside of a string: behind its quote, and behind a backslash. */
-td_status td_vocabulary_learn(td_vocabulary *v, td_error *err)
+/* The inside of a string, and behind a backslash there. */
+static td_status learn_rule(td_vocabulary *v, const td_builder *b, uint32_t rule, td_error *err)
 {
-  td_builder b;
   td_grammar *g;
-  td_builder_begin(&b, err);
-  td_status st = td_grammar_make(v, &b, TD_RULE_STRING, &g, err);
-  td_builder_end(&b);
-  if (st != TD_OK)
-    return st;
-  uint32_t inside = td_machine_step(&g->machine, td_machine_start(&g->machine), '"');
-  st = keep_local(v, g, inside, err);
+  TD_TRY(td_grammar_make(v, b, rule, &g, err));
+  uint32_t inside = td_machine_start(&g->machine);
+  if (rule == TD_RULE_STRING)
+    inside = td_machine_step(&g->machine, inside, '"');
+  td_status st = keep_local(v, g, inside, err);
   if (st == TD_OK)
     st = keep_local(v, g, td_machine_step(&g->machine, inside, '\\'), err);
   td_grammar_drop(g);
+  return st;
+}
+
+td_status td_vocabulary_learn(td_vocabulary *v, td_error *err)
+{
+  td_builder b;
+  td_builder_begin(&b, err);
+  td_status st = learn_rule(v, &b, TD_RULE_STRING, err);
+  if (st == TD_OK)
+    st = learn_rule(v, &b, TD_RULE_KEY_REST, err);
+  td_builder_end(&b);
   return st;
 }

@@ -28,6 +28,7 @@ typedef struct parser {
   const char *text;
   size_t n, at;
   bool json;
+  bool wide; /* where dialects differ, what any of them takes; else what all take */
   unsigned depth;
   td_status status;
 } parser;
@@ -98,8 +99,8 @@ static bool take_code_point(parser *p, uint32_t *cp)
   return *cp <= TD_CHAR_MAX || refuse(p, TD_ERR_REQUEST, "no such character") != NULL;
 }
 
-/* \d and its like: the characters that all dialects agree on. */
-static bool add_class(parser *p, char c, td_chars *set)
+/* \d and its like: the characters that all dialects agree on, or any has. */
+static bool add_class(parser *p, char c, bool wide, td_chars *set)
 {
   td_builder *b = p->b;
   td_chars own = {0};
@@ -120,7 +121,7 @@ static bool add_class(parser *p, char c, td_chars *set)
     break;
   default: return false;
   }
-  if (c == 'S') { /* more are blanks in one dialect or the other */
+  if ((c == 'S' && !wide) || (c == 's' && wide)) { /* more are blanks in one dialect or the other */
     static const td_char_range blanks[] = {
         {0x1C, 0x1F},     {0x85, 0x85},     {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
         {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
@@ -135,14 +136,14 @@ static bool add_class(parser *p, char c, td_chars *set)
 }
 
 /* Behind a backslash: one character in *cp, or a class added to *set and *cp = UINT32_MAX. */
-static bool take_escape(parser *p, td_chars *set, uint32_t *cp)
+static bool take_escape(parser *p, bool wide, td_chars *set, uint32_t *cp)
 {
   static const char letters[] = "nrtfv0", values[] = "\n\r\t\f\v\0";
   if (!more(p))
     return refuse(p, TD_ERR_REQUEST, "a lone backslash") != NULL;
   char c = p->text[p->at];
   const char *l = c ? strchr(letters, c) : NULL;
-  if (add_class(p, c, set)) {
+  if (add_class(p, c, wide, set)) {
     p->at++;
     *cp = UINT32_MAX;
     return true;
@@ -163,26 +164,26 @@ static bool take_escape(parser *p, td_chars *set, uint32_t *cp)
   return take_char(p, cp);
 }
 
-static bool take_class_item(parser *p, td_chars *set, uint32_t *cp)
+static bool take_class_item(parser *p, bool wide, td_chars *set, uint32_t *cp)
 {
-  return take(p, '\\') ? take(p, 'b') ? (*cp = '\b', true) : take_escape(p, set, cp) : take_char(p, cp);
+  return take(p, '\\') ? take(p, 'b') ? (*cp = '\b', true) : take_escape(p, wide, set, cp) : take_char(p, cp);
 }
 
 static bool take_class(parser *p, td_chars *set)
 {
-  bool inverted = take(p, '^');
+  bool inverted = take(p, '^'), wide = p->wide != inverted;
   while (more(p) && !next_is(p, ']')) {
     uint32_t lo, hi;
     if (next_is(p, '[') && p->at + 1 < p->n && strchr(":.=", p->text[p->at + 1]))
       return refuse(p, TD_ERR_UNSUPPORTED, "a named class") != NULL;
-    if (!take_class_item(p, set, &lo))
+    if (!take_class_item(p, wide, set, &lo))
       return false;
     if (lo == UINT32_MAX)
       continue;
     hi = lo;
     if (next_is(p, '-') && p->at + 1 < p->n && p->text[p->at + 1] != ']') {
       p->at++;
-      if (!take_class_item(p, set, &hi))
+      if (!take_class_item(p, wide, set, &hi))
         return false;
       if (hi == UINT32_MAX || hi < lo)
         return refuse(p, TD_ERR_REQUEST, "a range that is none") != NULL;
@@ -263,7 +264,7 @@ static node *parse_atom(parser *p)
     return chars_node(p, &set);
   }
   if (take(p, '\\')) {
-    if (!take_escape(p, &set, &cp))
+    if (!take_escape(p, p->wide, &set, &cp))
       return NULL;
   } else if (strchr("*+?", p->text[p->at])) {
     return refuse(p, TD_ERR_REQUEST, "a repetition of nothing");
@@ -426,9 +427,10 @@ static const td_expr *make(parser *p, const node *n, edge left, edge right)
   return &td_expr_none;
 }
 
-static td_status compile(td_builder *b, const char *text, size_t n, bool json, edge e, const td_expr **out)
+static td_status compile(td_builder *b, const char *text, size_t n, bool json, bool wide, edge e,
+                         const td_expr **out)
 {
-  parser p = {.b = b, .text = text, .n = n, .json = json, .status = TD_OK};
+  parser p = {.b = b, .text = text, .n = n, .json = json, .wide = wide, .status = TD_OK};
   node *tree = parse_alt(&p);
   if (tree && more(&p))
     refuse(&p, TD_ERR_REQUEST, "a ')' without its group");
@@ -439,10 +441,10 @@ static td_status compile(td_builder *b, const char *text, size_t n, bool json, e
 
 td_status td_regex_compile(td_builder *b, const char *text, size_t n, const td_expr **out)
 {
-  return compile(b, text, n, false, WHOLE, out);
+  return compile(b, text, n, false, false, WHOLE, out);
 }
 
-td_status td_regex_compile_json(td_builder *b, const char *text, size_t n, const td_expr **out)
+td_status td_regex_compile_json(td_builder *b, const char *text, size_t n, bool wide, const td_expr **out)
 {
-  return compile(b, text, n, true, ANYWHERE, out);
+  return compile(b, text, n, true, wide, ANYWHERE, out);
 }

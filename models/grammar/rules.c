@@ -56,15 +56,15 @@ static uint32_t put_set(td_rules *r, const td_byte_set *s)
 
 static uint32_t write_set(td_rules *r, const td_byte_set *s, uint32_t next)
 {
-  unsigned lo = 0, hi = 255;
-  while (lo < 256 && !td_byte_set_has(s, lo))
-    lo++;
-  while (hi > lo && !td_byte_set_has(s, hi))
-    hi--;
-  unsigned c = lo;
-  while (c <= hi && td_byte_set_has(s, c))
-    c++;
-  if (lo < 256 && c > hi)
+  unsigned lo = 256, hi = 0, n = 0;
+  for (unsigned i = 0; i < 4; i++) {
+    if (s->bits[i] == 0)
+      continue;
+    n += (unsigned)__builtin_popcountll(s->bits[i]);
+    lo = lo < 256 ? lo : 64 * i + (unsigned)__builtin_ctzll(s->bits[i]);
+    hi = 64 * i + 63 - (unsigned)__builtin_clzll(s->bits[i]);
+  }
+  if (n > 0 && n == hi - lo + 1)
     return put(r, (td_inst){.op = TD_OP_RANGE, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .x = next});
   return put(r, (td_inst){.op = TD_OP_SET, .x = next, .y = put_set(r, s)});
 }
@@ -356,6 +356,8 @@ static void make_classes(td_rules *r)
       td_byte_set_add(&s, c);
     split_classes(r, &s);
   }
+  for (unsigned c = 0; c < 256; c++)
+    r->some[r->class_of[c]] = (uint8_t)c;
 }
 
 /* ---- whole ---- */

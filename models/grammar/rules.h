@@ -14,7 +14,8 @@ typedef enum td_inst_op {
 
 typedef struct td_inst {
   uint8_t op, lo, hi;
-  uint8_t live; /* a whole text can still be reached */
+  uint8_t live : 1; /* a whole text can still be reached */
+  uint8_t free : 1; /* behind its byte any letters may follow (slices.c) */
   uint32_t x, y;
 } td_inst;
 
@@ -27,6 +28,7 @@ typedef struct td_rules {
   uint32_t *ranks;  /* [n_rules]: a rule that another begins with has a higher one */
   uint32_t n_rules, root;
   uint8_t class_of[256]; /* bytes that no instruction tells apart are of one class */
+  uint8_t some[256];     /* [n_classes] a byte of each */
   uint32_t n_classes;
   uint32_t n_shared_insts; /* the first ones, which all grammars of a vocabulary have */
   uint64_t work, max_work; /* instructions looked at while it is made */

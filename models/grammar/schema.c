@@ -30,12 +30,24 @@ static bool find_path(const cJSON *at, const cJSON *wanted, char *out, size_t n,
   return false;
 }
 
+/* Where what was made of a schema comes from. */
+static const cJSON *made_from(const td_schema *s, const cJSON *schema)
+{
+  char ignored[256];
+  for (size_t i = 0; i < SCHEMA_BUCKETS; i++)
+    for (const td_made *m = s->made_of[i]; m; m = m->next)
+      if (find_path(m->schema, schema, ignored, sizeof ignored, 0))
+        return m->from;
+  return NULL;
+}
+
 const td_expr *td_schema_fail(td_schema *s, td_status code, const cJSON *schema, const char *keyword,
                               const char *text)
 {
   char path[256] = "";
   if (s->status == TD_OK) {
-    (void)find_path(s->root, schema, path, sizeof path, 0);
+    if (!find_path(s->root, schema, path, sizeof path, 0))
+      (void)find_path(s->root, made_from(s, schema), path, sizeof path, 0);
     s->status =
         td_fail(s->b->err, code, "'%.60s' at '%s' of the schema %s", keyword, *path ? path : "/", text);
   }
@@ -127,8 +139,9 @@ static bool has_inner_id(const cJSON *at, bool inner)
   return false;
 }
 
-static const cJSON *resolve(td_schema *s, const cJSON *schema, const char *ref)
+const cJSON *td_schema_resolve(td_schema *s, const cJSON *schema, const cJSON *to_resolve)
 {
+  const char *ref = cJSON_IsString(to_resolve) ? to_resolve->valuestring : "";
   const cJSON *id = cJSON_IsObject(s->root) ? td_schema_get(s, s->root, "$id") : NULL;
   size_t n = cJSON_IsString(id) ? strcspn(id->valuestring, "#") : 0;
   if (n > 0 && strncmp(ref, id->valuestring, n) == 0 && (ref[n] == '#' || !ref[n]))
@@ -165,7 +178,19 @@ static void check_forms(td_schema *s, const cJSON *schema)
   td_schema_check_required(s, schema);
 }
 
-static void gather(td_schema *s, td_all *all, const cJSON *schema, unsigned depth)
+/* The part that is there already is why this one is added, by way of a branch: round in a loop. */
+static bool is_loop(const td_all *all, uint32_t part, uint32_t from)
+{
+  bool branched = all->parts[part].done;
+  for (uint32_t i = from; i != NO_PART; i = all->parts[i].from) {
+    branched |= all->parts[i].done;
+    if (i == part)
+      return branched;
+  }
+  return false;
+}
+
+static void gather(td_schema *s, td_all *all, const cJSON *schema, uint32_t from, unsigned depth)
 {
   if (s->status != TD_OK || cJSON_IsTrue(schema))
     return;
@@ -183,7 +208,7 @@ static void gather(td_schema *s, td_all *all, const cJSON *schema, unsigned dept
     return;
   for (uint32_t i = 0; i < all->n; i++)
     if (all->parts[i].schema == schema) { /* said already; but not by a branch of itself */
-      if (all->parts[i].done)
+      if (all->parts[i].done || is_loop(all, i, from))
         too_large(s, schema);
       return;
     }
@@ -191,21 +216,40 @@ static void gather(td_schema *s, td_all *all, const cJSON *schema, unsigned dept
     td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "allOf", "joins too many schemas");
     return;
   }
-  all->parts[all->n++] = (td_schema_part){schema, 0};
+  uint32_t part = all->n++;
+  bool is_quiet = (from != NO_PART && all->parts[from].is_quiet) || td_schema_get(s, schema, WORD_DENIAL);
+  all->parts[part] = (td_schema_part){schema, 0, (uint8_t)from, is_quiet};
   check_forms(s, schema);
   const cJSON *ref = td_schema_get(s, schema, "$ref"), *list = td_schema_get(s, schema, "allOf");
   if (cJSON_IsString(ref)) {
-    const cJSON *to = resolve(s, schema, ref->valuestring);
+    const cJSON *to = td_schema_resolve(s, schema, ref);
     if (to)
-      gather(s, all, to, depth + 1);
+      gather(s, all, to, part, depth + 1);
   }
   if (list && !cJSON_IsArray(list))
     td_schema_fail(s, TD_ERR_REQUEST, schema, "allOf", "must be an array");
   for (const cJSON *m = cJSON_IsArray(list) ? list->child : NULL; m; m = m->next)
-    gather(s, all, m, depth + 1);
+    gather(s, all, m, part, depth + 1);
+  if (s->status == TD_OK)
+    td_schema_gather_said(s, all, part);
 }
 
-void td_schema_gather(td_schema *s, td_all *all, const cJSON *schema) { gather(s, all, schema, 0); }
+void td_schema_gather(td_schema *s, td_all *all, const cJSON *schema) { gather(s, all, schema, NO_PART, 0); }
+
+void td_schema_gather_from(td_schema *s, td_all *all, const cJSON *schema, uint32_t part)
+{
+  gather(s, all, schema, part, 0);
+}
+
+bool td_schema_is_evaluated(const td_all *all, uint32_t part, const bool *says)
+{
+  for (uint32_t i = 0; i < all->n; i++)
+    if (says[i] && !all->parts[i].is_quiet)
+      for (uint32_t k = i; k != NO_PART; k = all->parts[k].from)
+        if (k == part)
+          return true;
+  return false;
+}
 
 /* ---- types ---- */
 
@@ -214,9 +258,13 @@ static unsigned type_bit(const char *name)
   static const struct {
     const char *name;
     unsigned bits;
-  } types[] = {{"null", TYPE_NULL},       {"boolean", TYPE_BOOLEAN},
-               {"integer", TYPE_INTEGER}, {"number", TYPE_INTEGER | TYPE_FRACTION},
-               {"string", TYPE_STRING},   {"array", TYPE_ARRAY},
+  } types[] = {{"null", TYPE_NULL},
+               {"boolean", TYPE_BOOLEAN},
+               {"integer", TYPE_INTEGER},
+               {"number", TYPE_INTEGER | TYPE_FRACTION},
+               {TYPE_NAME_FRACTION, TYPE_FRACTION},
+               {"string", TYPE_STRING},
+               {"array", TYPE_ARRAY},
                {"object", TYPE_OBJECT}};
   for (size_t i = 0; i < sizeof types / sizeof *types; i++)
     if (strcmp(types[i].name, name) == 0)
@@ -226,7 +274,7 @@ static unsigned type_bit(const char *name)
 
 enum { TYPES_MAX = 7 };
 
-static unsigned types_of(td_schema *s, const cJSON *schema)
+unsigned td_schema_types(td_schema *s, const cJSON *schema)
 {
   const cJSON *type = td_schema_get(s, schema, "type");
   unsigned bits = 0, one, n = 0;
@@ -250,7 +298,7 @@ static unsigned types_of_all(td_schema *s, const td_all *all)
 {
   unsigned bits = all->never ? 0 : TYPE_ALL;
   for (uint32_t i = 0; i < all->n; i++)
-    bits &= types_of(s, all->parts[i].schema);
+    bits &= td_schema_types(s, all->parts[i].schema);
   return bits;
 }
 
@@ -277,30 +325,10 @@ typedef struct word {
 } word;
 
 static const word refused[] = {
-    {"not", TYPE_ALL},
-    {"if", TYPE_ALL},
     {"$dynamicRef", TYPE_ALL},
     {"$recursiveRef", TYPE_ALL},
-    {"dependentRequired", TYPE_OBJECT},
-    {"dependentSchemas", TYPE_OBJECT},
-    {"dependencies", TYPE_OBJECT},
-    {"contains", TYPE_ARRAY},
     {"uniqueItems", TYPE_ARRAY},
-    {"unevaluatedItems", TYPE_ARRAY},
 };
-
-static bool is_harmless(td_schema *s, const cJSON *schema, const cJSON *m)
-{
-  if (cJSON_IsObject(m) && !m->child && strncmp(m->string, "depend", 6) == 0)
-    return true;
-  if (strcmp(m->string, "uniqueItems") == 0 || strcmp(m->string, "not") == 0)
-    return cJSON_IsFalse(m);
-  if (strcmp(m->string, "if") == 0)
-    return !td_schema_get(s, schema, "then") && !td_schema_get(s, schema, "else");
-  if (strcmp(m->string, "unevaluatedItems") == 0)
-    return cJSON_IsTrue(m);
-  return false;
-}
 
 static bool check_words(td_schema *s, const td_all *all, unsigned types)
 {
@@ -309,8 +337,8 @@ static bool check_words(td_schema *s, const td_all *all, unsigned types)
       const cJSON *m =
           (refused[k].types & types) ? td_schema_get(s, all->parts[i].schema, refused[k].name) : NULL;
       const cJSON *most = td_schema_get(s, all->parts[i].schema, "maxItems");
-      if (!m || is_harmless(s, all->parts[i].schema, m) ||
-          (strcmp(m->string, "uniqueItems") == 0 && cJSON_IsNumber(most) && most->valuedouble <= 1))
+      if (!m || (strcmp(m->string, "uniqueItems") == 0 &&
+                 (cJSON_IsFalse(m) || (cJSON_IsNumber(most) && most->valuedouble <= 1))))
         continue;
       td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[i].schema, refused[k].name, "is not served");
       return false;
@@ -435,21 +463,31 @@ static bool are_apart(td_schema *s, const td_all *a, const td_all *b)
   return false;
 }
 
-/* oneOf is anyOf where no two branches can hold at once. */
-static bool check_apart(td_schema *s, const td_all *rest, const cJSON *schema, const cJSON *list)
+/* Of oneOf: what denies the branches that could hold beside one of them is added to it. */
+static void deny_others(td_schema *s, const td_all *rest, td_all *one, uint32_t part, const cJSON *list,
+                        const cJSON *branch)
 {
-  for (const cJSON *x = list->child; x; x = x->next)
-    for (const cJSON *y = x->next; y; y = y->next) {
-      td_all a = *rest, b = *rest;
-      td_schema_gather(s, &a, x);
-      td_schema_gather(s, &b, y);
-      if (s->status == TD_OK && !are_apart(s, &a, &b))
-        td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "oneOf",
-                       "is only served where no two branches can hold at once ('anyOf' is)");
-      if (!td_schema_work(s, schema, "oneOf", 1))
-        return false;
+  const cJSON *schema = rest->parts[part].schema;
+  td_all own = *one;
+  for (const cJSON *m = list->child; m && td_schema_work(s, schema, "oneOf", 1); m = m->next) {
+    td_all other = *rest;
+    const char *why = NULL;
+    char text[160];
+    if (m == branch)
+      continue;
+    td_schema_gather_from(s, &other, m, part);
+    if (s->status != TD_OK || are_apart(s, &own, &other))
+      continue;
+    const cJSON *denial = td_schema_deny(s, m, schema, &why);
+    if (denial) {
+      td_schema_gather_from(s, one, denial, part);
+    } else if (s->status == TD_OK) {
+      snprintf(text, sizeof text,
+               "has branches that may hold at once, and '%.40s' in one is not served there ('anyOf' is)",
+               why ? why : "$ref");
+      td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "oneOf", text);
     }
-  return true;
+  }
 }
 
 static const td_expr *branches(td_schema *s, const td_all *all, uint32_t part, const char *keyword,
@@ -458,14 +496,14 @@ static const td_expr *branches(td_schema *s, const td_all *all, uint32_t part, c
   const cJSON *schema = all->parts[part].schema, *list = td_schema_get(s, schema, keyword);
   td_expr_list alt = {0};
   td_all rest = *all;
-  rest.parts[part].done |= done;
+  rest.parts[part].done |= (uint8_t)done;
   if (!cJSON_IsArray(list) || !list->child)
     return td_schema_fail(s, TD_ERR_REQUEST, schema, keyword, "must be an array with branches");
-  if (done == DONE_ONE && !check_apart(s, &rest, schema, list))
-    return &td_expr_none;
   for (const cJSON *m = list->child; m && s->status == TD_OK; m = m->next) {
     td_all one = rest;
-    td_schema_gather(s, &one, m);
+    td_schema_gather_from(s, &one, m, part);
+    if (done == DONE_ONE && !one.never)
+      deny_others(s, &rest, &one, part, list, m);
     if (!one.never)
       td_expr_add(s->b, &alt, td_schema_rule(s, &one));
   }
@@ -488,7 +526,8 @@ static const td_expr *compile_all(td_schema *s, const td_all *all)
 static bool is_kept(const td_kept *k, const td_all *all)
 {
   for (uint32_t i = 0; i < all->n && k->n == all->n; i++)
-    if (k->parts[i].schema != all->parts[i].schema || k->parts[i].done != all->parts[i].done)
+    if (k->parts[i].schema != all->parts[i].schema || k->parts[i].done != all->parts[i].done ||
+        k->parts[i].from != all->parts[i].from)
       return false;
   return k->n == all->n;
 }
@@ -560,6 +599,7 @@ td_status td_schema_compile(td_builder *b, const cJSON *schema, const td_expr **
   td_schema_gather(s, &all, schema);
   *out = td_schema_rule(s, &all);
   td_status st = s->status;
+  td_schema_free_made(s);
   free(s);
   return st;
 }

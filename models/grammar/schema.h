@@ -21,12 +21,14 @@ enum {
 
 enum { DONE_ANY = 1, DONE_ONE = 2 };
 
+enum { PARTS_MAX_OF_ALL = 48, NO_PART = PARTS_MAX_OF_ALL };
+
 typedef struct td_schema_part {
   const cJSON *schema;
-  unsigned done; /* anyOf, oneOf have been replaced by a branch */
+  uint8_t done;  /* anyOf, oneOf have been replaced by a branch */
+  uint8_t from;  /* the part that says that this one holds; NO_PART: none */
+  bool is_quiet; /* a denial, or of one: what it names does not count as evaluated */
 } td_schema_part;
-
-enum { PARTS_MAX_OF_ALL = 48 };
 
 typedef struct td_all {
   td_schema_part parts[PARTS_MAX_OF_ALL];
@@ -45,6 +47,24 @@ enum { SCHEMA_BUCKETS = 1024 };
 typedef struct td_index td_index;   /* schema_index.c */
 typedef struct td_values td_values; /* schema_values.c */
 
+/* A schema that stands for what a schema says with `not` and the like. */
+typedef struct td_made {
+  cJSON *schema;
+  const cJSON *key, *from; /* what it was made of; where errors in it are */
+  bool is_denial;
+  struct td_made *next; /* of the same bucket */
+} td_made;
+
+/* Words and types of our own: no text of a request has this byte. */
+#define WORD_NO_PATTERN "\xFFno pattern"
+#define WORD_NONE_OF "\xFFnone of"
+#define WORD_DENIAL                                                                                          \
+  "\xFF"                                                                                                     \
+  "denial"
+#define TYPE_NAME_FRACTION                                                                                   \
+  "\xFF"                                                                                                     \
+  "fraction"
+
 typedef struct td_schema {
   td_builder *b;
   const cJSON *root;
@@ -53,7 +73,9 @@ typedef struct td_schema {
   uint32_t buckets[SCHEMA_BUCKETS]; /* into kept, + 1 */
   td_index *indices[SCHEMA_BUCKETS];
   td_values *values[SCHEMA_BUCKETS];
-  uint64_t seed; /* of hashes of what the schema says */
+  td_made *made_of[SCHEMA_BUCKETS];
+  uint32_t n_made; /* values in them */
+  uint64_t seed;   /* of hashes of what the schema says */
   bool has_inner_id;
   uint32_t depth, work;
   td_status status; /* the first failure; what is returned then means nothing */
@@ -66,8 +88,23 @@ const td_expr *td_schema_fail(td_schema *s, td_status code, const cJSON *schema,
 bool td_schema_work(td_schema *s, const cJSON *schema, const char *keyword, uint32_t n);
 /* A member by its name; NULL: there is none, or it is no object. In constant time. */
 const cJSON *td_schema_get(td_schema *s, const cJSON *object, const char *key);
-/* Adds a schema (an object, true or false) with all that $ref and allOf bring. */
+/* Adds a schema (an object, true or false) with all that $ref and allOf bring. The second: because that part
+ * says so. */
 void td_schema_gather(td_schema *s, td_all *all, const cJSON *schema);
+void td_schema_gather_from(td_schema *s, td_all *all, const cJSON *schema, uint32_t part);
+/* A member or element is evaluated by the part or by what it brought: says[i] tells whether part i names it.
+ */
+bool td_schema_is_evaluated(const td_all *all, uint32_t part, const bool *says);
+/* The types that a schema's `type` names. */
+unsigned td_schema_types(td_schema *s, const cJSON *schema);
+/* What a $ref of the schema points at; NULL: it failed. */
+const cJSON *td_schema_resolve(td_schema *s, const cJSON *schema, const cJSON *ref);
+/* schema_not.c: what `not`, `if` and `dependent*` of the schema say, as schemas that are added. */
+void td_schema_gather_said(td_schema *s, td_all *all, uint32_t part);
+/* All that the schema does not allow, as a schema that s owns. NULL: it failed, or *why is a word that cannot
+ * be denied. Errors in it are said to be in `from`. */
+const cJSON *td_schema_deny(td_schema *s, const cJSON *schema, const cJSON *from, const char **why);
+void td_schema_free_made(td_schema *s);
 /* A call of the rule of all these. */
 const td_expr *td_schema_rule(td_schema *s, const td_all *all);
 
@@ -93,6 +130,10 @@ const td_expr *td_schema_string(td_schema *s, const td_all *all);
 const td_expr *td_schema_number(td_schema *s, const td_all *all, unsigned types);
 /* The string's text as a JSON string's inside: one spelling. */
 const td_expr *td_schema_text(td_schema *s, const char *text);
+/* Any text between quotes, in the one spelling that names and patterns have; a given text in all its ways of
+ * that. */
+const td_expr *td_schema_plain_text(td_builder *b);
+const td_expr *td_schema_spellings(td_builder *b, const char *text);
 /* A value as JSON text, in the spelling that json.dumps and others have. */
 const td_expr *td_schema_value(td_schema *s, const cJSON *value);
 /* The regular expression of a format; NULL: there is none of that name. */

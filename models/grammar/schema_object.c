@@ -1,4 +1,4 @@
-/* Objects and arrays of a schema.
+/* Objects of a schema.
  *
  * Members come in the order in which `properties` names them, then those that it does not name. A member's
  * key has one spelling, so that none comes twice. */
@@ -23,6 +23,7 @@ typedef struct member {
 
 typedef struct pattern {
   const td_expr *expr; /* of a key as it stands between quotes */
+  const td_expr *wide; /* the same of what is to be kept out */
   const cJSON *schema;
   uint32_t part;
 } pattern;
@@ -88,13 +89,14 @@ static member *add_member(object *o, const char *key, const char *keyword)
 }
 
 /* A pattern over keys, as it stands between quotes. */
-static const td_expr *key_pattern(td_schema *s, const cJSON *schema, const char *keyword, const char *text)
+static const td_expr *key_pattern(td_schema *s, const cJSON *schema, const char *keyword, const char *text,
+                                  bool wide)
 {
   td_error why, *err = s->b->err;
   const td_expr *e = &td_expr_none;
   char what[256];
   s->b->err = &why;
-  td_status st = td_regex_compile_json(s->b, text, strlen(text), &e);
+  td_status st = td_regex_compile_json(s->b, text, strlen(text), wide, &e);
   s->b->err = err;
   if (st == TD_OK)
     return e;
@@ -103,13 +105,14 @@ static const td_expr *key_pattern(td_schema *s, const cJSON *schema, const char 
 }
 
 /* Calls no other schema's compiler: no machine lives while another is made. */
-static void try_keys(object *o, const td_expr *e, unsigned bit)
+static void try_keys(object *o, const td_expr *e, bool with_quotes, unsigned bit)
 {
   td_schema *s = o->s;
   td_tester *t = td_tester_create(s->b, e);
   for (uint32_t i = 0; t && i < o->n && !s->b->failed; i++) {
-    const td_expr *quoted = o->members[i].quoted;
-    if (quoted->kind == TD_EXPR_TEXT && td_tester_fits(t, quoted->u.text + 1, quoted->n - 2))
+    const td_expr *key = o->members[i].quoted;
+    if (key->kind == TD_EXPR_TEXT &&
+        td_tester_fits(t, key->u.text + !with_quotes, key->n - (with_quotes ? 0 : 2)))
       o->members[i].set |= bit;
   }
   td_tester_destroy(t);
@@ -133,11 +136,14 @@ static void collect_patterns(object *o)
         td_schema_fail(s, TD_ERR_UNSUPPORTED, p, "patternProperties", "has more than 6 patterns");
         return;
       }
-      o->patterns[o->n_patterns++] = (pattern){key_pattern(s, p, "patternProperties", m->string), m, i};
+      const td_expr *e = key_pattern(s, p, "patternProperties", m->string, false);
+      bool same = !strstr(m->string, "\\s") && !strstr(m->string, "\\S");
+      const td_expr *wide = same ? e : key_pattern(s, p, "patternProperties", m->string, true);
+      o->patterns[o->n_patterns++] = (pattern){e, wide, m, i};
     }
   }
   for (uint32_t k = 0; k < o->n_patterns && s->status == TD_OK; k++)
-    try_keys(o, o->patterns[k].expr, 1u << k);
+    try_keys(o, o->patterns[k].expr, false, 1u << k);
 }
 
 /* What part i of the conjunction says of the value of a key that fits the patterns of this set, as `own` or
@@ -157,6 +163,18 @@ static bool gather_value(object *o, uint32_t i, const cJSON *own, unsigned set, 
   if (rest)
     td_schema_gather(s, value, rest);
   return said || rest;
+}
+
+/* What is said of members that nobody else says anything of. */
+static void gather_unevaluated(object *o, bool *says, td_all *value)
+{
+  td_schema *s = o->s;
+  for (uint32_t i = 0; i < o->all->n; i++) {
+    const cJSON *m = td_schema_get(s, o->all->parts[i].schema, "unevaluatedProperties");
+    if (!m || td_schema_is_evaluated(o->all, i, says))
+      continue;
+    td_schema_gather(s, value, m);
+  }
 }
 
 static const td_expr *colon(td_builder *b)
@@ -190,13 +208,12 @@ static void make_members(object *o)
   for (uint32_t k = 0; k < o->n && td_schema_work(s, o->all->parts[0].schema, "properties", o->all->n); k++) {
     member *m = &o->members[k];
     td_all value = {0};
-    bool said = false;
+    bool says[PARTS_MAX_OF_ALL];
     for (uint32_t i = 0; i < o->all->n; i++) {
       const cJSON *own = object_word(s, o->all->parts[i].schema, "properties");
-      said |= gather_value(o, i, td_schema_get(s, own, m->key), m->set, &value);
+      says[i] = gather_value(o, i, td_schema_get(s, own, m->key), m->set, &value);
     }
-    for (uint32_t i = 0; i < o->all->n && !said; i++)
-      value.never |= cJSON_IsFalse(td_schema_get(s, o->all->parts[i].schema, "unevaluatedProperties"));
+    gather_unevaluated(o, says, &value);
     const td_expr *v = td_schema_rule(s, &value);
     m->expr = td_expr_cat3(s->b, m->quoted, colon(s->b), v);
   }
@@ -205,36 +222,113 @@ static void make_members(object *o)
 /* ---- members that are not named ---- */
 
 /* Any key, in the one spelling that patterns and names have too. */
-static const td_expr *any_key(td_builder *b)
+const td_expr *td_schema_plain_text(td_builder *b)
 {
   td_chars all = {0};
   td_chars_add(b, &all, 0, TD_CHAR_MAX);
   return td_expr_repeat(b, td_chars_json_expr(b, &all), 0, TD_REPEAT_MANY);
 }
 
-/* Patterns of which a key fits exactly those in `set`. */
+static const td_expr *in_quotes(td_builder *b, const td_expr *text)
+{
+  const td_expr *quote = td_expr_string(b, "\"");
+  return td_expr_cat3(b, quote, text, quote);
+}
+
+/* Keys, with their quotes. Patterns of which a key fits exactly those in `set`. */
 static const td_expr *keys_of_set(object *o, unsigned set, const td_expr *names, const td_expr *allowed)
 {
   const td_expr *wanted[KEYS_MAX + 2], *unwanted[KEYS_MAX + 1];
   uint32_t n_wanted = 0, n_unwanted = 0;
   bool large;
-  wanted[n_wanted++] = any_key(o->s->b);
+  td_builder *b = o->s->b;
+  wanted[n_wanted++] = in_quotes(b, td_schema_plain_text(b));
   if (allowed)
     wanted[n_wanted++] = allowed;
   for (uint32_t i = 0; i < o->n_patterns; i++)
     if (set >> i & 1)
-      wanted[n_wanted++] = o->patterns[i].expr;
+      wanted[n_wanted++] = in_quotes(b, o->patterns[i].expr);
     else
-      unwanted[n_unwanted++] = o->patterns[i].expr;
-  unwanted[n_unwanted++] = names;
+      unwanted[n_unwanted++] = in_quotes(b, o->patterns[i].wide);
+  unwanted[n_unwanted++] = in_quotes(b, names);
   const td_expr *keys = td_expr_intersect(o->s->b, wanted, n_wanted, unwanted, n_unwanted, &large);
   return large ? td_schema_fail(o->s, TD_ERR_UNSUPPORTED, o->all->parts[0].schema, "patternProperties",
                                 "or names are too large together")
                : keys;
 }
 
+typedef struct key_text {
+  const char *text; /* between its quotes */
+  size_t n;
+} key_text;
+
+enum { KEY_PLAIN = 128 };
+
+static bool is_plain_key(const td_expr *quoted)
+{
+  if (quoted->kind != TD_EXPR_TEXT || quoted->n > KEY_PLAIN)
+    return false;
+  for (uint32_t i = 1; i + 1 < quoted->n; i++)
+    if (quoted->u.text[i] < 0x20 || quoted->u.text[i] > 0x7E || strchr("\\/", quoted->u.text[i]))
+      return false;
+  return true;
+}
+
+static int compare_keys(const void *x, const void *y)
+{
+  const key_text *a = x, *b = y;
+  return strcmp(a->text, b->text);
+}
+
+/* What may stand behind the first bytes, which all texts share: any key but these, and the quote. Texts are
+ * sorted, plain ASCII and apart. */
+static const td_expr *behind(td_schema *s, const cJSON *at, const key_text *t, size_t n, size_t from)
+{
+  td_builder *b = s->b;
+  const td_expr *rest = td_expr_call(b, TD_RULE_KEY_REST);
+  td_expr_list alt = {0};
+  td_byte_set others = {0};
+  if (n == 0)
+    return rest;
+  for (unsigned c = 0x20; c < 0x7F; c++)
+    if (c != '"' && c != '\\')
+      td_byte_set_add(&others, c);
+  bool is_name = t[0].n == from;
+  for (size_t i = is_name, k; i < n && td_schema_work(s, at, "properties", 1); i = k) {
+    unsigned c = (unsigned char)t[i].text[from];
+    for (k = i + 1; k < n && (unsigned char)t[k].text[from] == c;)
+      k++;
+    others.bits[c / 64] &= ~(1ull << c % 64);
+    td_expr_add(b, &alt, td_expr_cat2(b, td_expr_range(b, c, c), behind(s, at, t + i, k - i, from + 1)));
+  }
+  td_expr_add(b, &alt, td_expr_cat2(b, td_expr_set(b, &others), rest));
+  td_expr_add(b, &alt, td_expr_cat2(b, td_expr_call(b, TD_RULE_KEY_ODD), rest));
+  if (!is_name)
+    td_expr_add(b, &alt, td_expr_string(b, "\""));
+  return td_expr_alt(b, &alt);
+}
+
+/* Any key but the names, which are all plain; NULL: they are not. */
+static const td_expr *no_name(object *o)
+{
+  key_text *t = td_arena_alloc_array(&o->s->b->arena, o->n + 1, sizeof *t);
+  if (!t) {
+    o->s->b->failed = true;
+    return &td_expr_none;
+  }
+  for (uint32_t i = 0; i < o->n; i++) {
+    const td_expr *quoted = o->members[i].quoted;
+    if (!is_plain_key(quoted))
+      return NULL;
+    t[i] = (key_text){o->members[i].key, quoted->n - 2};
+  }
+  qsort(t, o->n, sizeof *t, compare_keys);
+  return td_expr_cat2(o->s->b, td_expr_string(o->s->b, "\""),
+                      behind(o->s, o->all->parts[0].schema, t, o->n, 0));
+}
+
 /* A key in all its spellings. */
-static const td_expr *spellings(td_builder *b, const char *key)
+const td_expr *td_schema_spellings(td_builder *b, const char *key)
 {
   td_expr_list list = {0};
   size_t n = strlen(key);
@@ -254,29 +348,23 @@ static const td_expr *all_names(object *o)
 {
   td_expr_list alt = {0};
   for (uint32_t i = 0; i < o->n; i++)
-    td_expr_add(o->s->b, &alt, spellings(o->s->b, o->members[i].key));
+    td_expr_add(o->s->b, &alt, td_schema_spellings(o->s->b, o->members[i].key));
   return td_expr_alt(o->s->b, &alt);
 }
 
-/* propertyNames of all parts: what a key may be; NULL: anything. */
+/* propertyNames of all parts: what a key may be, with its quotes; NULL: anything. */
 static const td_expr *allowed_keys(object *o)
 {
-  const td_expr *allowed = NULL;
+  td_all names = {0};
+  bool any = false;
   for (uint32_t i = 0; i < o->all->n; i++) {
-    const cJSON *names = td_schema_get(o->s, o->all->parts[i].schema, "propertyNames");
-    if (!names || cJSON_IsTrue(names) || (cJSON_IsObject(names) && !names->child))
+    const cJSON *m = td_schema_get(o->s, o->all->parts[i].schema, "propertyNames");
+    if (!m || cJSON_IsTrue(m) || (cJSON_IsObject(m) && !m->child))
       continue;
-    const cJSON *only = cJSON_IsObject(names) ? td_schema_get(o->s, names, "pattern") : NULL;
-    for (const cJSON *m = names->child; m && only; m = m->next)
-      if (m != only && strcmp(m->string, "type") != 0)
-        only = NULL;
-    if (!cJSON_IsString(only) || allowed)
-      td_schema_fail(o->s, TD_ERR_UNSUPPORTED, o->all->parts[i].schema, "propertyNames",
-                     "is served with one 'pattern' only");
-    else
-      allowed = key_pattern(o->s, names, "pattern", only->valuestring);
+    td_schema_gather(o->s, &names, m);
+    any = true;
   }
-  return allowed;
+  return any ? td_schema_rule(o->s, &names) : NULL;
 }
 
 enum { ALLOWED = 1u << KEYS_MAX }; /* in a member's set: propertyNames allows it */
@@ -286,23 +374,26 @@ static void make_extra(object *o)
   td_schema *s = o->s;
   td_builder *b = s->b;
   td_expr_list alt = {0};
-  const td_expr *allowed = allowed_keys(o), *names = all_names(o), *quote = td_expr_string(b, "\"");
+  const td_expr *allowed = allowed_keys(o);
+  const td_expr *plain = o->n_patterns == 0 && !allowed ? no_name(o) : NULL,
+                *names = plain ? NULL : all_names(o);
   if (allowed)
-    try_keys(o, allowed, ALLOWED);
+    try_keys(o, allowed, true, ALLOWED);
   for (uint32_t i = 0; i < o->n && allowed; i++)
     if (!(o->members[i].set & ALLOWED))
       o->members[i].expr = &td_expr_none;
   for (unsigned set = 0; set < 1u << o->n_patterns && s->status == TD_OK; set++) {
     td_all value = {0};
+    bool says[PARTS_MAX_OF_ALL];
     for (uint32_t i = 0; i < o->all->n; i++)
-      value.never |= !gather_value(o, i, NULL, set, &value) &&
-                     cJSON_IsFalse(td_schema_get(s, o->all->parts[i].schema, "unevaluatedProperties"));
+      says[i] = gather_value(o, i, NULL, set, &value);
+    gather_unevaluated(o, says, &value);
     if (value.never)
       continue;
     const td_expr *v = td_schema_rule(s, &value);
-    const td_expr *key = o->n_patterns == 0 && o->n == 0 && !allowed
-                             ? td_expr_call(b, TD_RULE_STRING)
-                             : td_expr_cat3(b, quote, keys_of_set(o, set, names, allowed), quote);
+    const td_expr *key = plain && o->n == 0 ? td_expr_call(b, TD_RULE_STRING)
+                         : plain            ? plain
+                                            : keys_of_set(o, set, names, allowed);
     td_expr_add(b, &alt, td_expr_cat3(b, key, colon(b), v));
   }
   o->extra = td_expr_alt(b, &alt);
@@ -399,23 +490,11 @@ static const td_expr *in_order(object *o)
   return row[0];
 }
 
-/* It asks what all schemas around have looked at: clear only where there is one. */
-static void check_unevaluated(td_schema *s, const td_all *all)
-{
-  for (uint32_t i = 0; i < all->n; i++) {
-    const cJSON *m = td_schema_get(s, all->parts[i].schema, "unevaluatedProperties");
-    if (m && !cJSON_IsTrue(m) && !(cJSON_IsFalse(m) && all->n == 1))
-      td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[i].schema, "unevaluatedProperties",
-                     "is only served as false, in a schema that is joined with no other");
-  }
-}
-
 const td_expr *td_schema_object(td_schema *s, const td_all *all)
 {
   object o = {.s = s, .all = all};
   td_builder *b = s->b;
   const td_expr *space = td_expr_call(b, TD_RULE_SPACE);
-  check_unevaluated(s, all);
   name_members(&o);
   if (s->status == TD_OK)
     collect_patterns(&o);
@@ -430,80 +509,4 @@ const td_expr *td_schema_object(td_schema *s, const td_all *all)
   const td_expr *members = in_order(&o);
   return td_expr_cat3(b, td_expr_cat2(b, td_expr_string(b, "{"), space), td_expr_cat2(b, members, space),
                       td_expr_string(b, "}"));
-}
-
-/* ---- arrays ---- */
-
-static const cJSON *prefix_of(td_schema *s, const cJSON *schema)
-{
-  const cJSON *prefix = td_schema_get(s, schema, "prefixItems"), *items = td_schema_get(s, schema, "items");
-  return cJSON_IsArray(prefix) ? prefix : cJSON_IsArray(items) ? items : NULL;
-}
-
-/* Of an element, for which each part has its own word, or none: it is one of the rest. */
-static const td_expr *element(td_schema *s, const td_all *all, const cJSON *const *own)
-{
-  td_all value = {0};
-  for (uint32_t k = 0; k < all->n; k++) {
-    const cJSON *p = all->parts[k].schema, *items = td_schema_get(s, p, "items"), *said = own[k];
-    if (!said)
-      said = cJSON_IsArray(items) ? td_schema_get(s, p, "additionalItems") : items;
-    if (said)
-      td_schema_gather(s, &value, said);
-  }
-  return td_schema_rule(s, &value);
-}
-
-/* [n][all->n] in the arena: what each part's prefix says of elements 0 to n - 1; NULL: it has no such one. */
-static const cJSON **prefixes(td_schema *s, const td_all *all, uint32_t n)
-{
-  const cJSON **own = td_arena_alloc_array(&s->b->arena, (size_t)n + 1, all->n * sizeof(const cJSON *));
-  s->b->failed |= !own;
-  if (!own || !td_schema_work(s, all->parts[0].schema, "prefixItems", n))
-    return NULL;
-  for (uint32_t k = 0; k < all->n; k++) {
-    const cJSON *prefix = prefix_of(s, all->parts[k].schema), *m = prefix ? prefix->child : NULL;
-    for (uint32_t i = 0; i < n && m; i++, m = m->next)
-      own[(size_t)i * all->n + k] = m;
-  }
-  return own;
-}
-
-const td_expr *td_schema_array(td_schema *s, const td_all *all)
-{
-  td_builder *b = s->b;
-  uint32_t least = 0, most = TD_REPEAT_MANY, n_prefix = 0;
-  const td_expr *space = td_expr_call(b, TD_RULE_SPACE),
-                *comma = td_expr_cat2(b, td_expr_string(b, ","), space);
-  for (uint32_t i = 0; i < all->n; i++) {
-    const cJSON *prefix = prefix_of(s, all->parts[i].schema);
-    uint32_t n = prefix ? (uint32_t)cJSON_GetArraySize(prefix) : 0;
-    td_schema_count(s, all->parts[i].schema, "minItems", &least, NULL);
-    td_schema_count(s, all->parts[i].schema, "maxItems", NULL, &most);
-    n_prefix = n > n_prefix ? n : n_prefix;
-  }
-  if (n_prefix == 0) /* so that the first element has no comma before it */
-    n_prefix = 1;
-  if (n_prefix > most)
-    n_prefix = most;
-  if (s->status != TD_OK || least > most)
-    return &td_expr_none;
-  const cJSON **own_words = prefixes(s, all, n_prefix);
-  if (!own_words)
-    return &td_expr_none;
-  const td_expr *rest = element(s, all, own_words + (size_t)n_prefix * all->n);
-  uint32_t floor = least > n_prefix ? least - n_prefix : 0;
-  uint32_t ceiling = most == TD_REPEAT_MANY ? most : most - n_prefix;
-  const td_expr *tail = td_expr_repeat(b, td_expr_cat2(b, comma, rest), floor, ceiling);
-  for (uint32_t i = n_prefix; i-- > 0 && s->status == TD_OK;) {
-    const td_expr *own = element(s, all, own_words + (size_t)i * all->n);
-    const td_expr *taken = td_expr_cat3(b, i > 0 ? comma : &td_expr_empty, own, tail);
-    uint32_t rule = td_builder_add_rule(b);
-    if (b->failed)
-      return &td_expr_none;
-    b->rules[rule] = i >= least ? td_expr_alt2(b, taken, &td_expr_empty) : taken;
-    tail = td_expr_call(b, rule);
-  }
-  return td_expr_cat3(b, td_expr_cat2(b, td_expr_string(b, "["), space), td_expr_cat2(b, tail, space),
-                      td_expr_string(b, "]"));
 }

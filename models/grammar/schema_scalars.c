@@ -103,7 +103,13 @@ static const struct {
   "02-(0[1-9]|1[0-9]|2[0-8])"
 #define CLOCK "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]+)?"
 #define ZONE "([zZ]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
-#define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define LABEL_OF(n)                                                                                          \
+  "[A-Za-z0-9]([A-Za-z0-9-]?[A-Za-z0-9]|[A-Za-z0-9-]([A-Za-z0-9][A-Za-z0-9-]{0," n                           \
+  "}[A-Za-z0-9]|-[A-Za-z0-9]([A-Za-z0-9-]{0," n "}[A-Za-z0-9])?))?"
+/* No "--" as third and fourth: such labels have a meaning of their own (xn--). A name has at most 253
+ * characters. */
+#define LABEL LABEL_OF("58")
+#define SHORT LABEL_OF("26")
 #define BYTE "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 #define H16 "[0-9A-Fa-f]{1,4}"
 #define PCHAR "([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
@@ -116,15 +122,31 @@ static const struct {
      "^P([0-9]+W|([0-9]+Y([0-9]+M([0-9]+D)?)?|[0-9]+M([0-9]+D)?|[0-9]+D)(T([0-9]+H([0-9]+M([0-9]+S)?)?|"
      "[0-9]+M([0-9]+S)?|[0-9]+S))?|T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S))$"},
     {"email", "^[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,30}(\\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,30})?@" LABEL
-              "(\\." LABEL "){1,3}$"},
-    {"hostname", "^" LABEL "(\\." LABEL "){0,3}$"},
+              "(\\." LABEL "){1,2}$"},
+    {"hostname", "^(" LABEL "(\\." LABEL "){0,2}|" SHORT "(\\." SHORT "){3,6})$"},
     {"ipv4", "^(" BYTE "\\.){3}" BYTE "$"},
     {"ipv6", "^((" H16 ":){7}" H16 "|(" H16 ":){1,6}:" H16 "|(" H16 ":){1,5}(:" H16 "){1,2}|(" H16
              ":){1,4}(:" H16 "){1,3}|(" H16 ":){1,3}(:" H16 "){1,4}|(" H16 ":){1,2}(:" H16 "){1,5}|" H16
              ":(:" H16 "){1,6}|:((:" H16 "){1,7}|:)|(" H16 ":){1,7}:)$"},
     {"uuid", "^[0-9A-Fa-f]{8}-([0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}$"},
-    {"uri", "^[A-Za-z][A-Za-z0-9+.-]*:(//" HOST "+(:[0-9]{1,5})?(/" PCHAR "*)*|/?" PCHAR "+(/" PCHAR
-            "*)*)" TAIL "$"},
+#define PATH "(//" HOST "+(:[0-9]{1,5})?(/" PCHAR "*)*|/?" PCHAR "+(/" PCHAR "*)*)"
+#define URI "[A-Za-z][A-Za-z0-9+.-]*:" PATH TAIL
+#define REFERENCE                                                                                            \
+  URI "|(//" HOST "+(:[0-9]{1,5})?(/" PCHAR "*)*|/(" PCHAR "+(/" PCHAR "*)*)?|(" HOST "|@)+(/" PCHAR         \
+      "*)*|)" TAIL
+    {"uri", "^" URI "$"},
+    {"uri-reference", "^(" REFERENCE ")$"},
+    /* these are narrower than they could be */
+    {"iri", "^" URI "$"},
+    {"iri-reference", "^(" REFERENCE ")$"},
+    {"idn-hostname", "^" LABEL "(\\." LABEL "){0,2}$"},
+    {"idn-email", "^[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,30}@" LABEL "(\\." LABEL "){1,2}$"},
+    {"uri-template",
+     "^([A-Za-z0-9._~:/?#@!$&()*+,;=-]|%[0-9A-Fa-f]{2}|\\{[A-Za-z0-9_]+(,[A-Za-z0-9_]+)*\\})*$"},
+    {"regex", "^\\^?(([A-Za-z0-9 _:/@,;=#%&<>~!-]|\\.|\\\\[dDwWsS./]|\\[[A-Za-z0-9_]+\\]|\\([A-Za-z0-9 "
+              "_|:/-]+\\))[*+?]?)*"
+              "\\$?$"},
+    {"relative-json-pointer", "^(0|[1-9][0-9]*)(#|(/([^/~]|~[01])*)*)$"},
     {"json-pointer", "^(/([^/~]|~[01])*)*$"},
 };
 
@@ -136,25 +158,24 @@ const char *td_format_pattern(const char *name)
   return NULL;
 }
 
-/* Formats of the specification that are not served; others mean nothing to it. */
-static bool is_known_format(const char *name)
-{
-  static const char *const known[] = {"idn-email",     "idn-hostname", "uri-reference",         "iri",
-                                      "iri-reference", "uri-template", "relative-json-pointer", "regex"};
-  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-    if (strcmp(known[i], name) == 0)
-      return true;
-  return false;
-}
-
 enum { PATTERNS_MAX = 8 };
 
-static void add_pattern(td_schema *s, const cJSON *schema, const char *keyword, const char *pattern,
-                        const td_expr **list, uint32_t *n)
+/* What a string must fit and what it must not, as it stands between quotes. */
+typedef struct text_words {
+  td_schema *s;
+  uint32_t least, most; /* characters */
+  const td_expr *wanted[PATTERNS_MAX + 2], *unwanted[PATTERNS_MAX];
+  uint32_t n_wanted, n_unwanted;
+} text_words;
+
+static void add_pattern(text_words *w, const cJSON *schema, const char *keyword, const char *pattern,
+                        bool unwanted)
 {
-  td_error why;
-  td_error *err = s->b->err;
+  td_schema *s = w->s;
+  td_error why, *err = s->b->err;
   char text[256];
+  uint32_t *n = unwanted ? &w->n_unwanted : &w->n_wanted;
+  const td_expr **list = unwanted ? w->unwanted : w->wanted;
   if (s->status != TD_OK)
     return;
   if (*n == PATTERNS_MAX) {
@@ -163,7 +184,7 @@ static void add_pattern(td_schema *s, const cJSON *schema, const char *keyword, 
   }
   s->b->err = &why;
   list[*n] = &td_expr_none;
-  td_status st = td_regex_compile_json(s->b, pattern, strlen(pattern), &list[*n]);
+  td_status st = td_regex_compile_json(s->b, pattern, strlen(pattern), unwanted, &list[*n]);
   s->b->err = err;
   if (st != TD_OK) {
     snprintf(text, sizeof text, "has %.200s", why.message);
@@ -172,40 +193,63 @@ static void add_pattern(td_schema *s, const cJSON *schema, const char *keyword, 
   ++*n;
 }
 
-static void read_string_words(td_schema *s, const cJSON *schema, uint32_t *least, uint32_t *most,
-                              const td_expr **list, uint32_t *n)
+static void add_unwanted_texts(text_words *w, const cJSON *schema, const cJSON *list)
 {
-  const cJSON *pattern = td_json_get(schema, "pattern"), *format = td_json_get(schema, "format");
-  td_schema_count(s, schema, "minLength", least, NULL);
-  td_schema_count(s, schema, "maxLength", NULL, most);
+  td_expr_list alt = {0};
+  if (w->n_unwanted == PATTERNS_MAX) {
+    td_schema_fail(w->s, TD_ERR_UNSUPPORTED, schema, "enum", "comes too often");
+    return;
+  }
+  for (const cJSON *m = list->child; m && td_schema_work(w->s, schema, "enum", 1); m = m->next)
+    td_expr_add(w->s->b, &alt, td_schema_spellings(w->s->b, m->valuestring));
+  w->unwanted[w->n_unwanted++] = td_expr_alt(w->s->b, &alt);
+}
+
+static void read_text_words(text_words *w, const cJSON *schema)
+{
+  td_schema *s = w->s;
+  const cJSON *pattern = td_schema_get(s, schema, "pattern"), *format = td_schema_get(s, schema, "format");
+  const cJSON *no = td_schema_get(s, schema, WORD_NO_PATTERN),
+              *none_of = td_schema_get(s, schema, WORD_NONE_OF);
+  td_schema_count(s, schema, "minLength", &w->least, NULL);
+  td_schema_count(s, schema, "maxLength", NULL, &w->most);
   if (pattern && !cJSON_IsString(pattern))
     td_schema_fail(s, TD_ERR_REQUEST, schema, "pattern", "must be a string");
   else if (pattern)
-    add_pattern(s, schema, "pattern", pattern->valuestring, list, n);
+    add_pattern(w, schema, "pattern", pattern->valuestring, false);
+  if (no)
+    add_pattern(w, schema, "pattern", no->valuestring, true);
+  if (none_of)
+    add_unwanted_texts(w, schema, none_of);
   if (!cJSON_IsString(format))
     return;
   const char *as = td_format_pattern(format->valuestring);
   if (as)
-    add_pattern(s, schema, "format", as, list, n);
-  else if (is_known_format(format->valuestring))
-    td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "format", "names a format that is not served");
+    add_pattern(w, schema, "format", as, false);
 }
 
 const td_expr *td_schema_string(td_schema *s, const td_all *all)
 {
   td_builder *b = s->b;
-  uint32_t least = 0, most = TD_REPEAT_MANY, n = 0;
-  const td_expr *list[PATTERNS_MAX + 1], *quote = td_expr_string(b, "\"");
+  text_words w = {.s = s, .most = TD_REPEAT_MANY};
+  const td_expr *quote = td_expr_string(b, "\"");
   for (uint32_t i = 0; i < all->n; i++)
-    read_string_words(s, all->parts[i].schema, &least, &most, list, &n);
-  if (s->status != TD_OK || least > most)
+    read_text_words(&w, all->parts[i].schema);
+  if (s->status != TD_OK || w.least > w.most)
     return &td_expr_none;
-  bool bounded = least > 0 || most != TD_REPEAT_MANY, large = false;
-  if (n == 0 && !bounded)
+  bool bounded = w.least > 0 || w.most != TD_REPEAT_MANY, large = false;
+  if (w.n_wanted == 0 && w.n_unwanted == 0 && !bounded)
     return td_expr_call(b, TD_RULE_STRING);
-  if (bounded)
-    list[n++] = td_expr_repeat(b, b->rules[TD_RULE_CHAR], least, most);
-  const td_expr *text = n == 1 ? list[0] : td_expr_intersect(b, list, n, NULL, 0, &large);
+  for (uint32_t i = 0; i < w.n_wanted; i++)
+    if (td_expr_max_bytes(b, w.wanted[i]) <= w.most) /* it is not longer anyway */
+      w.most = TD_REPEAT_MANY;
+  if (w.least > 0 || w.most != TD_REPEAT_MANY)
+    w.wanted[w.n_wanted++] = td_expr_repeat(b, b->rules[TD_RULE_CHAR], w.least, w.most);
+  if (w.n_unwanted > 0)
+    w.wanted[w.n_wanted++] = td_schema_plain_text(b);
+  const td_expr *text = w.n_wanted == 1 && w.n_unwanted == 0
+                            ? w.wanted[0]
+                            : td_expr_intersect(b, w.wanted, w.n_wanted, w.unwanted, w.n_unwanted, &large);
   if (large)
     return td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[0].schema, "pattern",
                           "with others or with a length is too large together");
@@ -369,6 +413,8 @@ typedef struct bounds {
   double multiple;   /* 0: any */
 } bounds;
 
+#define LARGEST 999999999999999.0 /* what every double has exactly, with all decimals below */
+
 static void narrow(bounds *k, bool low, double v, bool excluded)
 {
   double *at = low ? &k->lo : &k->hi;
@@ -396,9 +442,14 @@ static void read_bounds(td_schema *s, const cJSON *schema, bounds *k)
     if (!m || (cJSON_IsBool(m) && !words[i].old))
       continue;
     char text[64];
-    if (!cJSON_IsNumber(m) || !(fabs(m->valuedouble) < 1e15))
-      td_schema_fail(s, cJSON_IsNumber(m) || cJSON_IsRaw(m) ? TD_ERR_UNSUPPORTED : TD_ERR_REQUEST, schema,
-                     words[i].name, "must be a number below 1e15");
+    double v = cJSON_IsRaw(m) ? strtod(m->valuestring, NULL) : m->valuedouble;
+    bool number = cJSON_IsNumber(m) || cJSON_IsRaw(m);
+    if (number && isfinite(v) &&
+        (words[i].low ? v <= -LARGEST : v >= LARGEST)) /* narrower than it could be */
+      narrow(k, words[i].low, words[i].low ? -LARGEST : LARGEST, false);
+    else if (!cJSON_IsNumber(m) || !(fabs(v) < 1e15))
+      td_schema_fail(s, number ? TD_ERR_UNSUPPORTED : TD_ERR_REQUEST, schema, words[i].name,
+                     "must be a number below 1e15");
     else if (!write_bound(m->valuedouble, text, sizeof text))
       td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, words[i].name, "has more than 20 decimals");
     else /* -0 is 0 */
@@ -415,37 +466,103 @@ static void read_bounds(td_schema *s, const cJSON *schema, bounds *k)
   k->multiple = cJSON_IsNumber(multiple) ? multiple->valuedouble : 1;
 }
 
-enum { MULTIPLE_MAX = 2000 };
+enum { MULTIPLES_MAX = 4000, DECIMALS_MAX = 6 };
 
-/* Integers that m divides: an automaton of remainders. States: 0 start, 1 behind the sign, 2 + r behind
- * digits of remainder r; no zero leads. */
-static const td_expr *multiples(td_schema *s, uint32_t m)
+/* Numbers that part / 10^decimals divides, as an automaton of remainders. States: 0 start, 1 behind the sign,
+ * 2 behind a zero that leads, 3 + r behind digits of remainder r, and, where there may be a point, the same
+ * behind it and up to `decimals` digits. */
+typedef struct multiples {
+  td_builder *b;
+  uint32_t part, decimals;
+  bool point;
+  td_graph_state *states;
+} multiples;
+
+static uint32_t whole_state(const multiples *m, uint32_t r) { return 3 + r % m->part; }
+static uint32_t decimal_state(const multiples *m, uint32_t n, uint32_t r)
 {
-  td_builder *b = s->b;
-  td_expr *e = td_arena_alloc(&b->arena, sizeof *e);
-  td_graph_state *states = td_arena_alloc_array(&b->arena, m + 3, sizeof *states);
-  if (!e || !states) {
-    b->failed = true;
+  return 3 + m->part * (n + 1) + r % m->part;
+}
+
+static void add_state(multiples *m, uint32_t i, const uint32_t *digits, uint32_t n_digits, uint32_t point,
+                      uint32_t minus, bool whole)
+{
+  td_graph_edge *edges = td_arena_alloc_array(&m->b->arena, 12, sizeof *edges);
+  uint32_t n = 0;
+  if (!edges) {
+    m->b->failed = true;
+    return;
+  }
+  for (uint32_t d = 0; d < n_digits; d++) {
+    edges[n].to = digits[d];
+    td_byte_set_add(&edges[n++].set, '0' + d);
+  }
+  if (minus) {
+    edges[n].to = minus;
+    td_byte_set_add(&edges[n++].set, '-');
+  }
+  if (point && m->point) {
+    edges[n].to = point;
+    td_byte_set_add(&edges[n++].set, '.');
+  }
+  m->states[i] = (td_graph_state){edges, n, whole};
+}
+
+/* A number that ends with n decimals and this remainder is a multiple. */
+static bool divides(const multiples *m, uint32_t n, uint64_t r)
+{
+  for (; n < m->decimals; n++)
+    r = r * 10 % m->part;
+  return r % m->part == 0;
+}
+
+static void add_states(multiples *m)
+{
+  uint32_t to[10];
+  for (uint32_t d = 0; d < 10; d++)
+    to[d] = d ? whole_state(m, d) : 2;
+  add_state(m, 0, to, 10, 0, 1, false);
+  add_state(m, 1, to, 10, 0, 0, false);
+  add_state(m, 2, NULL, 0, decimal_state(m, 0, 0), 0, true);
+  for (uint32_t r = 0; r < m->part && !m->b->failed; r++) {
+    for (uint32_t d = 0; d < 10; d++)
+      to[d] = whole_state(m, r * 10 + d);
+    add_state(m, whole_state(m, r), to, 10, decimal_state(m, 0, r), 0, divides(m, 0, r));
+    for (uint32_t n = 0; n <= m->decimals && m->point; n++) {
+      for (uint32_t d = 0; d < 10; d++)
+        to[d] = n < m->decimals ? decimal_state(m, n + 1, r * 10 + d) : decimal_state(m, n, r);
+      add_state(m, decimal_state(m, n, r), to, n < m->decimals ? 10 : 1, 0, 0, n > 0 && divides(m, n, r));
+    }
+  }
+}
+
+static const td_expr *multiples_of(td_schema *s, uint32_t part, uint32_t decimals, bool point)
+{
+  multiples m = {s->b, part, decimals, point && decimals > 0, NULL};
+  uint32_t n = 3 + part * (m.point ? decimals + 2 : 1);
+  td_expr *e = td_arena_alloc(&s->b->arena, sizeof *e);
+  m.states = td_arena_alloc_array(&s->b->arena, n, sizeof *m.states);
+  if (!e || !m.states) {
+    s->b->failed = true;
     return &td_expr_none;
   }
-  *e = (td_expr){.kind = TD_EXPR_GRAPH, .n = m + 3, .u.states = states};
-  for (uint32_t i = 0; i < m + 2; i++) {
-    td_graph_edge *edges = td_arena_alloc_array(&b->arena, 11, sizeof *edges);
-    b->failed |= !edges;
-    for (uint32_t d = 0; d < 10 && edges; d++) {
-      uint32_t to = i < 2 ? d ? 2 + d % m : m + 2 : 2 + ((i - 2) * 10 + d) % m;
-      edges[d].to = to;
-      td_byte_set_add(&edges[d].set, '0' + d);
-    }
-    states[i] = (td_graph_state){edges, edges ? 10 : 0, i == 2};
-    if (i == 0 && edges) {
-      edges[10].to = 1;
-      td_byte_set_add(&edges[10].set, '-');
-      states[i].n_edges = 11;
+  add_states(&m);
+  *e = (td_expr){.kind = TD_EXPR_GRAPH, .n = n, .u.states = m.states};
+  return s->b->failed ? &td_expr_none : e;
+}
+
+/* As part / 10^decimals; false: it is no such number, or too large. */
+static bool split_multiple(double v, uint32_t *part, uint32_t *decimals)
+{
+  double unit = 1;
+  for (*decimals = 0; *decimals <= DECIMALS_MAX; ++*decimals, unit *= 10) {
+    double n = nearbyint(v * unit);
+    if (n >= 1 && n * (*decimals + 2) <= MULTIPLES_MAX && n / unit == v) {
+      *part = (uint32_t)n;
+      return true;
     }
   }
-  states[m + 2].whole = true; /* "0" */
-  return e;
+  return false;
 }
 
 static const td_expr *bounded_integers(td_schema *s, const bounds *k)
@@ -470,6 +587,24 @@ static const td_expr *bounded_decimals(td_schema *s, const bounds *k)
   return n == 1 ? both[0] : td_expr_intersect(s->b, both, n, NULL, 0, &large);
 }
 
+/* Decimals that are no whole numbers, of so few digits that no double makes them one. */
+static const td_expr *only_fractions(td_schema *s, const td_all *all, const bounds *k, bool bounded)
+{
+  td_builder *b = s->b;
+  const td_expr *digit = td_expr_range(b, '0', '9');
+  const td_expr *whole = td_expr_alt2(
+      b, td_expr_string(b, "0"), td_expr_cat2(b, td_expr_range(b, '1', '9'), td_expr_repeat(b, digit, 0, 8)));
+  const td_expr *sign = td_expr_repeat(b, td_expr_string(b, "-"), 0, 1);
+  const td_expr *tail = td_expr_cat2(b, td_expr_repeat(b, digit, 0, 5), td_expr_range(b, '1', '9'));
+  const td_expr *e = td_expr_cat2(b, td_expr_cat3(b, sign, whole, td_expr_string(b, ".")), tail);
+  bool large = false;
+  if (k->multiple != 0)
+    return td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[0].schema, "multipleOf",
+                          "is not served for numbers that are no integers only");
+  const td_expr *both[] = {e, bounded ? bounded_decimals(s, k) : e};
+  return bounded ? td_expr_intersect(b, both, 2, NULL, 0, &large) : e;
+}
+
 const td_expr *td_schema_number(td_schema *s, const td_all *all, unsigned types)
 {
   bounds k = {.lo = -NO_BOUND, .hi = NO_BOUND};
@@ -479,18 +614,19 @@ const td_expr *td_schema_number(td_schema *s, const td_all *all, unsigned types)
   if (s->status != TD_OK || k.lo > k.hi)
     return &td_expr_none;
   bool bounded = k.lo > -NO_BOUND || k.hi < NO_BOUND, fractions = types & TYPE_FRACTION;
+  if (!(types & TYPE_INTEGER))
+    return only_fractions(s, all, &k, bounded);
   if (k.multiple == 0 && !bounded)
     return td_expr_call(s->b, fractions ? TD_RULE_NUMBER : TD_RULE_INTEGER);
   if (k.multiple == 0)
     return fractions ? bounded_decimals(s, &k) : bounded_integers(s, &k);
-  if (k.multiple != floor(k.multiple) || k.multiple > MULTIPLE_MAX) {
-    double unit = 1 / k.multiple; /* 1, 0.1, 0.01: every integer is one; 0.5 too */
-    if (fractions || unit != floor(unit))
-      return td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[0].schema, "multipleOf",
-                            "is served for whole numbers up to 2000 only");
-    return bounded ? bounded_integers(s, &k) : td_expr_call(s->b, TD_RULE_INTEGER);
-  }
-  const td_expr *both[] = {multiples(s, (uint32_t)k.multiple), bounded ? bounded_integers(s, &k) : NULL};
+  uint32_t part, decimals;
+  if (!split_multiple(k.multiple, &part, &decimals))
+    return td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[0].schema, "multipleOf",
+                          "is served for numbers up to 2000 of few decimals only");
+  const td_expr *both[] = {multiples_of(s, part, decimals, fractions), NULL};
+  if (bounded)
+    both[1] = fractions && decimals > 0 ? bounded_decimals(s, &k) : bounded_integers(s, &k);
   const td_expr *e = bounded ? td_expr_intersect(s->b, both, 2, NULL, 0, &large) : both[0];
   return large ? td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[0].schema, "multipleOf",
                                 "with these bounds is too large")

@@ -221,7 +221,11 @@ static bool has_constraint(td_schema *s, const td_all *all)
                                             "exclusiveMaximum",
                                             "multipleOf",
                                             "additionalItems",
-                                            "unevaluatedProperties"};
+                                            "unevaluatedProperties",
+                                            "unevaluatedItems",
+                                            "contains",
+                                            WORD_NO_PATTERN,
+                                            WORD_NONE_OF};
   for (uint32_t i = 0; i < all->n; i++)
     for (size_t k = 0; k < sizeof constraints / sizeof *constraints; k++)
       if (td_schema_get(s, all->parts[i].schema, constraints[k]))

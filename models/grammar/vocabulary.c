@@ -48,54 +48,92 @@ static bool keep_bytes(td_vocabulary *v, const td_token_bytes *tokens)
 }
 
 /* keys are sorted: each goes below the nodes of the bytes that it shares with the one before. */
-static void add_nodes(td_vocabulary *v, const sort_key *keys, uint32_t n, uint32_t *path)
+static void add_nodes(td_vocabulary *v, td_trie *t, const sort_key *keys, uint32_t n, uint32_t *path)
 {
   uint32_t depth = 0;
-  v->nodes[0] = (td_trie_node){.token = -1};
-  v->n_nodes = 1;
+  t->nodes[0] = (td_trie_node){.token = -1};
+  t->n_nodes = 1;
   for (uint32_t i = 0; i < n; i++) {
     const sort_key *k = &keys[i], *before = i ? &keys[i - 1] : k;
     uint32_t shared = 0;
     while (i > 0 && shared < k->n && shared < before->n && k->at[shared] == before->at[shared])
       shared++;
     if (i > 0 && shared == k->n) { /* the same bytes */
-      td_trie_node *node = &v->nodes[path[k->n]];
+      td_trie_node *node = &t->nodes[path[k->n]];
       v->same[k->id] = node->token;
       node->token = k->id;
       continue;
     }
     while (depth > shared)
-      v->nodes[path[depth--]].end = v->n_nodes;
+      t->nodes[path[depth--]].end = t->n_nodes;
     while (depth < k->n) {
       uint8_t byte = k->at[depth++];
-      path[depth] = v->n_nodes;
-      v->nodes[v->n_nodes++] = (td_trie_node){.token = -1, .depth = (uint16_t)depth, .byte = byte};
+      path[depth] = t->n_nodes;
+      t->nodes[t->n_nodes++] = (td_trie_node){.token = -1, .depth = (uint16_t)depth, .byte = byte};
     }
-    v->nodes[path[depth]].token = k->id;
+    t->nodes[path[depth]].token = k->id;
   }
   while (depth > 0)
-    v->nodes[path[depth--]].end = v->n_nodes;
-  v->nodes[0].end = v->n_nodes;
+    t->nodes[path[depth--]].end = t->n_nodes;
+  t->nodes[0].end = t->n_nodes;
 }
 
-static bool make_trie(td_vocabulary *v)
+/* Which word is of how many characters is counted by each of its ids: tokens of the same bytes too. */
+static void add_word(td_vocabulary *v, td_letters letters, uint32_t n_chars, int32_t id)
+{
+  for (unsigned k = letters; k < TD_LETTERS_NONE; k++)
+    for (uint32_t n = n_chars; n <= TD_WORD_CHARS; n++)
+      td_vocabulary_slice(v, (td_letters)k, n)[id / 32] |= 1u << id % 32;
+}
+
+static bool make_trie(td_vocabulary *v, td_letters letters, const sort_key *sorted, uint32_t n_sorted,
+                      sort_key *keys, uint32_t *path)
+{
+  td_trie *t = &v->tries[letters];
+  size_t n_bytes = 0;
+  uint32_t n = 0, n_chars;
+  for (uint32_t i = 0; i < n_sorted; i++)
+    if (td_word_letters((const char *)sorted[i].at, sorted[i].n, &n_chars) == letters) {
+      keys[n++] = sorted[i];
+      n_bytes += sorted[i].n;
+      if (letters != TD_LETTERS_NONE)
+        add_word(v, letters, n_chars, sorted[i].id);
+    }
+  t->nodes = malloc((n_bytes + 1) * sizeof *t->nodes);
+  if (!t->nodes)
+    return false;
+  add_nodes(v, t, keys, n, path);
+  t->tokens = malloc(((size_t)n + 1) * sizeof *t->tokens);
+  if (!t->tokens)
+    return false;
+  for (uint32_t i = 0; i < t->n_nodes; i++) {
+    t->nodes[i].first = t->n_tokens;
+    for (int32_t id = t->nodes[i].token; id >= 0; id = v->same[id])
+      t->tokens[t->n_tokens++] = id;
+  }
+  td_trie_node *fit = realloc(t->nodes, t->n_nodes * sizeof *fit);
+  t->nodes = fit ? fit : t->nodes;
+  return true;
+}
+
+static bool make_tries(td_vocabulary *v)
 {
   uint32_t n = 0;
-  sort_key *keys = calloc((size_t)v->n_tokens + 1, sizeof *keys);
+  sort_key *all = calloc((size_t)v->n_tokens + 1, sizeof *all),
+           *some = calloc((size_t)v->n_tokens + 1, sizeof *some);
   uint32_t *path = calloc((size_t)v->max_depth + 1, sizeof *path);
-  v->nodes = malloc(((size_t)v->offsets[v->n_tokens] + 1) * sizeof *v->nodes);
-  bool ok = keys && path && v->nodes;
+  v->slices = calloc((size_t)TD_LETTERS_NONE * (TD_WORD_CHARS + 1) * (v->n_words + 1), sizeof *v->slices);
+  bool ok = all && some && path && v->slices;
   for (uint32_t i = 0; ok && i < v->n_tokens; i++)
     if (v->offsets[i + 1] > v->offsets[i] && !td_vocabulary_ends(v, (int32_t)i))
-      keys[n++] = (sort_key){(const unsigned char *)v->bytes + v->offsets[i],
-                             v->offsets[i + 1] - v->offsets[i], (int32_t)i};
-  if (ok) {
-    qsort(keys, n, sizeof *keys, compare_keys);
-    add_nodes(v, keys, n, path);
-    td_trie_node *fit = realloc(v->nodes, v->n_nodes * sizeof *fit);
-    v->nodes = fit ? fit : v->nodes;
-  }
-  free(keys);
+      all[n++] = (sort_key){(const unsigned char *)v->bytes + v->offsets[i],
+                            v->offsets[i + 1] - v->offsets[i], (int32_t)i};
+  if (ok && n > 0)
+    qsort(all, n, sizeof *all, compare_keys);
+  for (unsigned k = 0; ok && k < TD_LETTERS_KINDS; k++)
+    ok = make_trie(v, (td_letters)k, all, n, some, path);
+  free(all);
+  free(some);
   free(path);
   return ok;
 }
@@ -116,7 +154,7 @@ td_status td_vocabulary_create(const td_token_bytes *tokens, uint32_t n_tokens, 
   v->memory = calloc(1, sizeof *v->memory);
   if (v->memory)
     v->memory->max_bytes = max_bytes;
-  if (!v->memory || !v->end_mask || !keep_bytes(v, tokens) || !make_trie(v))
+  if (!v->memory || !v->end_mask || !keep_bytes(v, tokens) || !make_tries(v))
     st = td_fail(err, TD_ERR_NOMEM, "no memory for the vocabulary's trie");
   else
     st = td_vocabulary_learn(v, err);
@@ -137,7 +175,11 @@ void td_vocabulary_destroy(td_vocabulary *v)
     free(v->locals[i].mask);
     free(v->locals[i].exits);
   }
-  free(v->nodes);
+  for (unsigned k = 0; k < TD_LETTERS_KINDS; k++) {
+    free(v->tries[k].nodes);
+    free(v->tries[k].tokens);
+  }
+  free(v->slices);
   free(v->same);
   free(v->bytes);
   free(v->offsets);

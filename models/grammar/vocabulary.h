@@ -1,4 +1,4 @@
-/* A vocabulary as a trie of its tokens' bytes, and what is known of it whatever the grammar. */
+/* A vocabulary as tries of its tokens' bytes, and what is known of it whatever the grammar. */
 #ifndef TD_MODELS_GRAMMAR_VOCABULARY_H
 #define TD_MODELS_GRAMMAR_VOCABULARY_H
 
@@ -6,11 +6,31 @@
 
 /* Nodes lie in the order in which they are walked: a node, then all below it. Node 0 is the root. */
 typedef struct td_trie_node {
-  uint32_t end;  /* behind all below it */
-  int32_t token; /* -1: none ends here */
+  uint32_t end;   /* behind all below it */
+  uint32_t first; /* tokens that end here and below are a range of the trie's; where it begins */
+  int32_t token;  /* -1: none ends here */
   uint16_t depth;
   uint8_t byte;
 } td_trie_node;
+
+typedef struct td_trie {
+  td_trie_node *nodes;
+  uint32_t n_nodes;
+  int32_t *tokens; /* [n_tokens] in the order of nodes, tokens of the same bytes too */
+  uint32_t n_tokens;
+} td_trie;
+
+/* Tokens by what they are made of, each kind in a trie of its own. A state that takes any letters, up to some
+ * count, has the words of up to that many without a walk (slices.c). */
+typedef enum td_letters {
+  TD_LETTERS_ALNUM, /* words of A-Z, a-z, 0-9 */
+  TD_LETTERS_PLAIN, /* other words of characters that no dialect of JSON or patterns treats apart */
+  TD_LETTERS_NONE, /* all else: with quotes, backslashes, control or odd characters, parts of characters, long
+                      ones */
+  TD_LETTERS_KINDS,
+} td_letters;
+
+enum { TD_WORD_CHARS = 32 }; /* longer ones are no words */
 
 /* The mask of a state whose places return to the bottom, and the nodes at which it may return: what is the
  * same whoever called. */
@@ -18,15 +38,18 @@ typedef struct td_local {
   uint32_t *at; /* [n_at] instructions, ascending: all shared by the vocabulary's grammars */
   uint32_t n_at;
   uint32_t *mask;
-  uint32_t *exits; /* [n_exits] trie nodes */
+  uint32_t *exits; /* [n_exits] nodes of the trie of what are no words: a quote is in each */
   uint32_t n_exits;
 } td_local;
 
 enum { TD_LOCALS = 4 };
 
 struct td_vocabulary {
-  td_trie_node *nodes;
-  uint32_t n_nodes, max_depth;
+  td_trie tries[TD_LETTERS_KINDS];
+  uint32_t max_depth;
+  /* [TD_LETTERS_NONE][TD_WORD_CHARS + 1][n_words] masks: words of up to so many characters. Plain ones are
+   * with those of the other kind. */
+  uint32_t *slices;
   int32_t *same;     /* [n_tokens]: another token of the same bytes; -1: none */
   char *bytes;       /* of all tokens */
   uint32_t *offsets; /* [n_tokens + 1] in bytes */
@@ -47,5 +70,26 @@ static inline bool td_vocabulary_ends(const td_vocabulary *v, int32_t id)
 {
   return id >= 0 && (uint32_t)id < v->n_tokens && (v->end_mask[id / 32] >> id % 32 & 1);
 }
+
+static inline uint32_t *td_vocabulary_slice(const td_vocabulary *v, td_letters letters, uint32_t n_chars)
+{
+  return v->slices + ((size_t)letters * (TD_WORD_CHARS + 1) + n_chars) * v->n_words;
+}
+
+/* Where the tokens below a node end. */
+static inline uint32_t td_trie_last(const td_trie *t, const td_trie_node *n)
+{
+  return n->end < t->n_nodes ? t->nodes[n->end].first : t->n_tokens;
+}
+
+/* slices.c: which kind the token is of, and of how many characters. */
+td_letters td_word_letters(const char *bytes, uint32_t n, uint32_t *n_chars);
+/* Up to how many of these letters, whatever they are, the state takes, and takes no word of more;
+ * TD_WORD_CHARS: of any number. -1: it depends on the letters. */
+int td_slice_of(td_machine *m, uint32_t state, td_letters letters);
+/* Marks instructions behind whose byte any letters may follow: inside a string or a key. */
+void td_slices_mark(td_rules *r);
+/* Bytes behind which the state takes any letters. */
+void td_slices_free(const td_machine *m, uint32_t state, td_byte_set *out);
 
 #endif

@@ -1,0 +1,520 @@
+/* What a schema denies, as schemas of what is left: `not`, and what is said by it (`if`, `dependent*`,
+ * `oneOf`).
+ *
+ * The denial of a schema is one of several alternatives, one for each of its words: another type, a member
+ * that is not there, a bound that is not kept. They are schemas of the same words, made here, and a few words
+ * of our own: their names begin with a byte that no text in a request can have. What cannot be said so is
+ * refused: nothing here may be wider than what it stands for. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/hash.h"
+#include "models/grammar/schema.h"
+
+enum { DENY_DEPTH = 12, DENY_NUMBERS = 32, DENY_BRANCHES = 6, MADE_MAX = 200000 };
+
+typedef struct deny {
+  td_schema *s;
+  cJSON *out;      /* alternatives */
+  const char *why; /* the first word that cannot be denied */
+  unsigned types;  /* of values that the schema is about at all */
+  unsigned depth;
+} deny;
+
+/* ---- making schemas ---- */
+
+static cJSON *checked(td_schema *s, cJSON *node)
+{
+  if (!node)
+    s->b->failed = s->b->arena.no_memory = true;
+  return node;
+}
+
+/* Into an object or a list; the list's is nameless. Takes the node. */
+static void put(td_schema *s, cJSON *into, const char *name, cJSON *node)
+{
+  if (++s->n_made > MADE_MAX)
+    td_schema_fail(s, TD_ERR_REQUEST, s->root, "not", "or what it is said with is too much in all");
+  if (!node || !into ||
+      !(name ? cJSON_AddItemToObject(into, name, node) : cJSON_AddItemToArray(into, node))) {
+    s->b->failed = true;
+    cJSON_Delete(node);
+  }
+}
+
+/* A node of the request's, as it stands. */
+static cJSON *borrow(td_schema *s, const cJSON *node)
+{
+  cJSON *list = checked(s, cJSON_CreateArray()), *copy = NULL;
+  if (list && cJSON_AddItemReferenceToArray(list, (cJSON *)node))
+    copy = cJSON_DetachItemFromArray(list, 0);
+  cJSON_Delete(list);
+  return checked(s, copy);
+}
+
+static cJSON *new_schema(td_schema *s) { return checked(s, cJSON_CreateObject()); }
+
+/* {"type": type} as a new alternative. */
+static cJSON *alternative(deny *d, const char *type)
+{
+  cJSON *a = new_schema(d->s);
+  put(d->s, d->out, NULL, a);
+  if (type)
+    put(d->s, a, "type", cJSON_CreateString(type));
+  return d->s->b->failed ? NULL : a;
+}
+
+static const cJSON *refuse(deny *d, const char *why)
+{
+  if (!d->why)
+    d->why = why;
+  return NULL;
+}
+
+static cJSON *deny_schema(deny *d, const cJSON *schema);
+
+/* ---- words ---- */
+
+static void deny_types(deny *d)
+{
+  static const struct {
+    const char *name;
+    unsigned bits;
+  } names[] = {{"null", TYPE_NULL},       {"boolean", TYPE_BOOLEAN},
+               {"integer", TYPE_INTEGER}, {TYPE_NAME_FRACTION, TYPE_FRACTION},
+               {"string", TYPE_STRING},   {"array", TYPE_ARRAY},
+               {"object", TYPE_OBJECT}};
+  cJSON *list = NULL;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (!(d->types & names[i].bits)) {
+      if (!list) {
+        cJSON *a = alternative(d, NULL);
+        list = checked(d->s, cJSON_CreateArray());
+        put(d->s, a, "type", list);
+      }
+      put(d->s, list, NULL, cJSON_CreateString(names[i].name));
+    }
+}
+
+static int compare_doubles(const void *x, const void *y)
+{
+  const double *a = x, *b = y;
+  return (*a > *b) - (*a < *b);
+}
+
+/* Numbers between those that are listed. */
+static void deny_numbers(deny *d, const double *v, size_t n)
+{
+  for (size_t i = 0; i <= n; i++) {
+    cJSON *a = alternative(d, "number");
+    if (i > 0)
+      put(d->s, a, "exclusiveMinimum", cJSON_CreateNumber(v[i - 1]));
+    if (i < n)
+      put(d->s, a, "exclusiveMaximum", cJSON_CreateNumber(v[i]));
+  }
+}
+
+/* Values that are listed: others of their types, and other types. */
+static void deny_values(deny *d, const cJSON *list, bool is_list)
+{
+  double numbers[DENY_NUMBERS];
+  size_t n = 0;
+  unsigned listed = 0, bools = 0;
+  cJSON *texts = NULL;
+  for (const cJSON *v = is_list ? list->child : list; v; v = is_list ? v->next : NULL) {
+    unsigned type = td_schema_type_of(v);
+    listed |= type & (TYPE_INTEGER | TYPE_FRACTION) ? TYPE_INTEGER | TYPE_FRACTION : type;
+    if (cJSON_IsNumber(v) && n < DENY_NUMBERS && fabs(v->valuedouble) < 1e15)
+      numbers[n++] = v->valuedouble;
+    else if (type & (TYPE_INTEGER | TYPE_FRACTION | TYPE_ARRAY | TYPE_OBJECT))
+      refuse(d, "enum");
+    if (type == TYPE_BOOLEAN)
+      bools |= cJSON_IsTrue(v) ? 2 : 1;
+    if (type == TYPE_STRING) {
+      texts = texts ? texts : checked(d->s, cJSON_CreateArray());
+      put(d->s, texts, NULL, borrow(d->s, v));
+    }
+  }
+  unsigned types = d->types;
+  d->types = listed;
+  deny_types(d);
+  d->types = types;
+  if (n > 0) {
+    qsort(numbers, n, sizeof *numbers, compare_doubles);
+    deny_numbers(d, numbers, n);
+  }
+  if (bools == 1 || bools == 2)
+    put(d->s, alternative(d, NULL), "const", cJSON_CreateBool(bools == 1));
+  if (texts)
+    put(d->s, alternative(d, "string"), WORD_NONE_OF, texts);
+}
+
+/* Something of the object: a member that is there and is not as it must be, or is not there. */
+static void deny_member(deny *d, const char *name, const cJSON *value)
+{
+  cJSON *a = alternative(d, "object"), *own = new_schema(d->s);
+  put(d->s, a, "properties", own);
+  if (!value) {
+    put(d->s, own, name, cJSON_CreateFalse());
+    return;
+  }
+  cJSON *names = checked(d->s, cJSON_CreateArray());
+  put(d->s, a, "required", names);
+  put(d->s, names, NULL, cJSON_CreateString(name));
+  put(d->s, own, name, deny_schema(d, value));
+}
+
+static bool is_any(const cJSON *schema)
+{
+  return cJSON_IsTrue(schema) || (cJSON_IsObject(schema) && !schema->child);
+}
+
+static void deny_object_words(deny *d, const cJSON *schema, const cJSON *m)
+{
+  const char *k = m->string;
+  if (strcmp(k, "required") == 0)
+    for (const cJSON *n = cJSON_IsArray(m) ? m->child : NULL; n; n = n->next)
+      cJSON_IsString(n) ? deny_member(d, n->valuestring, NULL) : (void)refuse(d, k);
+  else if (strcmp(k, "properties") == 0)
+    for (const cJSON *p = m->child; p; p = p->next) {
+      if (!is_any(p))
+        deny_member(d, p->string, p);
+    }
+  else if (!is_any(m))
+    refuse(d, k);
+}
+
+/* A count or bound: one less or one more, or the other side of it. */
+static void deny_bound(deny *d, const cJSON *schema, const cJSON *m)
+{
+  static const struct {
+    const char *name, *other, *type;
+    int more;
+  } words[] = {{"minItems", "maxItems", "array", -1},
+               {"maxItems", "minItems", "array", 1},
+               {"minLength", "maxLength", "string", -1},
+               {"maxLength", "minLength", "string", 1},
+               {"minProperties", "maxProperties", "object", -1},
+               {"maxProperties", "minProperties", "object", 1},
+               {"minimum", "exclusiveMaximum", "number", 0},
+               {"maximum", "exclusiveMinimum", "number", 0},
+               {"exclusiveMinimum", "maximum", "number", 0},
+               {"exclusiveMaximum", "minimum", "number", 0}};
+  if (!cJSON_IsNumber(m)) { /* true and false: as older drafts have them */
+    refuse(d, m->string);
+    return;
+  }
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    if (strcmp(words[i].name, m->string) == 0 &&
+        m->valuedouble + words[i].more >= (words[i].more ? 0 : -INFINITY))
+      put(d->s, alternative(d, words[i].type), words[i].other,
+          cJSON_CreateNumber(m->valuedouble + words[i].more));
+}
+
+/* Elements: one that does not fit, or a count of those that do. */
+static void deny_elements(deny *d, const cJSON *schema, const cJSON *m)
+{
+  td_schema *s = d->s;
+  const cJSON *prefix = td_schema_get(s, schema, "prefixItems");
+  if (strcmp(m->string, "items") == 0 && !cJSON_IsArray(m) && !prefix) {
+    put(s, alternative(d, "array"), "contains", deny_schema(d, m));
+    return;
+  }
+  if (strcmp(m->string, "contains") == 0 && !td_schema_get(s, schema, "minContains") &&
+      !td_schema_get(s, schema, "maxContains")) {
+    put(s, alternative(d, "array"), "items", deny_schema(d, m));
+    return;
+  }
+  if (!cJSON_IsArray(m) || cJSON_GetArraySize(m) > DENY_NUMBERS) {
+    refuse(d, m->string);
+    return;
+  }
+  int n = 0; /* prefixItems, or items as older drafts have them */
+  for (const cJSON *x = m->child; x; x = x->next, n++) {
+    cJSON *a = is_any(x) ? NULL : alternative(d, "array"), *list = a ? checked(s, cJSON_CreateArray()) : NULL;
+    if (!a)
+      continue;
+    put(s, a, "minItems", cJSON_CreateNumber(n + 1));
+    put(s, a, "prefixItems", list);
+    for (int i = 0; i < n; i++)
+      put(s, list, NULL, cJSON_CreateTrue());
+    put(s, list, NULL, deny_schema(d, x));
+  }
+}
+
+/* All branches denied, as one alternative. */
+static void deny_all(deny *d, const cJSON *list)
+{
+  cJSON *all = checked(d->s, cJSON_CreateArray());
+  put(d->s, alternative(d, NULL), "allOf", all);
+  for (const cJSON *m = list->child; m; m = m->next)
+    put(d->s, all, NULL, deny_schema(d, m));
+}
+
+/* None of the branches, or two of them. */
+static void deny_one(deny *d, const cJSON *list)
+{
+  if (cJSON_GetArraySize(list) > DENY_BRANCHES) {
+    refuse(d, "oneOf");
+    return;
+  }
+  deny_all(d, list);
+  for (const cJSON *x = list->child; x; x = x->next)
+    for (const cJSON *y = x->next; y; y = y->next) {
+      cJSON *both = checked(d->s, cJSON_CreateArray());
+      put(d->s, alternative(d, NULL), "allOf", both);
+      put(d->s, both, NULL, borrow(d->s, x));
+      put(d->s, both, NULL, borrow(d->s, y));
+    }
+}
+
+static void deny_branches(deny *d, const cJSON *m)
+{
+  if (!cJSON_IsArray(m) || !m->child)
+    refuse(d, m->string);
+  else if (strcmp(m->string, "anyOf") == 0)
+    deny_all(d, m);
+  else if (strcmp(m->string, "oneOf") == 0)
+    deny_one(d, m);
+  else
+    for (const cJSON *x = m->child; x; x = x->next)
+      put(d->s, d->out, NULL, deny_schema(d, x));
+}
+
+static bool is_one_of(const char *word, const char *const *words)
+{
+  while (*words && strcmp(*words, word) != 0)
+    words++;
+  return *words != NULL;
+}
+
+/* One word of a schema; words that say nothing are passed over. */
+static void deny_word(deny *d, const cJSON *schema, const cJSON *m)
+{
+  static const char *const object_words[] = {"required",
+                                             "properties",
+                                             "patternProperties",
+                                             "additionalProperties",
+                                             "propertyNames",
+                                             "unevaluatedProperties",
+                                             NULL};
+  static const char *const bounds[] = {"minItems",         "maxItems",         "minLength", "maxLength",
+                                       "minProperties",    "maxProperties",    "minimum",   "maximum",
+                                       "exclusiveMinimum", "exclusiveMaximum", NULL};
+  static const char *const elements[] = {"items", "prefixItems", "contains", NULL};
+  static const char *const branches[] = {"allOf", "anyOf", "oneOf", NULL};
+  static const char *const never[] = {
+      "unevaluatedItems",  "multipleOf",   "if",          "then",          "dependentSchemas",
+      "dependentRequired", "dependencies", "$dynamicRef", "$recursiveRef", "additionalItems",
+      WORD_NO_PATTERN,     WORD_NONE_OF,   NULL};
+  const char *k = m->string;
+  if (is_one_of(k, object_words)) {
+    if (d->types & TYPE_OBJECT)
+      deny_object_words(d, schema, m);
+  } else if (is_one_of(k, bounds)) {
+    deny_bound(d, schema, m);
+  } else if (is_one_of(k, branches)) {
+    deny_branches(d, m);
+  } else if (is_one_of(k, elements)) {
+    if ((d->types & TYPE_ARRAY) && (*k == 'c' || !is_any(m)))
+      deny_elements(d, schema, m);
+  } else if (strcmp(k, "enum") == 0 || strcmp(k, "const") == 0) {
+    if (*k == 'e' && !cJSON_IsArray(m))
+      refuse(d, k);
+    else
+      deny_values(d, m, *k == 'e');
+  } else if (strcmp(k, "pattern") == 0 && cJSON_IsString(m)) {
+    put(d->s, alternative(d, "string"), WORD_NO_PATTERN, borrow(d->s, m));
+  } else if (strcmp(k, "not") == 0) {
+    put(d->s, d->out, NULL, borrow(d->s, m));
+  } else if (strcmp(k, "$ref") == 0) {
+    const cJSON *to = td_schema_resolve(d->s, schema, m);
+    put(d->s, d->out, NULL, to ? deny_schema(d, to) : cJSON_CreateTrue());
+  } else if ((strcmp(k, "uniqueItems") == 0 ? !cJSON_IsFalse(m) : is_one_of(k, never) && !is_any(m)) ||
+             (strcmp(k, "format") == 0 && cJSON_IsString(m) && td_format_pattern(m->valuestring))) {
+    refuse(d, k);
+  }
+}
+
+/* A schema of all that this one does not allow; what it is about other types is in the list too. */
+static cJSON *deny_schema(deny *d, const cJSON *schema)
+{
+  td_schema *s = d->s;
+  if (cJSON_IsBool(schema))
+    return checked(s, cJSON_CreateBool(cJSON_IsFalse(schema)));
+  if (!cJSON_IsObject(schema) || d->depth == DENY_DEPTH || !td_schema_work(s, schema, "not", 4)) {
+    refuse(d, "$ref");
+    return checked(s, cJSON_CreateFalse());
+  }
+  deny in = {.s = s,
+             .out = checked(s, cJSON_CreateArray()),
+             .types = td_schema_types(s, schema),
+             .depth = d->depth + 1};
+  deny_types(&in);
+  for (const cJSON *m = schema->child; m && !in.why && s->status == TD_OK && !s->b->failed; m = m->next)
+    deny_word(&in, schema, m);
+  d->why = d->why ? d->why : in.why;
+  if (in.out && !in.out->child) {
+    cJSON_Delete(in.out);
+    return checked(s, cJSON_CreateFalse());
+  }
+  cJSON *result = new_schema(s);
+  put(s, result, "anyOf", in.out);
+  put(s, result, WORD_DENIAL, cJSON_CreateTrue());
+  return result;
+}
+
+/* ---- what is kept of them ---- */
+
+static td_made **bucket_of(td_schema *s, const cJSON *key)
+{
+  return &s->made_of[td_hash_u64(s->seed, (uintptr_t)key) % SCHEMA_BUCKETS];
+}
+
+static const cJSON *find_made(td_schema *s, const cJSON *key, bool is_denial)
+{
+  for (const td_made *m = *bucket_of(s, key); m; m = m->next)
+    if (m->key == key && m->is_denial == is_denial)
+      return m->schema;
+  return NULL;
+}
+
+/* Owned by s from now on. The same is made but once, so that recursion comes round to the same rules. An
+ * error in it is said to be in `from`. */
+static const cJSON *keep(td_schema *s, cJSON *made, const cJSON *key, bool is_denial, const cJSON *from)
+{
+  td_made *m = made ? td_arena_alloc(&s->b->arena, sizeof *m) : NULL, **bucket = bucket_of(s, key);
+  if (!m) {
+    s->b->failed = true;
+    cJSON_Delete(made);
+    return NULL;
+  }
+  *m = (td_made){made, key, from, is_denial, *bucket};
+  *bucket = m;
+  return s->status == TD_OK && !s->b->failed ? made : NULL;
+}
+
+void td_schema_free_made(td_schema *s)
+{
+  for (size_t i = 0; i < SCHEMA_BUCKETS; i++)
+    for (td_made *m = s->made_of[i]; m; m = m->next)
+      cJSON_Delete(m->schema);
+}
+
+const cJSON *td_schema_deny(td_schema *s, const cJSON *schema, const cJSON *from, const char **why)
+{
+  const cJSON *known = find_made(s, schema, true);
+  if (known)
+    return known;
+  deny d = {.s = s};
+  cJSON *made = deny_schema(&d, schema);
+  *why = d.why;
+  if (!d.why)
+    return keep(s, made, schema, true, from);
+  cJSON_Delete(made);
+  return NULL;
+}
+
+/* ---- words that are said by others ---- */
+
+/* {"anyOf": [x, y]}; takes both. */
+static cJSON *either(td_schema *s, cJSON *x, cJSON *y)
+{
+  cJSON *list = checked(s, cJSON_CreateArray()), *any = new_schema(s);
+  put(s, list, NULL, x);
+  put(s, list, NULL, y);
+  put(s, any, "anyOf", list);
+  return any;
+}
+
+static cJSON *both(td_schema *s, cJSON *x, cJSON *y)
+{
+  cJSON *list = checked(s, cJSON_CreateArray()), *all = new_schema(s);
+  put(s, list, NULL, x);
+  put(s, list, NULL, y);
+  put(s, all, "allOf", list);
+  return all;
+}
+
+static cJSON *without_member(td_schema *s, const char *name)
+{
+  cJSON *a = new_schema(s), *own = new_schema(s);
+  put(s, a, "properties", own);
+  put(s, own, name, cJSON_CreateFalse());
+  return a;
+}
+
+/* A member of dependent*: it is not there, or it is, and the schema holds, or these names are there too. */
+static cJSON *depend(td_schema *s, const cJSON *m)
+{
+  cJSON *there = new_schema(s), *names = checked(s, cJSON_CreateArray());
+  put(s, there, "type", cJSON_CreateString("object")); /* others are as if it were not there */
+  put(s, there, "required", names);
+  put(s, names, NULL, cJSON_CreateString(m->string));
+  for (const cJSON *n = cJSON_IsArray(m) ? m->child : NULL; n; n = n->next)
+    put(s, names, NULL, borrow(s, n));
+  return either(s, without_member(s, m->string), cJSON_IsArray(m) ? there : both(s, there, borrow(s, m)));
+}
+
+static const cJSON *denied(td_schema *s, const cJSON *schema, const cJSON *word)
+{
+  const char *why = NULL;
+  char text[128];
+  const cJSON *made = td_schema_deny(s, word, schema, &why);
+  if (!made && s->status == TD_OK && !s->b->failed) {
+    snprintf(text, sizeof text, "is not served, because '%.40s' in it is not", why ? why : "$ref");
+    td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, word->string, text);
+  }
+  return made;
+}
+
+static void add(td_schema *s, td_all *all, uint32_t part, const cJSON *schema)
+{
+  if (schema && s->status == TD_OK && !s->b->failed)
+    td_schema_gather_from(s, all, schema, part);
+}
+
+static void add_condition(td_schema *s, td_all *all, uint32_t part, const cJSON *when)
+{
+  const cJSON *schema = all->parts[part].schema;
+  const cJSON *then = td_schema_get(s, schema, "then"), *other = td_schema_get(s, schema, "else");
+  const cJSON *known = find_made(s, when, false);
+  if (known || (!then && !other)) {
+    add(s, all, part, known);
+    return;
+  }
+  const cJSON *no = denied(s, schema, when);
+  if (!no)
+    return;
+  cJSON *yes = then ? both(s, borrow(s, when), borrow(s, then)) : borrow(s, when);
+  cJSON *made = either(s, yes, other ? both(s, borrow(s, no), borrow(s, other)) : borrow(s, no));
+  add(s, all, part, keep(s, made, when, false, schema));
+}
+
+void td_schema_gather_said(td_schema *s, td_all *all, uint32_t part)
+{
+  const cJSON *schema = all->parts[part].schema;
+  static const char *const depends[] = {"dependentRequired", "dependentSchemas", "dependencies"};
+  const cJSON *no = td_schema_get(s, schema, "not"), *when = td_schema_get(s, schema, "if");
+  if (no)
+    add(s, all, part, denied(s, schema, no));
+  if (when)
+    add_condition(s, all, part, when);
+  for (size_t i = 0; i < sizeof depends / sizeof *depends; i++) {
+    const cJSON *list = td_schema_get(s, schema, depends[i]);
+    for (const cJSON *m = cJSON_IsObject(list) ? list->child : NULL; m && s->status == TD_OK; m = m->next) {
+      bool names = cJSON_IsArray(m) && i != 1, schemas = i != 0 && (cJSON_IsObject(m) || cJSON_IsBool(m));
+      const cJSON *known = find_made(s, m, false);
+      if (!names && !schemas)
+        td_schema_fail(s, TD_ERR_REQUEST, schema, depends[i], "must name schemas, or arrays of names");
+      else if (names ? !m->child : is_any(m))
+        continue;
+      else if (known)
+        add(s, all, part, known);
+      else
+        add(s, all, part, keep(s, depend(s, m), m, false, schema));
+    }
+  }
+}
