@@ -186,6 +186,20 @@ static void fill_unlike(const decodes *d, uint32_t resident, uint32_t most_round
     }
 }
 
+/* Nearly as many rows as places, whole: SMs with fewer CTAs than others end first, and then stand idle. Two
+ * splits of each end sooner, though they fill two rounds no better: whoever ends takes the next split, so a
+ * last round that is partly filled takes hardly more than its part of a round. In thousandths of a round, as
+ * measured on an H200 (docs/lab/2026-11.md, "Decode attention, kernels"). */
+static bool halves_end_sooner(const decodes *d, uint32_t resident)
+{
+  uint32_t of_places = 1000 * d->n / resident, of_second = 1000 * (2 * d->n - resident) / resident;
+  if (2 * d->n <= resident || of_places < 650)
+    return false;
+  uint64_t whole = (uint64_t)(675 + 320 * of_places / 1000) * d->longest;
+  uint64_t halves = (uint64_t)(1000 + 100 + 900 * of_second / 1000) * (d->longest / 2) + 1000 * BLOCK_TOKENS;
+  return d->longest >= 2 * SPLIT_MIN_TOKENS && halves < whole - whole / GAIN_PART / 2;
+}
+
 /* Of fewer rows than resident CTAs. Where as many splits of each as find a place would leave some idle from
  * begin to end, they are cut for several rounds, if there are partials for so many splits: the rows after
  * those would not be cut at all. */
@@ -206,9 +220,15 @@ static split fill_rounds(const decodes *d, uint32_t resident, uint32_t most_roun
 static split split_of(const decodes *d, uint32_t resident, bool at_once)
 {
   uint32_t from = d->n / resident * resident, seen = d->n, r = d->n_rows;
-  if (d->n < resident)
-    return d->n > 0 ? fill_rounds(d, resident, at_once || !runs_in_rounds(d->n, resident) ? 1 : ROUNDS)
-                    : (split){.last_from = UINT32_MAX};
+  if (d->n == 0)
+    return (split){.last_from = UINT32_MAX};
+  if (d->n < resident) {
+    bool one_round = at_once || !runs_in_rounds(d->n, resident);
+    split by = fill_rounds(d, resident, one_round ? 1 : ROUNDS);
+    if (!one_round && by.tokens >= d->longest && by.last_from == UINT32_MAX && halves_end_sooner(d, resident))
+      by.tokens = div_up(d->longest, 2);
+    return by;
+  }
   if (d->longest > d->total / resident)
     return (split){.tokens = at_least(d->total / resident + 1, SPLIT_MIN_TOKENS), .last_from = UINT32_MAX};
   while (seen > from)

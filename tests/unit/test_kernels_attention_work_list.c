@@ -317,6 +317,33 @@ static void test_no_number_of_rows_leaves_places_idle(void **unused)
   free_items(&out);
 }
 
+/* Rows that nearly fill the places are cut in two, unless they are short or fill the places but for one: SMs
+ * with fewer CTAs would stand idle at the end. */
+static void test_nearly_as_many_rows_as_places_are_halved(void **unused)
+{
+  (void)unused;
+  enum { MANY_ROWS = 64, BLOCKS = 396, KV_HEADS = 8 };
+  static const uint32_t cells[][3] = {{45, 12288, 2}, {46, 12288, 2}, {45, 16384, 2},
+                                      {48, 12288, 1}, {49, 12288, 1}, {45, 2048, 1}};
+  static td_plan_row rows[MANY_ROWS];
+  td_work_list out = items_for(MANY_ROWS, MANY_ROWS);
+  td_work_list_config cut = {.gqa_group = 4,
+                             .n_kv_heads = KV_HEADS,
+                             .n_resident = BLOCKS,
+                             .decode_rows = DECODE_ROWS,
+                             .prefill_rows = PREFILL_ROWS,
+                             .warp_rows_min = WARP_ROWS_MIN};
+  for (uint32_t i = 0; i < sizeof cells / sizeof *cells; i++) {
+    td_plan plan = {.rows = rows, .n_rows = cells[i][0]};
+    for (uint32_t r = 0; r < plan.n_rows; r++)
+      rows[r] = (td_plan_row){.q_start = r, .q_len = 1, .kv_len = cells[i][1]};
+    td_work_list_make(&out, &plan, &cut, NULL);
+    assert_int_equal(out.n_items, cells[i][0] * cells[i][2]);
+    assert_int_equal(out.n_unsplit, 0);
+  }
+  free_items(&out);
+}
+
 /* Rows of any lengths: longer ones come first, or nearly, so that no long one begins when others end. What is
  * asked for is the mean over batches: it is 84 %, and 80 % in the plan's order. */
 static void test_long_rows_begin_first(void **unused)
@@ -676,6 +703,7 @@ int main(void)
                                      cmocka_unit_test(test_places_are_filled),
                                      cmocka_unit_test(test_the_last_rows_fill_their_rounds),
                                      cmocka_unit_test(test_no_number_of_rows_leaves_places_idle),
+                                     cmocka_unit_test(test_nearly_as_many_rows_as_places_are_halved),
                                      cmocka_unit_test(test_long_rows_begin_first),
                                      cmocka_unit_test(test_a_long_row_among_many_is_cut),
                                      cmocka_unit_test(test_a_row_fills_the_places),
