@@ -20,6 +20,7 @@ import loads  # noqa: E402
 import machine  # noqa: E402
 import memory  # noqa: E402
 import ops  # noqa: E402
+import papers  # noqa: E402
 import parity  # noqa: E402
 import serve  # noqa: E402
 import steps  # noqa: E402
@@ -44,6 +45,7 @@ STAGES = [
     ("steps", "whole steps beside their floors", steps.stage_steps),
     ("idle", "what the device waits for between steps", steps.stage_idle),
     ("serve", "through HTTP, beside a peer's figures", serve.stage),
+    ("papers", "the papers' models in their published shapes, made-up weights", papers.stage),
     ("loads", "loads of papers through HTTP, beside a peer's figures, other policies and predictions", loads.stage),
 ]
 NAMES = [name for name, _, _ in STAGES]

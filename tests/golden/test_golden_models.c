@@ -262,6 +262,11 @@ static int32_t best(const float *v, uint32_t n)
   return (int32_t)at;
 }
 
+/* What was compared of one model, for scripts/fidelity. */
+static struct {
+  uint32_t logits, bad_logits, tokens, bad_tokens;
+} seen;
+
 /* Within 2e-4 of the largest. */
 static int check_logits(const golden_run *g, uint32_t slot, const float *logits)
 {
@@ -271,8 +276,10 @@ static int check_logits(const golden_run *g, uint32_t slot, const float *logits)
   {
     int id = (int)pair->child->valuedouble;
     double want = pair->child->next->valuedouble, off = fabs((double)logits[id] - want);
+    seen.logits++;
     if (off <= 2e-4 * g->scale)
       continue;
+    seen.bad_logits++;
     printf("  prompt %" PRIu32 ": logit %d is %g, not %g\n", slot, id, (double)logits[id], want);
     failures++;
   }
@@ -288,6 +295,8 @@ static int check_token(const machine *m, sequence *s, uint32_t slot, const float
   int32_t id = best(logits, m->desc.vocab);
   uint64_t hash = hash_bits(logits, m->desc.vocab);
   int failures = i == 0 ? check_logits(g, slot, logits) : 0;
+  seen.tokens++;
+  seen.bad_tokens += id != g->tokens[i];
   if (id != g->tokens[i]) {
     printf("  prompt %" PRIu32 " token %" PRIu32 ": %" PRId32 " instead of %" PRId32
            ", golden margin %g, logits differ by %g\n",
@@ -492,6 +501,9 @@ static int check_model(const char *path, const cJSON *model, size_t n_scenarios)
   failures += check_vectors(path, &runs[0]);
   printf("%-6s %-18s %" PRIu32 " prompts, %" PRIu32 " tokens in %zu scenarios\n",
          failures || n_tokens == 0 ? "FAILED" : "ok", model->string, n, n_tokens, n_scenarios);
+  printf("fidelity model | %s | %u | %u | %u | %u\n", model->string, seen.logits, seen.bad_logits,
+         seen.tokens, seen.bad_tokens + (failures > 0 && seen.bad_tokens + seen.bad_logits == 0));
+  memset(&seen, 0, sizeof seen);
   fflush(stdout);
   for (uint32_t i = 0; i < n; i++) {
     free(runs[i].prompt);

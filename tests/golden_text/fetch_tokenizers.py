@@ -8,6 +8,7 @@ tokenizer.json) and the vocabulary-only GGUF files; then TANDEM_TEST_TOKENIZERS=
 already is not fetched again. Nothing of this belongs into the repository. About 170 MB in all.
 """
 import argparse
+import fnmatch
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ import tarfile
 import zipfile
 
 from reference import json_from_gguf
+from sentencepiece_files import model_from_gguf
 from tiktoken_files import CL100K, QWEN2, json_from_tekken, json_from_tiktoken
 
 # package, version, SHA-256, [(member, file here)]
@@ -31,7 +33,8 @@ PACKAGES = [
      [("llama_cpp_python-0.3.36/vendor/llama.cpp/models/ggml-vocab-%s.gguf%s" % (n, s), "ggml-vocab-%s.gguf%s" % (n, s))
       for n in ("gpt-2", "llama-spm", "llama-bpe", "qwen2", "qwen35", "starcoder", "refact", "command-r", "falcon", "mpt",
                 "deepseek-llm", "deepseek-coder", "phi-3") for s in ("", ".inp", ".out")] +
-     [("llama_cpp_python-0.3.36/vendor/llama.cpp/models/ggml-vocab-baichuan.gguf", "ggml-vocab-baichuan.gguf")]),
+     [("llama_cpp_python-0.3.36/vendor/llama.cpp/models/ggml-vocab-baichuan.gguf", "ggml-vocab-baichuan.gguf"),
+      ("llama_cpp_python-0.3.36/vendor/llama.cpp/models/templates/*.jinja", "templates")]),
     ("mistral-common", "1.13.1", "98b4d0755b8d90bf4691fa8f1b70cb3b4a8cd4dc1653c4ed08ef3d1c7d2c29af",
      [("mistral_common/data/tokenizer.model.v1", "mistral-v1.model"),
       ("mistral_common/data/mistral_instruct_tokenizer_240323.model.v3", "mistral-v3.model"),
@@ -87,6 +90,10 @@ def extract(path, members, folder):
     else:
         source = tarfile.open(path)
         read = lambda m: source.extractfile(m).read()
+        for pattern, name in [m for m in members if "*" in m[0]]:  # a folder
+            os.makedirs(os.path.join(folder, name), exist_ok=True)
+            members = [m for m in members if m[0] != pattern] + [
+                (m, os.path.join(name, os.path.basename(m))) for m in fnmatch.filter(source.getnames(), pattern)]
     for member, name in members:
         with open(os.path.join(folder, name + ".part"), "wb") as f:
             f.write(read(member))
@@ -108,6 +115,11 @@ def main():
         if not os.path.exists(os.path.join(a.folder, name)):
             made = json.dumps(json_from_gguf(os.path.join(a.folder, gguf)))
             with open(os.path.join(a.folder, name), "w") as f:
+                f.write(made)
+    for name, gguf in ("llama-2", "ggml-vocab-llama-spm.gguf"), ("baichuan", "ggml-vocab-baichuan.gguf"):
+        if not os.path.exists(os.path.join(a.folder, name + ".model")):
+            made = model_from_gguf(os.path.join(a.folder, gguf))
+            with open(os.path.join(a.folder, name + ".model"), "wb") as f:
                 f.write(made)
     if not os.path.exists(os.path.join(a.folder, "tekken.json")):
         made = json.dumps(json_from_tekken(os.path.join(a.folder, "tekken_240718.json")))

@@ -1,16 +1,25 @@
 #!/usr/bin/env python3
 """family x column: how many cases were compared with the reference, and how many differ. Run by scripts/fidelity.
 
-  fidelity.py CLI FOLDER [--megabytes N] [--seed S] [--family NAME]... [--results FILE]
+  fidelity.py CLI FOLDER [--megabytes N] [--seed S] [--family NAME]... [--column NAME]... [--build BUILD] [--results FILE]
 
-FOLDER is what fetch_tokenizers.py made. One column today: "tokenizer", the ids of random texts (hard bits, all scripts,
-special tokens, white space, long runs), N megabytes for each form of each family. A column is a function from the arguments to
-rows (family, form, reference, cases, bytes, mismatches); new ones go into COLUMNS.
+FOLDER is what fetch_tokenizers.py made, BUILD where the tests were built. The columns:
+  tokenizer   ids of random texts (hard bits, all scripts, special tokens, white space, long runs), N megabytes for each form of
+              each vocabulary, beside tokenizers, tiktoken and SentencePiece
+  templates   published templates (from llama-cpp-python's package) x 50 conversations, beside jinja2 as transformers sets it up
+  logits      of tiny random models, within 2e-4 of the largest, beside transformers in float32
+  greedy      tokens of the same models, in five scenarios
+  sampling    draws of every sampler beside float64: the sampler knows no family
+--family names vocabularies (of the tokenizer column). A line for each is printed as it comes, then the table.
 """
 import argparse
+import fnmatch
 import json
 import os
+import pathlib
 import random
+import re
+import subprocess
 import sys
 import time
 
@@ -137,30 +146,140 @@ def tokenizer_column(a):
             yield family, form, ref.name, cases, size, bad
 
 
-COLUMNS = {"tokenizer": tokenizer_column}
+# ---- the other columns ----
+
+GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
+# family: vocabularies, published templates, tiny models
+FAMILIES = {
+    "Llama 3": (["llama3", "llama3.2"], ["meta-llama-*", "*Llama-3*", "*R1-Distill-Llama*", "fireworks*", "meetkai*"],
+                ["llama3", "gguf_llama3", "llama_dynamic"]),
+    "Llama 2, LLaMA": (["llama-2"], [], ["llama2", "llama_linear", "llama_biases", "gguf_f32", "gguf_f16", "gguf_bf16", "gguf_q*",
+                                         "gguf_yarn", "gguf_split"]),
+    "Yi (vocabulary: Baichuan's, a substitute)": (["baichuan"], [], ["yi"]),
+    "Mistral": (["mistral-v1", "mistral-v3", "tekken"], ["mistralai-*", "unsloth-mistral*", "Mistral-Small*"], ["mistral", "mistral_nemo", "mistral3"]),
+    "SmolLM2": (["smollm2"], [], ["smollm2"]),
+    "SmolLM3": ([], ["*SmolLM3*"], ["smollm3", "gguf_smollm3"]),
+    "Qwen2, Qwen2.5": (["qwen2", "qwen"], ["Qwen-*", "*R1-Distill-Qwen*"], ["qwen2", "qwen2_yarn", "gguf_qwen2", "qwen25_vl"]),
+    "Qwen3": (["qwen2"], ["Qwen3*"], ["qwen3", "gguf_qwen3"]),
+    "Phi-3, Phi-4-mini": (["phi-3", "cl100k"], ["microsoft*"], ["phi3", "phi3_long", "gguf_phi3"]),
+    "Granite": (["refact", "starcoder"], ["ibm-granite*"], ["granite", "gguf_granite"]),
+    "MiniCPM": ([], ["openbmb*"], ["minicpm", "gguf_minicpm"]),
+    "OLMo 2, OLMo 3": (["cl100k"], [], ["olmo2", "olmo3", "gguf_olmo2"]),
+    "Command R": (["command-r"], ["CohereForAI*", "Cohere2*"], ["cohere", "cohere2", "gguf_command_r", "gguf_cohere2"]),
+    "DeepSeek (text to ids)": (["deepseek-llm", "deepseek-coder", "deepseek-v3"], ["deepseek-ai*", "llama-cpp-deepseek*"], []),
+    "others": (["qwen35", "gpt-2", "falcon", "mpt"], ["*"], ["llava"]),
+}
+
+
+def family_of(place, name):
+    """The first family that lists it; place: 0 vocabularies, 1 templates, 2 models."""
+    return next((f for f, lists in FAMILIES.items() if any(fnmatch.fnmatch(name, p) for p in lists[place])), "others")
+
+
+def template_column(a):
+    """Equal text, or a refusal by both."""
+    sys.path.insert(0, str(GOLDEN.parent / "golden_template"))
+    import conversations
+    import differential
+    ours, ref = differential.Ours(a.render), differential.Reference(differential.NOW)
+    for path in sorted(pathlib.Path(a.folder, "templates").glob("*.jinja")):
+        source, cases, bad = path.read_bytes().decode(), 0, 0
+        for chat in conversations.conversations():
+            difference, _ = differential.compare(ours, ref, source, chat)
+            cases += 1
+            bad += difference is not None
+        yield path.stem, "", "jinja2", cases, len(source), bad
+
+
+def lines_of(command, mark):
+    out = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False).stdout
+    return [line.split(" | ")[1:] for line in out.splitlines() if line.startswith(mark)]
+
+
+golden_models = []  # what test_golden_models says, run once for two columns
+
+
+def model_rows(a):
+    if not golden_models:
+        tiny = pathlib.Path(a.build, "tiny_models")
+        subprocess.run([sys.executable, str(GOLDEN / "tiny_models.py"), str(tiny)], check=True, stdout=subprocess.DEVNULL)
+        for name in "golden_tiny.json", "golden_families.json":
+            golden_models.extend(lines_of([pathlib.Path(a.build, "tests/golden/test_golden_models"), GOLDEN / name, tiny], "fidelity model"))
+    return golden_models
+
+
+def logits_column(a):
+    for name, cases, bad, _, _ in model_rows(a):
+        yield name, "", "transformers", int(cases), 0, int(bad)
+
+
+def greedy_column(a):
+    for name, _, _, cases, bad in model_rows(a):
+        yield name, "", "transformers", int(cases), 0, int(bad)
+
+
+def sampling_column(a):
+    for name, cases, bad in lines_of([pathlib.Path(a.build, "tests/test_kernels_draws")], "fidelity sampling"):
+        yield name, "", "float64", int(cases), 0, int(bad)
+
+
+COLUMNS = {"tokenizer": (tokenizer_column, 0), "templates": (template_column, 1), "logits": (logits_column, 2), "greedy": (greedy_column, 2),
+           "sampling": (sampling_column, None)}
+
+
+def table(rows):
+    """family x column: cases / mismatches."""
+    sums = {}
+    for column, name, cases, size, bad in rows:
+        place = COLUMNS[column][1]
+        # a vocabulary is of all families that use it
+        for family in (["every family"] if place is None else
+                       [f for f, lists in FAMILIES.items() if name in lists[0]] if place == 0 else [family_of(place, name)]):
+            old = sums.setdefault((family, column), [0, 0, 0])
+            sums[family, column] = [old[0] + cases, old[1] + size, old[2] + bad]
+
+    def cell(family, column):
+        if (family, column) not in sums:
+            return ""
+        cases, size, bad = sums[family, column]
+        if cases == 0:
+            return "none kept"
+        return "%s%s / %d" % (format(cases, ","), " (%.1f MB)" % (size / 1e6) if column == "tokenizer" else "", bad)
+    shown = [c for c in COLUMNS if any(k[1] == c for k in sums)]
+    out = ["| family, cases / mismatches | " + " | ".join(shown) + " |", "|---" * (len(shown) + 1) + "|"]
+    return out + ["| %s | %s |" % (f, " | ".join(cell(f, c) for c in shown)) for f in [*FAMILIES, "every family"] if any(k[0] == f for k in sums)]
 
 
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("cli")
     p.add_argument("folder")
-    p.add_argument("--megabytes", type=float, default=100, help="of text for each form of each family")
+    p.add_argument("--megabytes", type=float, default=100, help="of text for each form of each vocabulary")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--family", action="append")
-    p.add_argument("--results", help="file for the table, beside standard output")
+    p.add_argument("--column", action="append", choices=COLUMNS, help="only this one; may be given again (all)")
+    p.add_argument("--build", default="build-fidelity")
+    p.add_argument("--render", help="td_render_cli (in BUILD)")
+    p.add_argument("--results", help="file for the tables, beside standard output")
     a = p.parse_args()
-    bad, lines = 0, ["| family | form | column | reference | cases | bytes | mismatches |", "|---|---|---|---|---|---|---|"]
+    a.render = a.render or os.path.join(a.build, "tests/golden_template/td_render_cli")
+    lines, rows = ["| column | what | form | reference | cases | bytes | mismatches |", "|---|---|---|---|---|---|---|"], []
     print("\n".join(lines), flush=True)
-    for column, rows in COLUMNS.items():
-        for family, form, reference, cases, size, mismatches in rows(a):
+    for column, (function, _) in COLUMNS.items():
+        n_before = len(rows)
+        for name, form, reference, cases, size, bad in function(a) if not a.column or column in a.column else ():
             lines.append("| %s | %s | %s | %s | %s | %s | %d |" % (
-                family, form, column, reference, format(cases, ","), format(size, ","), mismatches))
+                column, name, form, reference, format(cases, ","), format(size, ",") if size else "", bad))
             print(lines[-1], flush=True)
-            bad += mismatches
+            rows.append((column, name, cases, size, bad))
+        if len(rows) == n_before and (not a.column or column in a.column):
+            sys.exit("%s: nothing was compared" % column)
+    summary = table(rows)
+    print("\n" + "\n".join(summary), flush=True)
     if a.results:
         with open(a.results, "w") as f:
-            f.write(time.strftime("%Y-%m-%d, seed ") + "%d\n\n" % a.seed + "\n".join(lines) + "\n")
-    sys.exit(bad != 0)
+            f.write(time.strftime("%Y-%m-%d, seed ") + "%d\n\n" % a.seed + "\n".join([*summary, "", *lines]) + "\n")
+    sys.exit(any(bad for *_, bad in rows))
 
 
 if __name__ == "__main__":

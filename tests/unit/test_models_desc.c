@@ -393,6 +393,11 @@ static void test_published_shapes(void **state)
   "{\"model_type\":\"" type "\",\"hidden_size\":" #width ",\"intermediate_size\":" #ffn                      \
   ",\"num_hidden_layers\":" #layers ",\"num_attention_heads\":" #heads ",\"num_key_value_heads\":" #kv       \
   ",\"vocab_size\":" #vocab ",\"max_position_embeddings\":4096" rest "}"
+#define NO_KV(width, ffn, layers, heads, vocab)                                                              \
+  "{\"model_type\":\"llama\",\"hidden_size\":" #width ",\"intermediate_size\":" #ffn                         \
+  ",\"num_hidden_layers\":" #layers ",\"num_attention_heads\":" #heads ",\"vocab_size\":" #vocab             \
+  ",\"max_position_embeddings\":2048,\"max_sequence_length\":2048,\"pad_token_id\":0,\"rms_norm_eps\":1e-"   \
+  "06}"
   static const struct {
     const char *config;
     uint64_t parameters;
@@ -416,6 +421,19 @@ static void test_published_shapes(void **state)
        128},
       /* OLMo-2-1124-7B */
       {SHAPE("olmo2", 4096, 11008, 32, 32, 32, 100352, ""), 7298617344, 128, 128},
+      /* the papers' own, whose parts scripts/gpu/models.py has whole: Llama-2-7B, LLaMA-13B and 33B (which
+       * name no KV heads), Yi-6B-200K, Llama-3-8B, Qwen3-8B */
+      {SHAPE("llama", 4096, 11008, 32, 32, 32, 32000, ",\"pretraining_tp\":1,\"rope_scaling\":null"),
+       6738415616, 128, 128},
+      {NO_KV(5120, 13824, 40, 40, 32000), 13015864320, 128, 128},
+      {NO_KV(6656, 17920, 60, 52, 32000), 32528943616, 128, 128},
+      {SHAPE("llama", 4096, 11008, 32, 32, 4, 64000, ",\"rope_theta\":10000000.0,\"rope_scaling\":null"),
+       6061035520, 128, 128},
+      {SHAPE("llama", 4096, 14336, 32, 32, 8, 128256, ",\"rope_theta\":500000.0"), 8030261248, 128, 128},
+      {SHAPE(
+           "qwen3", 4096, 12288, 36, 32, 8, 151936,
+           ",\"head_dim\":128,\"sliding_window\":null,\"use_sliding_window\":false,\"max_window_layers\":36"),
+       8190735360, 128, 128},
       /* c4ai-command-r7b-12-2024 */
       {SHAPE("cohere2", 4096, 14336, 32, 32, 8, 256000, ",\"logit_scale\":0.25,\"sliding_window\":4096"),
        8028033024, 128, 128},
