@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Row 17: ten times as many requests as the daemon can serve, for as long as asked. What it admits is at least 90 % of the most it
+serves; who is refused gets a 429 with Retry-After; what is admitted is whole.
+
+The amount is the seconds of overload. The peak is measured before and behind it, with as many clients as there are places."""
+import asyncio
+import random
+import re
+import time
+
+from lib import Row, Tiny, more_files, parse_answer, percentile, post
+
+PLACES, TOKENS, TIMES, GOODPUT = 2, 1500, 10, 0.90
+
+
+
+async def ask(port, raw):
+    """(status, seconds, whole)"""
+    begin = time.monotonic()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(raw)
+        data = await reader.read()
+        writer.close()
+    except OSError:
+        return None, 0, False
+    status, body = parse_answer(data)
+    return status, time.monotonic() - begin, body is not None and (status != 429 or re.search(rb"\r\nretry-after: [1-9]", data) is not None)
+
+
+def request(rng):
+    return post("/v1/completions", {"prompt": [5 + rng.randrange(400) for _ in range(20)], "max_tokens": TOKENS, "ignore_eos": True},
+                "Connection: close\r\n")
+
+
+async def closed(port, rng, n_clients, seconds):
+    """So many clients, each with one request at a time: answers a second."""
+    done, end = [0], time.monotonic() + seconds
+
+    async def client():
+        while time.monotonic() < end:
+            status, _, whole = await ask(port, request(rng))
+            done[0] += status == 200 and whole
+    await asyncio.gather(*(client() for _ in range(n_clients)))
+    return done[0] / seconds
+
+
+async def arrivals(row, port, rng, rate, seconds):
+    """At that rate whatever comes back: (answers a second, refusals, times of refusals, offered)."""
+    seen, tasks = [], set()
+    begin = time.monotonic()
+    n = 0
+    while (now := time.monotonic() - begin) < seconds:
+        while n < rate * now:
+            t = asyncio.create_task(ask(port, request(rng)))
+            tasks.add(t)
+            t.add_done_callback(lambda t: (tasks.discard(t), seen.append(t.result())))
+            n += 1
+        row.reached = int(now)
+        await asyncio.sleep(0.005)
+    counted = len([1 for status, _, whole in seen if status == 200 and whole])
+    await asyncio.gather(*tasks)
+    return counted / seconds, seen, n
+
+
+async def run(row, d):
+    rng = random.Random(row.seed)
+    least = max(5, min(30, row.amount / 5))
+    before = max([await closed(d.port, rng, PLACES * k, least) for k in (1, 2)])
+    rate, seen, n = await arrivals(row, d.port, rng, TIMES * before, row.amount)
+    after = await closed(d.port, rng, 2 * PLACES, least)
+    peak = (before + after) / 2
+    refused = [t for status, t, _ in seen if status == 429]
+    row.expect(all(whole and status in (200, 429) for status, _, whole in seen),
+               f"{[s for s in seen if not (s[2] and s[0] in (200, 429))][:5]} among {len(seen)}")
+    row.expect(rate >= GOODPUT * peak, f"{rate:.1f} answers/s of {peak:.1f}")
+    row.expect(len(refused) > len(seen) / 2, f"{len(refused)} of {len(seen)} refused: there was no overload")
+    row.note(f"{rate:.0f} answers/s at {n / row.amount:.0f}/s offered, peak {peak:.0f} ({100 * rate / peak:.0f} %); "
+             f"refusals {1000 * percentile(refused or [0], 50):.1f} ms, p99 {1000 * percentile(refused or [0], 99):.1f} ms (client and daemon share the cores)")
+
+
+def main():
+    more_files()
+    row = Row(__doc__, 1800)
+    # Steps of few tokens, so that the daemon and not this program is what there is too little of.
+    with Tiny("--running-requests", PLACES, "--queue-requests", 4 * PLACES, "--threads", 1, "--connections-per-ip", 4000,
+              "--log-level", "error", "--log-requests", 0) as d:
+        asyncio.run(run(row, d))
+        row.reached = row.amount
+    row.expect(d.exit_code == 0, f"exit code {d.exit_code}")
+    row.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Row 12: thousands of clients that send a head byte by byte, or a body, or do not read what they asked for, beside one that behaves.
+Whoever is cut comes again at once. Of the requests of the one that behaves at least 99.9 % are answered, and all that the others
+hold is given back when they are gone.
+
+The amount is the number of slow connections of each kind, from eight addresses and with a key of their own."""
+import argparse
+import re
+import selectors
+import socket
+import time
+
+from lib import WORK, Row, Tiny, ask, get, more_files, n_files, parse_answer, post
+
+GOOD, SPARE, ADDRESSES = 99.9, 96, 8
+AUTH = "Authorization: Bearer {}\r\nConnection: close\r\n"
+HEAD = get("/v1/models", "X-Slow: " + "a" * 4000 + "\r\n")
+BODY = post("/v1/completions", b'{"prompt": "' + b"a" * 4000, AUTH.format("slow"))
+# More than a socket's buffers hold.
+READ = post("/v1/completions", {"prompt": [5, 6], "max_tokens": 500, "logprobs": 5, "ignore_eos": True, "stream": True}, AUTH.format("slow"))
+FINE = post("/v1/completions", {"prompt": [5, 6, 7], "max_tokens": 2}, AUTH.format("good"))
+KINDS = {"head": (HEAD, 10), "body": (BODY, BODY.index(b"\r\n\r\n") + 4), "read": (READ, len(READ))}
+
+
+class Slow:
+    """So many connections that send one byte a second behind the first `at`, and read nothing."""
+
+    def __init__(self, port, n, raw, at):
+        self.port, self.raw, self.at, self.n = port, raw, at, n
+        self.selector, self.open, self.n_cut, self.opened = selectors.DefaultSelector(), {}, 0, 0
+
+    def fill(self):
+        while len(self.open) < self.n:
+            s = socket.socket()
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            s.bind((f"127.0.1.{1 + self.opened % ADDRESSES}", 0))
+            self.opened += 1
+            s.settimeout(5)
+            try:
+                s.connect(("127.0.0.1", self.port))
+                s.sendall(self.raw[:self.at])
+            except OSError:
+                s.close()
+                return
+            s.setblocking(False)
+            self.open[s] = self.at
+
+    def tick(self):
+        """One byte each; who was cut is seen, and comes again."""
+        for s in list(self.open):
+            try:
+                if self.open[s] < len(self.raw):
+                    s.send(self.raw[self.open[s]:self.open[s] + 1])
+                    self.open[s] += 1
+                else:
+                    s.send(b"\0")
+                gone = False
+            except BlockingIOError:
+                gone = False
+            except OSError:
+                gone = True
+            if gone:
+                self.n_cut += 1
+                del self.open[s]
+                s.close()
+        self.fill()
+
+    def close(self):
+        for s in self.open:
+            s.close()
+
+
+def main():
+    more_files()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=45, help="of each kind")
+    row = Row(__doc__, 4000, parser)
+    keys = WORK / "keys"
+    keys.write_text("slow\ngood\n")
+    reached = []
+    for kind, (raw, at) in KINDS.items():
+        with Tiny("--api-key-file", keys, "--log-level", "error", "--connections", row.amount + SPARE, "--listen-backlog", 4096,
+                  "--connections-per-ip", max(64, row.amount // ADDRESSES + 1), "--sse-stall-ms", 10000, "--sse-queue-bytes", 65536, "--http-header-timeout-ms", 10000,
+                  api_key="good") as d:
+            slow = Slow(d.port, row.amount, raw, at)
+            slow.fill()
+            reached.append(len(slow.open))
+            n = good = 0
+            wrong, slowest, ticked, end = [], 0, time.monotonic(), time.monotonic() + row.args.seconds
+            while time.monotonic() < end:
+                begin = time.monotonic()
+                try:
+                    status = parse_answer(ask(d.port, FINE, 10))[0]
+                except OSError as e:
+                    status = repr(e)
+                slowest = max(slowest, time.monotonic() - begin)
+                n += 1
+                good += status == 200
+                if status != 200:
+                    wrong.append(status)
+                time.sleep(0.005)
+                if time.monotonic() - ticked > 1:
+                    slow.tick()
+                    ticked = time.monotonic()
+            text = parse_answer(ask(d.port, get("/metrics", AUTH.format("good"))))[1].decode()
+            cut = sum(float(m) for m in re.findall(r"^tandem:connections_cut_total\{.*\} (\S+)$", text, re.M))
+            slow.close()
+            d.eventually(lambda: n_files(d.process.pid) < 60, 30, "connections are given back")
+            row.expect(100 * good >= GOOD * n and n > 20, f"{kind}: {good} of {n} answered: {wrong[:5]}")
+            if row.args.seconds >= 20:
+                row.expect(cut > 0, f"{kind}: nobody was cut")
+            row.note(f"{kind}: {good} of {n} answered, slowest {1000 * slowest:.0f} ms, {cut:.0f} cut")
+        row.expect(d.exit_code == 0, f"{kind}: exit code {d.exit_code}")
+    row.done(min(reached))
+    row.end()
+
+
+if __name__ == "__main__":
+    main()
