@@ -376,11 +376,19 @@ static uint32_t left_to_echo(const td_choice *ch)
   return r->echo && r->wants_logprobs ? ch->n_prompt - ch->n_echoed : 0;
 }
 
+/* Tokens that are rendered at once. With log-probabilities each takes many bytes, and time: what is held for
+ * a connection would be a multiple of what may be, and others would wait. */
+static uint32_t chunk_tokens(const td_choice *ch)
+{
+  const td_api_request *r = &ch->call->request;
+  return r->wants_logprobs ? CHUNK_TOKENS / (8 + 2 * r->n_top) : CHUNK_TOKENS;
+}
+
 static void send_delta(td_choice *ch)
 {
   td_call *call = ch->call;
   bool ids = call->request.return_token_ids;
-  uint32_t n_echo = left_to_echo(ch) < CHUNK_TOKENS ? left_to_echo(ch) : CHUNK_TOKENS;
+  uint32_t n_echo = left_to_echo(ch) < chunk_tokens(ch) ? left_to_echo(ch) : chunk_tokens(ch);
   td_delta d = {
       .choice = ch,
       .first = !ch->opened,
@@ -475,7 +483,7 @@ static void pump_choice(td_choice *ch)
   while (!ch->closed && ch->tokens && (ch->n_read < ch->n_generated || ch->engine_finish != TD_FINISH_NONE)) {
     if (stream && !td_conn_writable(call->conn))
       return;
-    read_tokens(ch, CHUNK_TOKENS);
+    read_tokens(ch, stream ? chunk_tokens(ch) : CHUNK_TOKENS);
     if (stream)
       send_delta(ch);
     if (ch->finish)

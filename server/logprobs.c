@@ -104,44 +104,41 @@ void td_logprobs_render_chat(const td_engine *e, const td_logprob_view *v, td_bu
 /* ---- completions ---- */
 
 /* Different tokens may have the same text (parts of characters), and a name may stand once in an object: the
- * likelier one is told. */
-static bool is_told(const td_engine *e, const td_logprob_record *r, uint32_t n, int32_t id)
+ * likelier one is told. Text k ends where k + 1 begins. */
+static bool is_told(const char *texts, const size_t *begins, uint32_t k)
 {
-  td_buf a, b;
-  bool same = false;
-  td_buf_init(&a, 0);
-  td_buf_init(&b, 0);
-  append_token(e, id, &a);
-  for (uint32_t k = 0; k < n && !same; k++) {
-    td_buf_clear(&b);
-    append_token(e, r->top[k].id, &b);
-    same = a.len_bytes == b.len_bytes && a.len_bytes > 0 && memcmp(a.data, b.data, a.len_bytes) == 0;
-  }
-  td_buf_deinit(&a);
-  td_buf_deinit(&b);
-  return same;
+  size_t n = begins[k + 1] - begins[k];
+  for (uint32_t i = 0; i < k; i++)
+    if (begins[i + 1] - begins[i] == n && memcmp(texts + begins[i], texts + begins[k], n) == 0)
+      return true;
+  return false;
 }
 
 /* The likeliest, and the one that was chosen. */
 static void append_top(const td_engine *e, const td_logprob_record *r, uint32_t n_top, td_buf *out)
 {
-  bool any = false;
+  size_t begins[TD_TOP_TOKENS_MAX + 2] = {0};
+  td_buf texts;
   if (!has_value(r)) {
     td_buf_append_str(out, "null");
     return;
   }
+  td_buf_init(&texts, 0);
   td_buf_append_char(out, '{');
-  for (uint32_t k = 0; k <= n_top; k++) {
+  for (uint32_t k = 0; k <= n_top && !texts.failed; k++) {
     td_top_token t = k < n_top ? r->top[k] : (td_top_token){r->id, r->logprob};
-    if (is_told(e, r, k, t.id))
+    append_token(e, t.id, &texts);
+    begins[k + 1] = texts.len_bytes;
+    if (texts.failed || is_told(texts.data, begins, k))
       continue;
-    td_buf_append_str(out, any ? "," : "");
-    append_token(e, t.id, out);
+    td_buf_append_str(out, k > 0 ? "," : "");
+    td_buf_append(out, texts.data + begins[k], begins[k + 1] - begins[k]);
     td_buf_append_char(out, ':');
     append_value(out, t.logprob);
-    any = true;
   }
   td_buf_append_char(out, '}');
+  out->failed |= texts.failed;
+  td_buf_deinit(&texts);
 }
 
 static void append_own(const td_logprob_record *r, td_buf *out)

@@ -73,6 +73,12 @@ void __wrap_td_text_stream_push(td_text_stream *s, const int32_t *ids, size_t n,
 void __wrap_td_text_stream_finish(td_text_stream *s, td_buf *out);
 void __wrap_td_text_stream_finish(td_text_stream *s, td_buf *out) { td_buf_append_str(out, " end"); }
 
+void __wrap_td_engine_token_bytes(const td_engine *e, int32_t id, td_buf *out);
+void __wrap_td_engine_token_bytes(const td_engine *e, int32_t id, td_buf *out)
+{
+  td_buf_printf(out, " token %d", (int)id);
+}
+
 /* ---- a connection with a client at its other end ---- */
 
 typedef struct world {
@@ -230,12 +236,9 @@ static void test_models(void **state) { try_each(ask_models, is_models); }
 static void test_model(void **state) { try_each(ask_model, is_model); }
 static void test_metrics(void **state) { try_each(ask_metrics, is_metrics); }
 
-/* An answer of one choice whose last text comes when the tokens are through. */
-static void end_answer(world *w)
+/* A call of one choice, whose answer the engine has given: tokens behind one of the prompt. */
+static td_call *make_call(world *w, const int32_t *tokens, uint32_t n_generated)
 {
-  static const int32_t tokens[] = {1, 2, 3};
-  int faults = n_before_fault;
-  n_before_fault = -1;
   td_call *call = calloc(1, sizeof *call);
   td_choice *ch = calloc(1, sizeof *ch);
   assert_true(call && ch);
@@ -252,8 +255,11 @@ static void end_answer(world *w)
   call->n_prompts = 1;
   call->tenant = td_tenant_of(&w->s->tenants, w->c, 0);
   call->tenant->n_choices = 1;
-  *ch = (td_choice){
-      .call = call, .tokens = tokens, .n_prompt = 1, .n_generated = 2, .engine_finish = TD_FINISH_LENGTH};
+  *ch = (td_choice){.call = call,
+                    .tokens = tokens,
+                    .n_prompt = 1,
+                    .n_generated = n_generated,
+                    .engine_finish = TD_FINISH_LENGTH};
   td_stop_filter_init(&ch->filter, &call->request.stops);
   w->s->calls = call;
   w->s->n_calls = w->s->n_choices = 1;
@@ -261,9 +267,47 @@ static void end_answer(world *w)
   w->c->state = TD_CONN_ANSWERING;
   w->c->keep_alive = true;
   w->c->http.head.minor = 1;
+  return call;
+}
+
+/* Its last text comes when the tokens are through. */
+static void end_answer(world *w)
+{
+  static const int32_t tokens[] = {1, 2, 3};
+  int faults = n_before_fault;
+  n_before_fault = -1;
+  td_call *call = make_call(w, tokens, 2);
   n_allocations = 0;
   n_before_fault = faults;
   td_generation_pump(call);
+}
+
+/* With all that log-probabilities may tell of a token it takes about a kilobyte. What is made of a stream at once
+ * follows what may be held for it, and not the number of tokens that are there. */
+static void test_logprobs_are_rendered_in_pieces(void **state)
+{
+  enum { N = 500 };
+  static int32_t tokens[N + 1];
+  static float logprobs[N];
+  static td_top_token top[N * TD_TOP_TOKENS_MAX];
+  world w;
+  for (int i = 0; i < N * TD_TOP_TOKENS_MAX; i++)
+    top[i] = (td_top_token){.id = i, .logprob = -1.5f};
+  open_world(&w);
+  td_call *call = make_call(&w, tokens, N);
+  call->request = (td_api_request){.stream = true,
+                                   .has_answer = true,
+                                   .wants_logprobs = true,
+                                   .top_logprobs = TD_TOP_TOKENS_MAX,
+                                   .n_top = TD_TOP_TOKENS_MAX};
+  call->choices[0].engine_logprobs = logprobs;
+  call->choices[0].engine_top = top;
+  td_conn_stream_begin(w.c, "text/event-stream", "");
+  td_generation_pump(call);
+  size_t may = (size_t)td_option(&w.options, TD_LIMIT_SSE_QUEUE_BYTES) / 16;
+  assert_in_range(w.c->out.len_bytes, may, 2 * may);
+  assert_in_range(call->choices[0].n_read, 1, N / 2);
+  close_world(&w);
 }
 
 static bool is_answer(const cJSON *json, const char *body)
@@ -333,6 +377,7 @@ int main(void)
       cmocka_unit_test(test_models),  cmocka_unit_test(test_model),
       cmocka_unit_test(test_metrics), cmocka_unit_test(test_answer),
       cmocka_unit_test(test_request), cmocka_unit_test(test_request_of_a_connection),
+      cmocka_unit_test(test_logprobs_are_rendered_in_pieces),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
