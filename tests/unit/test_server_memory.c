@@ -282,8 +282,8 @@ static void end_answer(world *w)
   td_generation_pump(call);
 }
 
-/* With all that log-probabilities may tell of a token it takes about a kilobyte. What is made of a stream at once
- * follows what may be held for it, and not the number of tokens that are there. */
+/* With all that log-probabilities may tell of a token it takes about a kilobyte. What is made of a stream at
+ * once follows what may be held for it, and not the number of tokens that are there. */
 static void test_logprobs_are_rendered_in_pieces(void **state)
 {
   enum { N = 500 };
@@ -374,9 +374,12 @@ static void test_request_of_a_connection(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_models),  cmocka_unit_test(test_model),
-      cmocka_unit_test(test_metrics), cmocka_unit_test(test_answer),
-      cmocka_unit_test(test_request), cmocka_unit_test(test_request_of_a_connection),
+      cmocka_unit_test(test_models),
+      cmocka_unit_test(test_model),
+      cmocka_unit_test(test_metrics),
+      cmocka_unit_test(test_answer),
+      cmocka_unit_test(test_request),
+      cmocka_unit_test(test_request_of_a_connection),
       cmocka_unit_test(test_logprobs_are_rendered_in_pieces),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
