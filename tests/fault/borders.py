@@ -14,14 +14,16 @@ from lib import ROOT, Row, Tiny, post
 # Fields whose bound counts items, and how they are made.
 LISTS = {"stop": lambda n: ["s%d" % i for i in range(n)], "stop_token_ids": lambda n: list(range(n)),
          "prompts": lambda n: [[5]] * n, "messages": lambda n: [{"role": "user", "content": "x"}] * n,
-         "logit_bias": lambda n: {str(i): 1 for i in range(n)}}
-FIELD_OF = {"prompts": "prompt", "logit_bias_value": "logit_bias"}
+         "logit_bias": lambda n: {str(i): 1 for i in range(n)}, "inputs": lambda n: [[5]] * n}
+FIELD_OF = {"prompts": "prompt", "inputs": "input", "logit_bias_value": "logit_bias"}
 AROUND = {"logit_bias_value": '{"7": %s}'}  # where the number stands inside the field
 ROUTES = {"/v1/completions": {"prompt": [5, 6], "max_tokens": 1}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}],
                                                                                          "max_tokens": 1}}
+EMBEDDINGS = {"/v1/embeddings": {"input": [5, 6]}}
+ROUTES_OF = {"inputs": EMBEDDINGS, "dimensions": EMBEDDINGS}
 # Inside the bound, and yet not possible for this model or beside the rest of the request.
 ELSEWHERE = {"max_tokens", "min_tokens", "n", "prompts", "messages", "stop_token_ids", "top_logprobs", "logit_bias", "timeout_ms", "ttft_timeout_ms",
-             "top_p", "repetition_penalty"}
+             "top_p", "repetition_penalty", "inputs", "dimensions"}
 HUGE = ["1e308", "1e309", "-1e309", "9223372036854775807", "9223372036854775808", "18446744073709551616", "-9223372036854775809",
         "1" + "0" * 400, "0." + "0" * 400 + "1", "9007199254740993", "-0", "-0.0", "1E400", "1e-400"]
 
@@ -39,21 +41,21 @@ def number(x):
 
 
 def cases():
-    """(route, field, JSON text of the value, True: it must be taken; False: it must be refused; None: either)"""
+    """(route, the rest of the body, field, JSON text of the value, True: it must be taken; False: it must be refused; None: either)"""
     for name, least, greatest in limits():
         field, around = FIELD_OF.get(name, name), AROUND.get(name, "%s")
-        for route in ROUTES:
+        for route, rest in ROUTES_OF.get(name, ROUTES).items():
             if name in LISTS:
                 for n in sorted({max(0, int(least) - 1), int(least), int(greatest) - 1, int(greatest), int(greatest) + 1}):
                     inside = least <= n <= greatest
-                    yield route, field, json.dumps(LISTS[name](n)), None if inside else False
+                    yield route, rest, field, json.dumps(LISTS[name](n)), None if inside else False
             else:
                 for x, inside in ((least, True), (greatest, True), (least - 1, False), (greatest + 1, False), (least + 1, None),
                                   (greatest - 1, None), (-least - 7, None), (least + 0.5, None)):
-                    yield route, field, around % number(x), None if inside and name in ELSEWHERE else inside
+                    yield route, rest, field, around % number(x), None if inside and name in ELSEWHERE else inside
             for text in HUGE + ["null", "true", "false", "[]", "{}", '""', '"1"', '"' + "x" * 3000 + '"', "[null]", '{"a":1}', "[[[[1]]]]", "-1",
                                 "0", "0.5", "-7.25"]:
-                yield route, field, around % text, None
+                yield route, rest, field, around % text, None
 
 
 def ask(sock, raw):
@@ -68,15 +70,13 @@ def ask(sock, raw):
     return int(head[9:12] or 0), body, b"connection: close" in head.lower()
 
 
-def main():
-    row = Row(__doc__, 100)
-    rng = random.Random(row.seed)
-    all_cases = [c for c in cases() if row.amount >= 100 or rng.random() * 100 < row.amount]
+def try_all(row, options, some):
+    """How many were taken."""
     n_taken = 0
-    with Tiny("--log-level", "error") as d:
+    with Tiny("--log-level", "error", *options) as d:
         s = d.connect()
-        for route, field, text, inside in all_cases:
-            body = json.dumps({k: v for k, v in ROUTES[route].items() if k != field})
+        for route, rest, field, text, inside in some:
+            body = json.dumps({k: v for k, v in rest.items() if k != field})
             body = body[:-1] + (", " if len(body) > 2 else "") + f'"{field}": {text}' + "}"
             try:
                 status, answer, closes = ask(s, post(route, body.encode()))
@@ -96,6 +96,17 @@ def main():
                 s = d.connect()
         s.close()
     row.expect(d.exit_code == 0, f"exit code {d.exit_code}: {d.last_words[-300:]}")
+    return n_taken
+
+
+def main():
+    row = Row(__doc__, 100)
+    rng = random.Random(row.seed)
+    all_cases = [c for c in cases() if row.amount >= 100 or rng.random() * 100 < row.amount]
+    n_taken = 0
+    for options in ((), ("--pooling", "last")):  # a daemon that generates, and one that makes embeddings
+        mine = [c for c in all_cases if (c[0] in EMBEDDINGS) == bool(options)]
+        n_taken += try_all(row, options, mine)
     row.note(f"{len(all_cases)} cases of {len(list(limits()))} fields, {n_taken} taken")
     row.done(row.amount)
     row.end()
