@@ -174,16 +174,66 @@ static bool goes_on(const td_rules *r, const td_inst *i)
   return false;
 }
 
-/* Marks instructions from which their rule's end is reached, whatever is called. Most are written behind what
- * they go on with, so that few rounds do. */
+/* The instructions that i goes on with, at most two. */
+static uint32_t next_of(const td_rules *r, const td_inst *i, uint32_t next[2])
+{
+  if (i->op == TD_OP_RETURN)
+    return 0;
+  next[0] = i->op == TD_OP_CALL ? r->starts[i->x] : i->x;
+  if (i->op == TD_OP_RANGE || i->op == TD_OP_SET)
+    return 1;
+  next[1] = i->y;
+  return 2;
+}
+
+typedef struct back {
+  uint32_t *first;       /* [n_insts + 1] into from: those that go on with an instruction */
+  uint32_t *from, *todo; /* [2 * n_insts], [n_insts] */
+} back;
+
+static void find_back(const td_rules *r, back *k)
+{
+  uint32_t next[2];
+  for (uint32_t i = 0; i < r->n_insts; i++)
+    for (uint32_t n = next_of(r, &r->insts[i], next); n-- > 0;)
+      k->first[next[n]]++;
+  for (uint32_t i = 0; i < r->n_insts; i++)
+    k->first[i + 1] += k->first[i];
+  for (uint32_t i = 0; i < r->n_insts; i++)
+    for (uint32_t n = next_of(r, &r->insts[i], next); n-- > 0;)
+      k->from[--k->first[next[n]]] = i;
+}
+
+/* Marks instructions from which their rule's end is reached, whatever is called: from the ends backwards. */
 static void mark_live(td_rules *r)
 {
-  for (bool changed = true; changed && may_work(r, r->n_insts);) {
-    changed = false;
-    for (uint32_t i = 0; i < r->n_insts; i++)
-      if (!r->insts[i].live && goes_on(r, &r->insts[i]))
-        r->insts[i].live = changed = true;
+  back k = {calloc((size_t)r->n_insts + 2, sizeof *k.first),
+            calloc(2 * (size_t)r->n_insts + 1, sizeof *k.from),
+            calloc((size_t)r->n_insts + 1, sizeof *k.todo)};
+  uint32_t n = 0;
+  if (!k.first || !k.from || !k.todo)
+    no_memory(r);
+  else
+    find_back(r, &k);
+  for (uint32_t i = 0; i < r->n_insts && !r->failed; i++)
+    if (r->insts[i].op == TD_OP_RETURN) {
+      r->insts[i].live = true;
+      k.todo[n++] = i;
+    }
+  (void)may_work(r, 2 * (uint64_t)r->n_insts);
+  while (n > 0 && !r->failed) {
+    uint32_t at = k.todo[--n];
+    for (uint32_t e = k.first[at]; e < k.first[at + 1]; e++) {
+      td_inst *i = &r->insts[k.from[e]];
+      if (!i->live && goes_on(r, i)) {
+        i->live = true;
+        k.todo[n++] = k.from[e];
+      }
+    }
   }
+  free(k.first);
+  free(k.from);
+  free(k.todo);
 }
 
 /* ---- what begins with what ---- */
