@@ -69,12 +69,21 @@ void td_buf_append_str(td_buf *b, const char *s) { td_buf_append(b, s, strlen(s)
 
 void td_buf_append_char(td_buf *b, char c) { td_buf_append(b, &c, 1); }
 
+/* Into the room that is there, mostly enough; else once more, when it is known how much it takes. */
 void td_buf_printf(td_buf *b, const char *fmt, ...)
 {
   va_list ap;
+  char nothing[1];
+  size_t room = b->failed ? 0 : b->cap_bytes - b->len_bytes;
   va_start(ap, fmt);
-  int n = vsnprintf(NULL, 0, fmt, ap);
+  int n = vsnprintf(room > 0 ? b->data + b->len_bytes : nothing, room, fmt, ap);
   va_end(ap);
+  if (n >= 0 && (size_t)n < room) {
+    b->len_bytes += (size_t)n;
+    return;
+  }
+  if (room > 0)
+    b->data[b->len_bytes] = '\0';
   if (n < 0 || !buf_reserve(b, (size_t)n)) {
     b->failed = true;
     return;

@@ -6,11 +6,19 @@
 
 #include "common/clock.h"
 
+enum { RANDOM_WORDS = 32 }; /* what the kernel is asked for at once: a call costs more than the words */
+
 uint64_t td_random_u64(void)
 {
-  uint64_t v;
-  if (getrandom(&v, sizeof v, GRND_NONBLOCK) == (ssize_t)sizeof v)
+  static _Thread_local uint64_t words[RANDOM_WORDS];
+  static _Thread_local int n_left;
+  if (n_left == 0 && getrandom(words, sizeof words, GRND_NONBLOCK) == (ssize_t)sizeof words)
+    n_left = RANDOM_WORDS;
+  if (n_left > 0) {
+    uint64_t v = words[--n_left];
+    words[n_left] = 0; /* nobody finds later what was given out */
     return v;
+  }
   uint64_t now = td_clock_ns(); /* before the kernel's pool is ready: hard to guess will do */
   return td_hash_mix(now << 32 ^ now >> 32 ^ (uintptr_t)&now, 0x9E3779B97F4A7C15u);
 }

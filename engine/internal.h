@@ -176,12 +176,13 @@ struct td_engine {
   uint64_t n_queued_tokens; /* loop thread */
   uint64_t *account_tokens; /* [TD_ENGINE_ACCOUNTS] of n_queued_tokens; loop thread */
   uint32_t n_accounts;
-  uint32_t n_taken;     /* slots that are not free; loop thread */
-  uint64_t n_polls;     /* loop thread */
-  uint64_t promised_us; /* loop thread: when the last one that was refused was told to come back */
-  td_ring inbox;        /* loop -> engine */
-  td_ring outbox;       /* engine -> loop: slots with news */
-  int wake_fd;          /* eventfd that the idle engine thread reads */
+  uint32_t n_taken;       /* slots that are not free; loop thread */
+  uint64_t n_polls;       /* loop thread */
+  uint64_t promised_us;   /* loop thread: when the last one that was refused was told to come back */
+  td_ring inbox;          /* loop -> engine */
+  td_ring outbox;         /* engine -> loop: slots with news */
+  int wake_fd;            /* eventfd that the idle engine thread reads */
+  _Atomic bool is_asleep; /* or about to be: it looks into the inbox once more after it says so */
   void (*wake)(void *arg);
   void *wake_arg;
 

@@ -91,7 +91,8 @@ static void wake_engine(td_engine *e)
 static void send_command(td_engine *e, uint32_t kind, uint32_t slot)
 {
   TD_BUG_ON(!td_ring_push(&e->inbox, (td_ring_item){kind, slot, e->slots[slot].generation}));
-  wake_engine(e);
+  if (atomic_exchange(&e->is_asleep, false)) /* while it steps it looks by itself */
+    wake_engine(e);
 }
 
 /* What the engine can never serve is the client's doing; what it cannot serve now is not. */

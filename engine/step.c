@@ -193,11 +193,14 @@ static void foresee_arrivals(td_engine *e)
   pthread_mutex_unlock(&e->stats_lock);
 }
 
+/* Both sides exchange the flag: so either the loop sees that it must wake us, or we see its command. */
 static void wait_for_work(td_engine *e)
 {
   uint64_t n;
-  while (read(e->wake_fd, &n, sizeof n) < 0 && errno == EINTR)
+  atomic_exchange(&e->is_asleep, true);
+  while (td_ring_is_empty(&e->inbox) && read(e->wake_fd, &n, sizeof n) < 0 && errno == EINTR)
     ;
+  atomic_store(&e->is_asleep, false);
 }
 
 /* The next step from scratch, with all that has happened; false: nothing to do. */

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
+#include "common/hash.h"
 #include "common/progress.h"
 #include "config/share.h"
 
@@ -291,10 +291,8 @@ static void call_done(td_job *job)
 
 static void make_id(td_call *call)
 {
-  uint64_t r[2] = {0};
-  if (getrandom(r, sizeof r, GRND_NONBLOCK) != sizeof r) /* before the pool is ready: unique, if not secret */
-    r[0] = call->arrival_us, r[1] = ++call->server->ids;
-  snprintf(call->id, sizeof call->id, "%s%016" PRIx64 "%016" PRIx64, call->api->id_prefix, r[0], r[1]);
+  snprintf(call->id, sizeof call->id, "%s%016" PRIx64 "%016" PRIx64, call->api->id_prefix, td_random_u64(),
+           td_random_u64());
 }
 
 static void link_call(td_call *call)

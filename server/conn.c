@@ -17,6 +17,7 @@
 #include "server/watch.h"
 
 enum { CUT_LINES_PER_S = 10 };
+enum { KEPT_OUT_BYTES = 2048 }; /* that a connection keeps for its next answer */
 /* When the next process takes over: time for the first request of a connection, and for the next. */
 enum { HAND_OVER_FIRST_MS = 1000, HAND_OVER_NEXT_MS = 100 };
 
@@ -183,12 +184,33 @@ static void close_without_memory(td_conn *c)
   td_conn_close(c);
 }
 
+/* Most answers are taken at once, and then nothing is to be remembered or waited for. False: something is
+ * left. A stream that has more than it may render waits for its turn with the others. */
+static bool write_at_once(td_conn *c)
+{
+  if (c->uv.stream.write_queue_size > 0 || (c->in_stream && !td_conn_writable(c)))
+    return false;
+  uv_buf_t b = uv_buf_init(c->out.data, (unsigned)c->out.len_bytes);
+  int n = uv_try_write(&c->uv.stream, &b, 1);
+  if (n <= 0) /* what is wrong, uv_write tells */
+    return false;
+  c->progress_ms = c->sent_ms = now_ms(c);
+  td_buf_consume(&c->out, (size_t)n);
+  if (c->out.len_bytes > 0)
+    return false;
+  if (c->out.cap_bytes > KEPT_OUT_BYTES)
+    td_buf_deinit(&c->out);
+  return true;
+}
+
 static void flush_one(td_conn *c)
 {
   if (c->out.failed) { /* a part of the answer is missing: it must not look whole */
     close_without_memory(c);
     return;
   }
+  if (c->out.len_bytes > 0 && write_at_once(c))
+    resume(c);
   if (c->out.len_bytes > 0) {
     write_request *r = malloc(sizeof *r);
     size_t n = 0;

@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "common/clock.h"
+#include "common/hash.h"
 #include "server/call.h"
 #include "server/key_limits.h"
 
@@ -159,8 +159,8 @@ static td_status submit_all(td_call *call, td_error *err)
   call->tenant->n_waiting += call->n_choices;
   call->generating = true;
   td_sampling sampling = td_request_sampling(&call->request);
-  if (!call->request.has_seed && getrandom(&sampling.seed, sizeof sampling.seed, GRND_NONBLOCK) < 0)
-    sampling.seed = td_clock_us();
+  if (!call->request.has_seed)
+    sampling.seed = td_random_u64();
   for (uint32_t i = 0; i < call->n_choices; i++)
     TD_TRY(submit_choice(&call->choices[i], sampling, err));
   return TD_OK;

@@ -22,7 +22,8 @@ struct td_workers {
   td_work *first, *last; /* with jobs queued, as they came */
   td_job *finished, **finished_end;
   bool stopping, others;
-  uint32_t n_queued, n_running, max_queued, n_threads;
+  bool is_waking; /* a worker was signalled and has not looked yet: it will call the next */
+  uint32_t n_queued, n_running, n_waiting, max_queued, n_threads;
   uint64_t service_us; /* where service is: the least that the last one to be picked had used */
   uint64_t most_us;    /* that anybody has used */
   worker *threads;
@@ -130,6 +131,24 @@ static void end(td_workers *w, worker *t)
 
 /* ---- threads ---- */
 
+/* Whether a worker is to be signalled, after the lock. One at a time: a signal costs the loop more than most
+ * jobs cost a worker, and who wakes up and leaves jobs calls the next. */
+static bool calls_worker(td_workers *w)
+{
+  if (w->is_waking || w->n_waiting == 0 || !w->first)
+    return false;
+  w->is_waking = true;
+  return true;
+}
+
+static void wait_for_jobs(td_workers *w)
+{
+  w->n_waiting++;
+  pthread_cond_wait(&w->more, &w->lock);
+  w->n_waiting--;
+  w->is_waking = false;
+}
+
 static void *worker_main(void *arg)
 {
   worker *t = arg;
@@ -139,13 +158,15 @@ static void *worker_main(void *arg)
   pthread_mutex_lock(&w->lock);
   for (;;) {
     while (!w->stopping && !(job = pick(w)))
-      pthread_cond_wait(&w->more, &w->lock);
+      wait_for_jobs(w);
     if (w->stopping)
       break;
     begin(w, t, job);
-    if (w->first) /* what stood behind this job may run now, and others may have looked before */
-      pthread_cond_signal(&w->more);
+    bool calls =
+        calls_worker(w); /* what stood behind this job may run now, and others may have looked before */
     pthread_mutex_unlock(&w->lock);
+    if (calls)
+      pthread_cond_signal(&w->more);
     job->run(job);
     pthread_mutex_lock(&w->lock);
     end(w, t);
@@ -220,6 +241,7 @@ td_status td_workers_submit(td_workers *w, td_job *job, bool others, td_error *e
   w->others = others;
   if (!refused)
     push(w, job);
+  bool calls = !refused && calls_worker(w);
   pthread_mutex_unlock(&w->lock);
   if (full)
     return td_fail(err, TD_ERR_CAPACITY, "too many requests are waiting to be read");
@@ -227,7 +249,8 @@ td_status td_workers_submit(td_workers *w, td_job *job, bool others, td_error *e
     return td_fail(err, TD_ERR_CAPACITY,
                    "your requests already take %u of %u places among those that wait to be read", held,
                    w->max_queued);
-  pthread_cond_signal(&w->more);
+  if (calls)
+    pthread_cond_signal(&w->more);
   return TD_OK;
 }
 

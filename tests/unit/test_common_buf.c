@@ -68,9 +68,19 @@ static void test_buf_cap(void **state)
   assert_false(b.failed);
   assert_string_equal(b.data, "again");
   td_buf_clear(&b);
-  td_buf_printf(&b, "%s!", text); /* one too many */
+  td_buf_append_str(&b, "before");
+  td_buf_printf(&b, "%.*s", 95, text); /* one too many */
   assert_true(b.failed);
-  assert_int_equal(b.len_bytes, 0);
+  assert_string_equal(b.data, "before");
+  td_buf_clear(&b);
+  for (int n = 0; n <= 100; n++) { /* whatever room is there already */
+    td_buf_deinit(&b);
+    td_buf_init(&b, 100);
+    td_buf_append_str(&b, n > 50 ? "12345" : "");
+    td_buf_printf(&b, "%.*s", n > 50 ? n - 5 : n, text);
+    assert_int_equal(b.len_bytes, n);
+    assert_int_equal(b.data[n] | (n > 0 && b.data[n - 1] != 'x'), 0);
+  }
   td_buf_deinit(&b);
   td_buf_init(&b, SIZE_MAX); /* no size wraps around */
   td_buf_append_char(&b, 'z');
