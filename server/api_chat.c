@@ -25,7 +25,7 @@ static bool prepare_reading(td_call *c)
                      "--chat-template gives another template)");
     return false;
   }
-  c->reads_answers = calls || d->thinks;
+  c->reads_answers = calls || d->thinks || c->api != &td_api_chat; /* other routes tell what was said only */
   return !calls || td_tools_make(r->tools, &c->tools) || no_memory(c);
 }
 

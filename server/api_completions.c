@@ -135,7 +135,7 @@ static void render_answer(const td_call *c, td_buf *out)
   td_render_head(c, "text_completion", out);
   td_buf_append_str(out, ",\"choices\":[");
   for (uint32_t i = 0; i < c->n_choices; i++) {
-    const td_choice *ch = &c->choices[i];
+    td_choice *ch = &c->choices[i];
     const td_delta whole = {.choice = ch,
                             .text = ch->out.data ? ch->out.data : "",
                             .n_text = ch->out.len_bytes,

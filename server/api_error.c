@@ -69,6 +69,29 @@ void td_api_error_render(const td_api_error *e, td_buf *out)
   td_buf_append_str(out, "}}");
 }
 
+static const char *anthropic_type(int status)
+{
+  switch (status) {
+  case 401: return "authentication_error";
+  case 403: return "permission_error";
+  case 404: return "not_found_error";
+  case 413: return "request_too_large";
+  case 429: return "rate_limit_error";
+  case 503: return "overloaded_error";
+  case 408:
+  case 504: return "timeout_error";
+  default: return status >= 500 ? "api_error" : "invalid_request_error";
+  }
+}
+
+void td_api_error_render_anthropic(const td_api_error *e, td_buf *out)
+{
+  td_buf_printf(out,
+                "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", anthropic_type(e->status));
+  td_buf_append_json_string(out, e->message, strlen(e->message));
+  td_buf_append_str(out, "}}");
+}
+
 const char *td_http_reason(int status)
 {
   switch (status) {

@@ -23,6 +23,8 @@ void td_api_error_set(td_api_error *e, int status, const char *code, const char 
 void td_api_error_from(td_api_error *e, const td_error *err);
 /* {"error":{...}} */
 void td_api_error_render(const td_api_error *e, td_buf *out);
+/* {"type":"error","error":{"type":..,"message":..}}, as Anthropic's clients know it */
+void td_api_error_render_anthropic(const td_api_error *e, td_buf *out);
 /* "Bad Request" for 400, ... */
 const char *td_http_reason(int status);
 

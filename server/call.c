@@ -179,6 +179,17 @@ static td_terms terms_of(const td_call *call)
   };
 }
 
+/* What fields were ignored is known by the route's own body. */
+static bool translate(td_call *call, cJSON **root)
+{
+  if (!call->api->translate)
+    return true;
+  cJSON *chat = call->api->translate(call, *root);
+  cJSON_Delete(*root);
+  *root = chat;
+  return chat;
+}
+
 static bool read_call(td_call *call)
 {
   td_error err;
@@ -199,7 +210,13 @@ static bool read_call(td_call *call)
   const td_engine_info *info = call->info;
   td_api_request *r = &call->request;
   td_request_rules rules = {info->default_sampling, info->vocab, call->strict_fields};
-  bool ok = td_request_read(root, call->api->route, &rules, r, &call->error);
+  if (!translate(call, &root))
+    return false;
+  td_unknown unknown = r->unknown; /* of the route's own body; a chat that was made of it has none */
+  bool ok =
+      td_request_read(root, call->api->is_chat ? TD_ROUTE_CHAT : call->api->route, &rules, r, &call->error);
+  if (call->api->translate)
+    r->unknown = unknown;
   if (ok && r->model && !td_server_has_model(call->server, r->model)) {
     td_api_error_set(&call->error, 404, "model_not_found", "model",
                      "the model '%.200s' is not served here; '%.200s' is", r->model, info->model_name);
@@ -343,6 +360,7 @@ void td_call_begin(td_conn *c, const td_api *api)
   call->info = td_engine_get_info(s->engine);
   call->json_nodes = (size_t)td_option(s->options, TD_LIMIT_JSON_NODES);
   call->strict_fields = td_option(s->options, TD_LIMIT_STRICT_FIELDS);
+  call->drops_billing_line = td_option(s->options, TD_LIMIT_DROP_BILLING_LINE);
   call->max_choices = (uint32_t)most_of(s, TD_LIMIT_QUEUE_REQUESTS);
   call->max_prompt_scores = (uint64_t)td_option(s->options, TD_LIMIT_PROMPT_SCORES);
   call->max_prompt_tokens = most_of(s, TD_LIMIT_QUEUE_TOKENS);
@@ -406,9 +424,13 @@ void td_call_fail(td_call *call, const td_api_error *e)
   if (c && streaming) {
     td_buf event;
     td_buf_init(&event, 0);
-    td_buf_append_str(&event, "data: ");
-    td_api_error_render(e, &event);
-    td_buf_append_str(&event, "\n\n");
+    if (call->api->render_error_event) {
+      call->api->render_error_event(e, &event);
+    } else {
+      td_buf_append_str(&event, "data: ");
+      td_api_error_render(e, &event);
+      td_buf_append_str(&event, "\n\n");
+    }
     if (event.failed)
       c->out.failed = true; /* the connection is cut: half an event must not look whole */
     td_conn_stream_send(c, event.data ? event.data : "", event.len_bytes);
@@ -434,6 +456,7 @@ static void free_call(td_call *call)
     td_buf_deinit(&call->choices[i].logprobs);
     td_reader_destroy(call->choices[i].reader);
     td_said_deinit(&call->choices[i].said);
+    td_said_deinit(&call->choices[i].told);
   }
   free(call->choices);
   for (uint32_t i = 0; i < call->n_prompts; i++) {
@@ -448,6 +471,7 @@ static void free_call(td_call *call)
   td_request_deinit(&call->request);
   td_buf_deinit(&call->body);
   td_buf_deinit(&call->answer);
+  td_buf_deinit(&call->echo);
   free(call);
 }
 

@@ -13,6 +13,14 @@
 #include "server/logprobs.h"
 #include "server/request.h"
 
+/* What a stream of a route with items (blocks) has begun. */
+typedef struct td_item {
+  uint32_t n; /* begun so far */
+  bool open;
+  td_said_kind kind;
+  uint32_t n_events;
+} td_item;
+
 typedef struct td_choice {
   td_call *call;
   uint32_t index, prompt;
@@ -40,6 +48,8 @@ typedef struct td_choice {
   td_said said;         /* what it has said: all of it, or what is not yet sent */
   uint32_t n_reasoning; /* tokens */
   bool said_all;
+  td_item item;
+  td_said told; /* all that a stream has sent, where its end repeats it */
 
   uint32_t n_read;     /* tokens turned to text so far */
   uint32_t n_echoed;   /* in a stream: the prompt's tokens whose log-probabilities are sent */
@@ -59,7 +69,7 @@ typedef struct td_prompt {
 
 /* A piece of one choice's answer. */
 typedef struct td_delta {
-  const td_choice *choice;
+  td_choice *choice;
   bool first;
   const char *text; /* content, where nothing else is looked for */
   size_t n_text;
@@ -75,15 +85,21 @@ typedef struct td_api {
   bool is_chat;   /* the prompt is a conversation, rendered by the model's template */
   const char *id_prefix;
   const char *ids_member; /* of the body: it may hold a whole prompt's token ids; NULL: none does */
+  /* [worker] From the parsed body to a chat's; NULL: c->error says why. NULL: the body is the route's own. */
+  cJSON *(*translate)(td_call *c, const cJSON *body);
   /* [worker] From the parsed body to prompts, or to c->answer. false: c->error says why. */
   bool (*prepare)(td_call *c);
   /* [loop] NULL for routes that do not generate. */
   void (*render_delta)(const td_call *c, const td_delta *d, td_buf *out);
   const char *chunk_object; /* of a stream's events */
   void (*render_answer)(const td_call *c, td_buf *out);
+  /* How a stream ends, well or not; NULL: as OpenAI's chat does. */
+  void (*render_end)(const td_call *c, td_buf *out);
+  void (*render_error_event)(const td_api_error *e, td_buf *out);
 } td_api;
 
-extern const td_api td_api_completions, td_api_chat, td_api_tokenize, td_api_detokenize, td_api_embeddings;
+extern const td_api td_api_completions, td_api_chat, td_api_tokenize, td_api_detokenize, td_api_messages,
+    td_api_count_tokens, td_api_responses, td_api_embeddings;
 
 struct td_call {
   td_job job;
@@ -94,7 +110,7 @@ struct td_call {
   const td_engine *engine;
   const td_engine_info *info;
   size_t json_nodes; /* as the next: options are the loop's, which may change them */
-  bool strict_fields;
+  bool strict_fields, drops_billing_line;
   uint32_t max_choices;       /* that its key may ever have in the queue */
   uint64_t max_prompt_tokens; /* the same, of all of several choices */
   uint64_t max_prompt_scores;
@@ -120,6 +136,7 @@ struct td_call {
   td_prompt *prompts;
   uint32_t n_prompts;
   td_buf answer;
+  td_buf echo; /* members of the request that answers repeat */
 
   /* the loop's */
   bool rendered;                        /* by a worker */

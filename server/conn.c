@@ -358,7 +358,10 @@ static void respond_error(td_conn *c, const td_api_error *e, const char *headers
   c->note.code = e->code;
   snprintf(c->note.param, sizeof c->note.param, "%s", e->param);
   td_buf_init(&body, 0);
-  td_api_error_render(e, &body);
+  if (c->note.is_anthropic)
+    td_api_error_render_anthropic(e, &body);
+  else
+    td_api_error_render(e, &body);
   snprintf(extra, sizeof extra, "%s", headers ? headers : "");
   if (e->retry_after_s > 0)
     snprintf(extra + strlen(extra), sizeof extra - strlen(extra), "retry-after: %d\r\n", e->retry_after_s);

@@ -13,6 +13,8 @@
 #define T TD_ROUTE_TOKENIZE
 #define D TD_ROUTE_DETOKENIZE
 #define E TD_ROUTE_EMBEDDINGS
+#define M TD_ROUTE_MESSAGES
+#define R TD_ROUTE_RESPONSES
 
 /* ---- served ---- */
 
@@ -79,6 +81,27 @@ static const td_field served[] = {
     ITEM(tools, H | T),
     ITEM(tool_choice, H | T),
     BOOL(parallel_tool_calls, H | T),
+
+    /* Anthropic's messages, OpenAI's responses: read by who translates them */
+    MEMBER("model", M | R, ITEM),
+    MEMBER("stream", M | R, ITEM),
+    MEMBER("temperature", M | R, ITEM),
+    MEMBER("top_p", M | R, ITEM),
+    MEMBER("tools", M | R, ITEM),
+    MEMBER("tool_choice", M | R, ITEM),
+    MEMBER("messages", M, ITEM),
+    MEMBER("max_tokens", M, ITEM),
+    MEMBER("system", M, ITEM),
+    MEMBER("stop_sequences", M, ITEM),
+    MEMBER("top_k", M, ITEM),
+    MEMBER("thinking", M, ITEM),
+    MEMBER("output_config", M, ITEM),
+    MEMBER("output_format", M, ITEM),
+    MEMBER("input", R, ITEM),
+    MEMBER("instructions", R, ITEM),
+    MEMBER("max_output_tokens", R, ITEM),
+    MEMBER("parallel_tool_calls", R, ITEM),
+    MEMBER("text", R, ITEM),
 
     BOOL(include_usage, TD_IN_STREAM_OPTIONS),
     BOOL(continuous_usage_stats, TD_IN_STREAM_OPTIONS),
@@ -216,6 +239,18 @@ static const struct {
     {C | H | T, STRING | LIST, "system"},
     {C | H | T, 0, "thinking"},
     {C | H, 0, "max_tokens_to_sample output_config output_format container context_management"},
+    {M, ANYTHING, "metadata service_tier context_management cache_control speed user_profile_id diagnostics"},
+    {M, LIST, "mcp_servers"},
+    {M, OFF | ON, "store"},
+    {M, 0, "container"},
+    /* OpenAI: responses, whose reasoning's effort and summary are nobody's here */
+    {R, ANYTHING,
+     "metadata store user safety_identifier prompt_cache_key prompt_cache_retention service_tier include "
+     "reasoning "
+     "truncation stream_options client_metadata max_tool_calls context_management"},
+    {R, OFF, "background"},
+    {R, ZERO, "top_logprobs"},
+    {R, 0, "previous_response_id conversation prompt moderation"},
     /* Hugging Face's generate, TGI, text-generation-webui */
     {C | H, ZERO,
      "no_repeat_ngram_size penalty_alpha diversity_penalty top_a epsilon_cutoff eta_cutoff "
@@ -271,7 +306,7 @@ static bool is_off(const cJSON *v, unsigned off)
 /* ---- looking up ---- */
 
 #define COUNT(a) (sizeof(a) / sizeof(a)[0])
-enum { ENTRIES_MAX = 512, NAME_BYTES = 40 };
+enum { ENTRIES_MAX = 640, NAME_BYTES = 40 };
 
 /* Both tables with all that a search needs at hand: a body may have as many names as it has values. */
 typedef struct entry {

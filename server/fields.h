@@ -27,6 +27,8 @@ enum {
   TD_IN_PART = 128,
   TD_IN_STRUCTURED = 256,
   TD_ROUTE_EMBEDDINGS = 512,
+  TD_ROUTE_MESSAGES = 1024,
+  TD_ROUTE_RESPONSES = 2048,
 };
 
 typedef enum td_field_kind {

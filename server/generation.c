@@ -140,6 +140,7 @@ static bool make_choices(td_call *call)
     td_buf_init(&ch->ids, 0);
     td_buf_init(&ch->logprobs, 0);
     td_said_init(&ch->said);
+    td_said_init(&ch->told);
     if (call->request.echo)
       td_buf_append(&ch->out, call->prompts[ch->prompt].text.data, call->prompts[ch->prompt].text.len_bytes);
     if (call->reads_answers && !(ch->reader = make_reader(call)))
@@ -424,9 +425,13 @@ static void end_stream(td_call *call)
   td_conn *c = call->conn;
   td_buf end;
   td_buf_init(&end, 0);
-  if (call->request.include_usage)
-    td_render_usage_event(call, &end);
-  td_buf_append_str(&end, "data: [DONE]\n\n");
+  if (call->api->render_end) {
+    call->api->render_end(call, &end);
+  } else {
+    if (call->request.include_usage)
+      td_render_usage_event(call, &end);
+    td_buf_append_str(&end, "data: [DONE]\n\n");
+  }
   if (end.failed)
     c->out.failed = true;
   td_conn_stream_send(c, end.data ? end.data : "", end.len_bytes);

@@ -14,6 +14,7 @@ typedef struct td_call td_call;
 /* What is known of the request under way; all 0 at its begin. */
 typedef struct td_request_note {
   bool is_call;              /* of the API: it is told at info, others at debug */
+  bool is_anthropic;         /* its errors have Anthropic's shape */
   bool has_tokens;           /* the numbers of tokens, and the times, are set */
   uint32_t account;          /* its key's */
   const char *code, *finish; /* of the error; "stop", "length", "abort", "error"; static, NULL: none */

@@ -26,6 +26,9 @@ static const route routes[] = {
     {"/v1/chat/completions", .post = true, .api = &td_api_chat},
     {"/v1/completions", .post = true, .api = &td_api_completions},
     {"/v1/embeddings", .post = true, .api = &td_api_embeddings},
+    {"/v1/responses", .post = true, .api = &td_api_responses},
+    {"/v1/messages", .post = true, .api = &td_api_messages},
+    {"/v1/messages/count_tokens", .post = true, .api = &td_api_count_tokens},
     {"/tokenize", .post = true, .api = &td_api_tokenize},
     {"/detokenize", .post = true, .api = &td_api_detokenize},
     {"/tokenizer_info", .answer = td_api_tokenizer_info},
@@ -157,6 +160,7 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   uint32_t account = 0;
   *headers = NULL;
   c->note.is_call = r && r->api;
+  c->note.is_anthropic = r && r->api && r->api->route == TD_ROUTE_MESSAGES;
   if (!c->server->keys.asked && !(r && r->probe) && !td_origin_admit(c->server->options, h, e))
     return false;
   if (h->method == TD_HTTP_OPTIONS && (r || strcmp(h->path, "*") == 0))

@@ -10,7 +10,7 @@ bool td_stop_set_add(td_stop_set *set, const char *text, size_t n)
 {
   if (set->n == TD_STOPS_MAX || n == 0 || n > td_limit_max(TD_LIMIT_STOP_STRING_BYTES))
     return false;
-  unsigned char *copy = malloc(n);
+  unsigned char *copy = malloc(n + 1);
   uint16_t *border = calloc(n + 1, sizeof *border);
   if (!copy || !border) {
     free(copy);
@@ -18,6 +18,7 @@ bool td_stop_set_add(td_stop_set *set, const char *text, size_t n)
     return false;
   }
   memcpy(copy, text, n);
+  copy[n] = '\0';
   uint16_t k = 0;
   for (size_t i = 1; i < n; i++) {
     while (k > 0 && copy[i] != copy[k])
@@ -62,8 +63,10 @@ static uint32_t advance(td_stop_filter *f, unsigned char c)
     if (f->set->text[i][k] == c)
       k++;
     f->state[i] = k; /* never left at its length: the first match ends the answer */
-    if (k == f->set->length[i] && k > found)
+    if (k == f->set->length[i] && k > found) {
       found = k;
+      f->found = i;
+    }
   }
   return found;
 }
@@ -101,6 +104,11 @@ bool td_stop_filter_push(td_stop_filter *f, const char *text, size_t n, td_buf *
     td_buf_consume(&f->held, certain);
   }
   return false;
+}
+
+const char *td_stop_filter_found(const td_stop_filter *f)
+{
+  return f->matched ? (const char *)f->set->text[f->found] : NULL;
 }
 
 void td_stop_filter_finish(td_stop_filter *f, td_buf *out)

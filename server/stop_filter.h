@@ -32,6 +32,7 @@ typedef struct td_stop_filter {
   uint16_t state[TD_STOPS_MAX];
   td_buf held;
   bool matched;
+  uint32_t found; /* which, once one is */
 } td_stop_filter;
 
 void td_stop_filter_init(td_stop_filter *f, const td_stop_set *set);
@@ -39,6 +40,8 @@ void td_stop_filter_deinit(td_stop_filter *f);
 /* Appends to out what is certainly answer. Returns true once a stop string is complete: it and all behind it
  * are dropped, then and in later calls. */
 bool td_stop_filter_push(td_stop_filter *f, const char *text, size_t n, td_buf *out);
+/* The stop string that was found, with a NUL behind it; NULL: none was. */
+const char *td_stop_filter_found(const td_stop_filter *f);
 /* The answer has ended without a stop string: what is held goes out. */
 void td_stop_filter_finish(td_stop_filter *f, td_buf *out);
 

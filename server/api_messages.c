@@ -1,0 +1,233 @@
+/* POST /v1/messages and /v1/messages/count_tokens: Anthropic's shapes over the same answers as a chat's. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "server/said_json.h"
+#include "server/tool_choice.h"
+#include "server/translate.h"
+
+/* ---- counting ---- */
+
+static bool prepare_count(td_call *c)
+{
+  const td_api_request *r = &c->request;
+  td_error err;
+  td_chat_input in = {.messages = r->messages,
+                      .tools = td_tool_choice_shown(r),
+                      .chat_template_kwargs = r->chat_template_kwargs,
+                      .add_generation_prompt = r->add_generation_prompt,
+                      .continue_final_message = r->continue_final_message,
+                      .max_tokens = td_call_count_to(c)};
+  if (!td_call_alloc_prompts(c, 1))
+    return false;
+  if (td_engine_chat_tokens(c->engine, &in, NULL, &c->prompts[0].ids, &c->prompts[0].n, &err) != TD_OK)
+    return td_call_fail_tokens(c, &err, "messages");
+  td_buf_printf(&c->answer, "{\"input_tokens\":%zu}", c->prompts[0].n);
+  return true;
+}
+
+/* ---- what both forms of an answer share ---- */
+
+static void append_text(td_buf *out, const char *s) { td_buf_append_json_string(out, s, strlen(s)); }
+
+static const char *stop_reason(const td_choice *ch)
+{
+  if (ch->said.n_calls > 0 && strcmp(ch->finish, "tool_calls") == 0)
+    return "tool_use";
+  return strcmp(ch->finish, "length") == 0 ? "max_tokens" : ch->filter.matched ? "stop_sequence" : "end_turn";
+}
+
+static void render_stop(const td_choice *ch, td_buf *out)
+{
+  const char *stop = ch->filter.matched && strcmp(stop_reason(ch), "stop_sequence") == 0
+                         ? td_stop_filter_found(&ch->filter)
+                         : NULL;
+  td_buf_printf(out, "\"stop_reason\":\"%s\",\"stop_sequence\":", stop_reason(ch));
+  if (stop)
+    append_text(out, stop);
+  else
+    td_buf_append_str(out, "null");
+}
+
+/* Tokens that came from the cache are apart from the others. */
+static void render_usage(const td_choice *ch, uint32_t n_output, td_buf *out)
+{
+  td_buf_printf(out,
+                "{\"input_tokens\":%u,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%u,"
+                "\"output_tokens\":%u}",
+                ch->n_prompt - ch->n_cached, ch->n_cached, n_output);
+}
+
+static void render_head(const td_call *c, td_buf *out)
+{
+  td_buf_printf(out, "{\"id\":\"%s\",\"type\":\"message\",\"role\":\"assistant\",\"model\":", c->id);
+  append_text(out, c->info->model_name);
+}
+
+/* ---- whole ---- */
+
+/* Input must be an object: one that is cut off is not told. */
+static bool is_input(const td_said *s, const td_said_piece *p)
+{
+  const td_json_limits limits = {64, SIZE_MAX, TD_ERR_REQUEST};
+  return p && p->kind == TD_SAID_ARGUMENTS && td_json_check(td_said_text(s, p), p->n, &limits, NULL) == TD_OK;
+}
+
+static void render_block(const td_choice *ch, size_t i, bool first, td_buf *out)
+{
+  const td_said *s = &ch->said;
+  const td_said_piece *p = &s->pieces[i], *next = i + 1 < s->n ? p + 1 : NULL;
+  char id[TD_CALL_ID_BYTES];
+  td_buf_append_str(out, first ? "" : ",");
+  if (p->kind == TD_SAID_CALL) {
+    td_said_json_id(ch, p->call, id);
+    td_buf_printf(out, "{\"type\":\"tool_use\",\"id\":\"%s\",\"name\":", id);
+    td_buf_append_json_string(out, td_said_text(s, p), p->n);
+    td_buf_append_str(out, ",\"input\":");
+    td_buf_append(out, td_said_text(s, next), next->n);
+    td_buf_append_char(out, '}');
+    return;
+  }
+  td_buf_append_str(out, p->kind == TD_SAID_REASONING
+                             ? "{\"type\":\"thinking\",\"signature\":\"\",\"thinking\":"
+                             : "{\"type\":\"text\",\"text\":");
+  td_buf_append_json_string(out, td_said_text(s, p), p->n);
+  td_buf_append_char(out, '}');
+}
+
+static void render_answer(const td_call *c, td_buf *out)
+{
+  const td_choice *ch = &c->choices[0];
+  const td_said *s = &ch->said;
+  bool first = true;
+  render_head(c, out);
+  td_buf_append_str(out, ",\"content\":[");
+  for (size_t i = 0; i < s->n; i++) {
+    const td_said_piece *p = &s->pieces[i];
+    if (p->kind == TD_SAID_ARGUMENTS ||
+        (p->kind == TD_SAID_CALL && !is_input(s, i + 1 < s->n ? p + 1 : NULL)))
+      continue;
+    render_block(ch, i, first, out);
+    first = false;
+  }
+  td_buf_append_str(out, "],");
+  render_stop(ch, out);
+  td_buf_append_str(out, ",\"usage\":");
+  render_usage(ch, ch->n_read, out);
+  td_buf_append_char(out, '}');
+}
+
+/* ---- streamed ---- */
+
+static void event(const char *name, td_buf *out)
+{
+  td_buf_printf(out, "event: %s\ndata: {\"type\":\"%s\"", name, name);
+}
+
+static void end_event(td_buf *out) { td_buf_append_str(out, "}\n\n"); }
+
+static void begin_message(const td_call *c, const td_choice *ch, td_buf *out)
+{
+  event("message_start", out);
+  td_buf_append_str(out, ",\"message\":");
+  render_head(c, out);
+  td_buf_append_str(out, ",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":");
+  render_usage(ch, 1, out);
+  td_buf_append_char(out, '}');
+  end_event(out);
+}
+
+static void end_block(td_choice *ch, td_buf *out)
+{
+  if (!ch->item.open)
+    return;
+  event("content_block_stop", out);
+  td_buf_printf(out, ",\"index\":%u", ch->item.n - 1);
+  end_event(out);
+  ch->item.open = false;
+}
+
+static void begin_block(td_choice *ch, const td_said_piece *p, td_buf *out)
+{
+  char id[TD_CALL_ID_BYTES];
+  end_block(ch, out);
+  ch->item = (td_item){.n = ch->item.n + 1, .open = true, .kind = p->kind};
+  event("content_block_start", out);
+  td_buf_printf(out, ",\"index\":%u,\"content_block\":", ch->item.n - 1);
+  if (p->kind == TD_SAID_CALL) {
+    td_said_json_id(ch, p->call, id);
+    td_buf_printf(out, "{\"type\":\"tool_use\",\"id\":\"%s\",\"name\":", id);
+    td_buf_append_json_string(out, td_said_text(&ch->said, p), p->n);
+    td_buf_append_str(out, ",\"input\":{}}");
+  } else {
+    td_buf_append_str(out, p->kind == TD_SAID_REASONING
+                               ? "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}"
+                               : "{\"type\":\"text\",\"text\":\"\"}");
+  }
+  end_event(out);
+}
+
+static void render_piece(td_choice *ch, const td_said_piece *p, td_buf *out)
+{
+  static const char *const deltas[] = {"\"text_delta\",\"text\":", "\"thinking_delta\",\"thinking\":", NULL,
+                                       "\"input_json_delta\",\"partial_json\":"};
+  if (p->kind == TD_SAID_CALL ||
+      (p->kind != TD_SAID_ARGUMENTS && (!ch->item.open || ch->item.kind != p->kind)))
+    begin_block(ch, p, out);
+  if (p->kind == TD_SAID_CALL)
+    return;
+  event("content_block_delta", out);
+  td_buf_printf(out, ",\"index\":%u,\"delta\":{\"type\":%s", ch->item.n - 1, deltas[p->kind]);
+  td_buf_append_json_string(out, td_said_text(&ch->said, p), p->n);
+  td_buf_append_char(out, '}');
+  end_event(out);
+}
+
+static void render_delta(const td_call *c, const td_delta *d, td_buf *out)
+{
+  td_choice *ch = d->choice;
+  if (d->first)
+    begin_message(c, ch, out);
+  for (size_t i = 0; i < ch->said.n; i++)
+    render_piece(ch, &ch->said.pieces[i], out);
+  if (!d->finish)
+    return;
+  end_block(ch, out);
+  event("message_delta", out);
+  td_buf_append_str(out, ",\"delta\":{");
+  render_stop(ch, out);
+  td_buf_append_str(out, "},\"usage\":");
+  render_usage(ch, ch->n_read, out);
+  end_event(out);
+}
+
+static void render_end(const td_call *c, td_buf *out)
+{
+  event("message_stop", out);
+  end_event(out);
+}
+
+static void render_error_event(const td_api_error *e, td_buf *out)
+{
+  td_buf_append_str(out, "event: error\ndata: ");
+  td_api_error_render_anthropic(e, out);
+  td_buf_append_str(out, "\n\n");
+}
+
+const td_api td_api_messages = {
+    .route = TD_ROUTE_MESSAGES,
+    .is_chat = true,
+    .id_prefix = "msg_",
+    .translate = td_messages_to_chat,
+    .prepare = td_chat_prepare,
+    .render_delta = render_delta,
+    .render_answer = render_answer,
+    .render_end = render_end,
+    .render_error_event = render_error_event,
+};
+
+const td_api td_api_count_tokens = {.route = TD_ROUTE_MESSAGES,
+                                    .is_chat = true,
+                                    .id_prefix = "msg_",
+                                    .translate = td_messages_to_chat,
+                                    .prepare = prepare_count};

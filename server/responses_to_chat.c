@@ -1,0 +1,267 @@
+/* A body of OpenAI's /v1/responses as a chat's. Nothing is stored: all that was said before comes with it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "server/translate.h"
+
+enum { PATH_BYTES = 64 };
+
+/* Tools beside functions are run by OpenAI, or known to its models only; an agent that offers them goes on
+ * without. */
+static void read_tools(td_translation *t, const cJSON *tools)
+{
+  char path[PATH_BYTES];
+  size_t i = 0;
+  if (tools && !cJSON_IsNull(tools) && !cJSON_IsArray(tools))
+    td_translation_invalid(t, "", "tools", "must be an array of tools");
+  for (const cJSON *tool = cJSON_IsArray(tools) ? tools->child : NULL; tool && !t->failed;
+       tool = tool->next) {
+    const cJSON *name = td_json_get(tool, "name");
+    snprintf(path, sizeof path, "tools[%zu].", i++);
+    if (!td_translation_is(tool, "type", "function"))
+      td_unknown_add(&t->call->request.unknown, "tools.", "type");
+    else if (!cJSON_IsString(name))
+      td_translation_invalid(t, path, "name", "is required and must be a string");
+    else
+      td_translation_add_tool(t, name, td_json_get(tool, "description"), td_json_get(tool, "parameters"),
+                              td_json_get(tool, "strict"));
+  }
+}
+
+/* {"type": "function", "name": N} as {"type": "function", "function": {"name": N}}. */
+static void put_function(td_translation *t, cJSON *list, const char *member, const cJSON *from)
+{
+  const cJSON *name = td_json_get(from, "name");
+  cJSON *c = cJSON_CreateObject(), *f = c ? cJSON_AddObjectToObject(c, "function") : NULL;
+  td_translation_put(t, list, member, c);
+  if (!t->failed && !cJSON_IsString(name))
+    td_translation_invalid(t, "tool_choice.", "name", "is required and must be a string");
+  if (!t->failed)
+    td_translation_put_text(t, f, "name", name->valuestring);
+}
+
+static void read_allowed(td_translation *t, const cJSON *choice)
+{
+  cJSON *c = cJSON_CreateObject(), *a = c ? cJSON_AddObjectToObject(c, "allowed_tools") : NULL;
+  cJSON *list = a ? cJSON_AddArrayToObject(a, "tools") : NULL;
+  const cJSON *mode = td_json_get(choice, "mode"), *tools = td_json_get(choice, "tools"), *one;
+  td_translation_put(t, t->chat, "tool_choice", c);
+  if (!t->failed && !list)
+    td_translation_no_memory(t);
+  if (!t->failed)
+    td_translation_put_text(t, c, "type", "allowed_tools");
+  if (!t->failed)
+    td_translation_put_text(t, a, "mode", cJSON_IsString(mode) ? mode->valuestring : "");
+  for (one = cJSON_IsArray(tools) ? tools->child : NULL; one && !t->failed; one = one->next)
+    if (td_translation_is(one, "type", "function"))
+      put_function(t, list, NULL, one);
+}
+
+/* Where no function is left of the tools, there is no choice. */
+static void read_choice(td_translation *t, const cJSON *choice)
+{
+  if (!choice || cJSON_IsNull(choice) || t->failed)
+    return;
+  if (cJSON_IsObject(choice) && td_translation_is(choice, "type", "allowed_tools"))
+    read_allowed(t, choice);
+  else if (cJSON_IsObject(choice) && td_translation_is(choice, "type", "function"))
+    put_function(t, t->chat, "tool_choice", choice);
+  else if (cJSON_IsObject(choice))
+    td_translation_unsupported(t, "tool_choice.", "type", "is served as 'function' and 'allowed_tools'");
+  else
+    td_translation_put(t, t->chat, "tool_choice", cJSON_Duplicate(choice, true));
+}
+
+/* ---- input ---- */
+
+/* Text of a string or of parts, into a message. */
+static void add_content(td_translation *t, cJSON *m, const cJSON *content, const char *path, const char *name)
+{
+  const cJSON *part;
+  if (cJSON_IsString(content))
+    td_translation_add_text(t, m, content->valuestring);
+  else if (!cJSON_IsArray(content))
+    td_translation_invalid(t, path, name, "must be a string or an array of text parts");
+  for (part = cJSON_IsArray(content) ? content->child : NULL; part && !t->failed; part = part->next) {
+    bool refusal = td_translation_is(part, "type", "refusal");
+    const cJSON *text = td_json_get(part, refusal ? "refusal" : "text");
+    if (!refusal && !td_translation_is(part, "type", "input_text") &&
+        !td_translation_is(part, "type", "output_text") && !td_translation_is(part, "type", "text"))
+      td_translation_unsupported(t, path, name, "is served as text parts");
+    else if (!cJSON_IsString(text))
+      td_translation_invalid(t, path, name, "has a part without its text");
+    else
+      td_translation_add_text(t, m, text->valuestring);
+  }
+}
+
+/* The assistant's turn that goes on: thoughts, text and calls of one turn are one message to templates. */
+static cJSON *turn(td_translation *t, cJSON **open)
+{
+  if (!*open)
+    *open = td_translation_message(t, "assistant");
+  return *open;
+}
+
+static void read_message(td_translation *t, const cJSON *item, const char *path, cJSON **open)
+{
+  const cJSON *role = td_json_get(item, "role");
+  if (!cJSON_IsString(role)) {
+    td_translation_invalid(t, path, "role", "is required and must be a string");
+    return;
+  }
+  bool assistant = strcmp(role->valuestring, "assistant") == 0;
+  if (*open && (!assistant || td_json_get(*open, "content") || td_json_get(*open, "tool_calls")))
+    *open = NULL;
+  cJSON *m = assistant ? turn(t, open) : td_translation_message(t, role->valuestring);
+  if (!t->failed)
+    add_content(t, m, td_json_get(item, "content"), path, "content");
+}
+
+static void read_call(td_translation *t, const cJSON *item, const char *path, cJSON **open)
+{
+  const cJSON *id = td_json_get(item, "call_id"), *name = td_json_get(item, "name"),
+              *args = td_json_get(item, "arguments");
+  if (!cJSON_IsString(id))
+    td_translation_invalid(t, path, "call_id", "is required and must be a string");
+  else if (!cJSON_IsString(name))
+    td_translation_invalid(t, path, "name", "is required and must be a string");
+  else if (!cJSON_IsString(args))
+    td_translation_invalid(t, path, "arguments", "is required and must be a string");
+  cJSON *m = t->failed ? NULL : turn(t, open);
+  if (!t->failed)
+    td_translation_add_call(t, m, id->valuestring, name->valuestring, args->valuestring);
+}
+
+static void read_output(td_translation *t, const cJSON *item, const char *path)
+{
+  const cJSON *id = td_json_get(item, "call_id");
+  if (!cJSON_IsString(id))
+    td_translation_invalid(t, path, "call_id", "is required and must be a string");
+  cJSON *m = t->failed ? NULL : td_translation_message(t, "tool");
+  if (!t->failed)
+    td_translation_put_text(t, m, "tool_call_id", id->valuestring);
+  if (!t->failed)
+    add_content(t, m, td_json_get(item, "output"), path, "output");
+}
+
+/* Its text, where it has one: what OpenAI has encrypted is nobody's here. */
+static void read_reasoning(td_translation *t, const cJSON *item, cJSON **open)
+{
+  const cJSON *content = td_json_get(item, "content"), *text = NULL;
+  if (cJSON_IsArray(content))
+    text = td_json_get(content->child, "text");
+  *open = NULL;
+  if (!cJSON_IsString(text))
+    return;
+  cJSON *m = turn(t, open);
+  if (!t->failed)
+    td_translation_put_text(t, m, "reasoning_content", text->valuestring);
+}
+
+static void read_item(td_translation *t, const cJSON *item, size_t i, cJSON **open)
+{
+  char path[PATH_BYTES];
+  const cJSON *type = td_json_get(item, "type");
+  snprintf(path, sizeof path, "input[%zu].", i);
+  if (!type || td_translation_is(item, "type", "message")) {
+    read_message(t, item, path, open);
+  } else if (td_translation_is(item, "type", "function_call")) {
+    read_call(t, item, path, open);
+  } else if (td_translation_is(item, "type", "reasoning")) {
+    read_reasoning(t, item, open);
+  } else if (td_translation_is(item, "type", "function_call_output")) {
+    *open = NULL;
+    read_output(t, item, path);
+  } else {
+    td_translation_unsupported(t, path, "type",
+                               "is served as message, function_call, function_call_output and reasoning");
+  }
+}
+
+static void read_input(td_translation *t, const cJSON *body)
+{
+  const cJSON *input = td_json_get(body, "input"), *instructions = td_json_get(body, "instructions");
+  cJSON *open = NULL;
+  size_t i = 0;
+  if (cJSON_IsString(instructions) && *instructions->valuestring)
+    td_translation_add_text(t, td_translation_message(t, "system"), instructions->valuestring);
+  else if (instructions && !cJSON_IsNull(instructions) && !cJSON_IsString(instructions))
+    td_translation_invalid(t, "", "instructions", "must be a string");
+  if (cJSON_IsString(input) && !t->failed)
+    td_translation_add_text(t, td_translation_message(t, "user"), input->valuestring);
+  else if (!cJSON_IsArray(input) || !input->child)
+    td_translation_invalid(t, "", "input", "is required: a string, or an array of items");
+  for (const cJSON *item = cJSON_IsArray(input) ? input->child : NULL; item && !t->failed; item = item->next)
+    read_item(t, item, i++, &open);
+}
+
+/* ---- all ---- */
+
+/* text.format: {"type": "json_schema", "schema": S} is a chat's {.., "json_schema": {"schema": S}}. */
+static void read_format(td_translation *t, const cJSON *format)
+{
+  if (!format || cJSON_IsNull(format) || t->failed)
+    return;
+  if (!td_translation_is(format, "type", "json_schema")) {
+    td_translation_put(t, t->chat, "response_format", cJSON_Duplicate(format, true));
+    return;
+  }
+  cJSON *rf = cJSON_CreateObject();
+  td_translation_put(t, t->chat, "response_format", rf);
+  if (!t->failed)
+    td_translation_put_text(t, rf, "type", "json_schema");
+  if (!t->failed)
+    td_translation_put(t, rf, "json_schema", cJSON_Duplicate(format, true));
+}
+
+/* What the answer repeats of the request. */
+static void keep_echo(td_translation *t, const cJSON *body)
+{
+  static const struct {
+    const char *name, *absent;
+  } echoed[] = {{"instructions", "null"},
+                {"max_output_tokens", "null"},
+                {"metadata", "{}"},
+                {"parallel_tool_calls", "true"},
+                {"reasoning", "{\"effort\":null,\"summary\":null}"},
+                {"temperature", "null"},
+                {"text", "{\"format\":{\"type\":\"text\"}}"},
+                {"tool_choice", "\"auto\""},
+                {"tools", "[]"},
+                {"top_p", "null"},
+                {"user", "null"}};
+  td_buf *out = &t->call->echo;
+  for (size_t i = 0; i < sizeof echoed / sizeof *echoed && !t->failed; i++) {
+    const cJSON *m = td_json_get(body, echoed[i].name);
+    char *text = m && !cJSON_IsNull(m) ? cJSON_PrintUnformatted(m) : NULL;
+    if (m && !cJSON_IsNull(m) && !text)
+      td_translation_no_memory(t);
+    td_buf_printf(out, ",\"%s\":", echoed[i].name);
+    td_buf_append_str(out, text ? text : echoed[i].absent);
+    cJSON_free(text);
+  }
+  if (out->failed)
+    td_translation_no_memory(t);
+}
+
+cJSON *td_responses_to_chat(td_call *call, const cJSON *body)
+{
+  static const char *const same[] = {"model", "temperature", "top_p", "stream", "parallel_tool_calls"};
+  td_translation t;
+  td_translation_begin(&t, call, body);
+  for (size_t k = 0; k < sizeof same / sizeof *same && !t.failed; k++)
+    td_translation_copy(&t, body, same[k], same[k]);
+  if (!t.failed)
+    td_translation_copy(&t, body, "max_output_tokens", "max_tokens");
+  if (!t.failed)
+    read_input(&t, body);
+  if (!t.failed)
+    read_tools(&t, td_json_get(body, "tools"));
+  if (!t.failed && td_json_get(t.chat, "tools"))
+    read_choice(&t, td_json_get(body, "tool_choice"));
+  read_format(&t, td_json_get(td_json_get(body, "text"), "format"));
+  if (!t.failed)
+    keep_echo(&t, body);
+  return td_translation_end(&t);
+}

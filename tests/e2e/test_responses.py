@@ -1,0 +1,138 @@
+"""OpenAI's /v1/responses through the openai client: items, events, function tools, and what agents send."""
+import json
+from typing import Literal
+
+import openai
+import pytest
+from harness import MODEL_ID, Daemon
+from pydantic import BaseModel
+from test_tool_calls import SAYS, write_template
+
+TOOL = {"type": "function", "name": "get_weather", "description": "Weather of a city.", "strict": True, "parameters": {
+    "type": "object", "additionalProperties": False, "required": ["city"], "properties": {"city": {"enum": ["Oslo", "Bergen"]}}}}
+NAMED = {"type": "function", "name": "get_weather"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with Daemon("--chat-template", write_template(tmp_path_factory.mktemp("template"), SAYS["hermes"])) as d:
+        yield d
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return server.client()
+
+
+def ask(client, **fields):
+    return client.responses.create(**{"model": MODEL_ID, "input": "How is the weather in Oslo?", "max_output_tokens": 60,
+                                      "temperature": 1, "store": False, **fields})
+
+
+def test_text(client):
+    r = ask(client, max_output_tokens=8, temperature=0, instructions="Be brief.")
+    assert r.status == "incomplete" and r.incomplete_details.reason == "max_output_tokens" and r.object == "response"
+    assert r.output_text and r.output[0].type == "message" and r.usage.output_tokens == 8 and r.store is False
+    assert r.instructions == "Be brief." and r.usage.total_tokens == r.usage.input_tokens + 8
+    chat = client.chat.completions.create(model=MODEL_ID, max_tokens=8, temperature=0, messages=[
+        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "How is the weather in Oslo?"}])
+    assert chat.choices[0].message.content == r.output_text and chat.usage.prompt_tokens == r.usage.input_tokens
+
+
+def test_a_turn_with_a_tool(client):
+    r = ask(client, tools=[TOOL], tool_choice=NAMED, parallel_tool_calls=False)
+    call, = r.output
+    assert r.status == "completed" and call.type == "function_call" and call.name == "get_weather" and call.call_id != call.id
+    assert json.loads(call.arguments)["city"] in ("Oslo", "Bergen") and r.tools[0].name == "get_weather"
+    history = [{"role": "user", "content": [{"type": "input_text", "text": "How is the weather?"}]},
+               *[item.model_dump() for item in r.output],
+               {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}]
+    r = ask(client, input=history, tools=[TOOL], tool_choice="none", max_output_tokens=5)
+    assert r.output[0].type == "message"
+    again = ask(client, input=history + [i.model_dump() for i in r.output] + [{"role": "user", "content": "So?"}], max_output_tokens=2)
+    assert again.usage.input_tokens > r.usage.input_tokens
+
+
+def test_stream(client):
+    for fields in ({"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False, "seed": None},
+                   {"max_output_tokens": 12, "temperature": 0}):
+        fields.pop("seed", 0)
+        events = list(ask(client, stream=True, **fields))
+        kinds = [e.type for e in events]
+        assert [e.sequence_number for e in events] == list(range(len(events)))
+        assert kinds[:3] == ["response.created", "response.in_progress", "response.output_item.added"]
+        final = events[-1].response
+        assert kinds[-1] == "response." + final.status
+        done = [e.item for e in events if e.type == "response.output_item.done"]
+        assert [d.id for d in done] == [o.id for o in final.output]
+        if fields.get("tools"):
+            text = "".join(e.delta for e in events if e.type == "response.function_call_arguments.delta")
+            assert text == final.output[0].arguments == done[0].arguments and json.loads(text)["city"] in ("Oslo", "Bergen")
+        else:
+            assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == final.output_text
+            assert final.output_text == ask(client, **fields).output_text and final.usage.output_tokens == 12
+
+
+class Weather(BaseModel):
+    kind: Literal["dry", "wet"]
+
+
+def test_parse(client):
+    r = client.responses.parse(model=MODEL_ID, input="Oslo?", text_format=Weather, max_output_tokens=40)
+    assert r.output_parsed.kind in ("dry", "wet")
+    with client.responses.stream(model=MODEL_ID, input="Oslo?", text_format=Weather, max_output_tokens=40) as s:
+        for _ in s:
+            pass
+        assert s.get_final_response().output_parsed.kind in ("dry", "wet")
+
+
+# What Codex sends, as published: tools that are no functions, reasoning, include.
+AGENT = {"model": MODEL_ID, "instructions": "You are an agent.", "stream": True, "store": False, "tool_choice": "auto",
+         "parallel_tool_calls": False, "reasoning": {"effort": "medium", "summary": "auto"}, "include": ["reasoning.encrypted_content"],
+         "prompt_cache_key": "0199", "max_output_tokens": 8, "text": {"verbosity": "low"},
+         "tools": [{**TOOL, "strict": False}, {"type": "custom", "name": "apply_patch", "description": "x",
+                                               "format": {"type": "grammar", "syntax": "lark", "definition": "start: x"}},
+                   {"type": "web_search"}],
+         "input": [{"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "<permissions>"}]},
+                   {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+                   {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAA", "content": None},
+                   {"type": "function_call", "name": "shell", "arguments": "{\"command\":[\"ls\"]}", "call_id": "call_1"},
+                   {"type": "function_call_output", "call_id": "call_1", "output": "a b"}]}
+
+
+def test_an_agents_request(server):
+    r = server.post("/v1/responses", AGENT, headers={"accept": "text/event-stream", "originator": "codex_cli_rs"})
+    assert r.status_code == 200 and r.headers["x-tandem-ignored"] == "tools.type", r.text
+    events = [json.loads(b.split("\n")[1].removeprefix("data: ")) for b in r.text.strip().split("\n\n") if not b.startswith(":")]
+    assert events[0]["type"] == "response.created" and events[-1]["type"] in ("response.incomplete", "response.completed")
+    assert events[-1]["response"]["usage"]["output_tokens"] > 0
+
+
+BAD = [
+    ({"input": None}, "input"),
+    ({"input": []}, "input"),
+    ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content"),
+    ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id"),
+    ({"previous_response_id": "resp_1"}, "previous_response_id"),
+    ({"background": True}, "background"),
+    ({"tools": [{"type": "function"}]}, "tools[0].name"),
+    ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
+    ({"instructions": 5}, "instructions"),
+    ({"max_tokens": 5}, "max_tokens"),
+]
+
+
+@pytest.mark.parametrize("fields,param", BAD)
+def test_bad_requests(server, fields, param):
+    r = server.post("/v1/responses", {"model": MODEL_ID, "max_output_tokens": 2, "input": "x", **fields})
+    if param == "max_tokens":  # a field of another route
+        assert r.headers.get("x-tandem-ignored") == param or r.status_code == 400, r.text
+        return
+    e = r.json()["error"]
+    assert r.status_code == 400 and e["param"] == param, e
+
+
+def test_errors_of_the_client(client):
+    with pytest.raises(openai.NotFoundError):
+        ask(client, model="other")
