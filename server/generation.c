@@ -13,7 +13,7 @@
 #include "server/call.h"
 #include "server/key_limits.h"
 
-enum { POLL_BATCH = 64, CHUNK_TOKENS = 512 };
+enum { POLL_BATCH = 64, CHUNK_TOKENS = 512, ERROR_LINES_PER_S = 10 };
 
 /* ---- submitting ---- */
 
@@ -624,7 +624,9 @@ static void apply(const td_engine_update *u)
   }
   if (u->finish == TD_FINISH_ERROR) {
     const char *why = u->error ? u->error : "the engine ended the request";
-    td_error_log("request %s: %s", call->id, why);
+    char more[TD_LOG_GATE_BYTES];
+    if (td_log_gate_pass(&call->server->engine_errors, uv_now(&call->server->loop), ERROR_LINES_PER_S, more))
+      td_error_log("request %s: %s%s", call->id, why, more);
     fail(call, 500, "engine_error", why);
     return;
   }

@@ -14,8 +14,10 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "server/kv_batch.h"
+#include "server/log_gate.h"
 
 const bool td_kv_events_are_built_in = true;
 
@@ -35,6 +37,7 @@ struct td_kv_events {
   zmq_msg_t *kept; /* [TD_LIMIT_KV_EVENTS_KEPT] ring: message i at i % so many; NULL: no replay */
   uint64_t first_kept;
   size_t kept_bytes;
+  td_log_gate no_memory;
 
   _Atomic uint64_t n_stored, n_removed, n_messages;
 };
@@ -104,7 +107,9 @@ static void publish(td_kv_events *k, td_buf *payload)
     zmq_send(k->publisher, k->topic, strlen(k->topic), ZMQ_SNDMORE | ZMQ_DONTWAIT);
     send_numbered(k->publisher, k->next_seq, &m);
   } else {
-    td_warn("KV events: no memory for message %llu", (unsigned long long)k->next_seq);
+    char more[TD_LOG_GATE_BYTES];
+    if (td_log_gate_pass(&k->no_memory, td_clock_us() / 1000, 1, more))
+      td_warn("KV events: no memory for message %llu%s", (unsigned long long)k->next_seq, more);
     if (k->kept) { /* what is kept is without gaps */
       forget_all(k);
       k->first_kept = k->next_seq + 1;

@@ -60,7 +60,7 @@ typedef struct td_server {
   int32_t mark_ids[TD_MARKS]; /* special tokens of it */
   uint32_t n_mark_ids;
   td_metrics metrics;
-  td_log_gate cuts, request_lines, refusal_lines;
+  td_log_gate cuts, request_lines, refusal_lines, engine_errors;
   td_unknown_log unknown_log; /* fields of requests */
 
   td_conn *conns; /* all, doubly linked */

@@ -4,8 +4,10 @@ import re
 import shlex
 import time
 
+import httpx
 import pytest
-from harness import MODEL_ID, Daemon, read_all
+from harness import MODEL_ID, SLOWNESS, Daemon, read_all
+from test_dummy import folder_with_tokenizer, write_model
 
 SECRET = "a very private xylophone"
 TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
@@ -127,3 +129,24 @@ def test_behind_a_proxy():
     with Daemon("--trusted-proxies", "10.0.0.1") as d:
         d.form = "text"
         assert one_line(d, lambda: d.post("/v1/completions", body(), headers=forwarded))["client"] == "127.0.0.1", "anybody may send that"
+
+
+def test_errors_of_the_engine_do_not_fill_the_log(tmp_path):
+    """A model whose weights are no numbers fails every request: the log says so ten times a second, and how often it did not."""
+    folder = folder_with_tokenizer(tmp_path)
+    write_model(folder, 1)
+    file = folder / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    begin = 8 + int.from_bytes(data[:8], "little")
+    data[begin:] = b"\xc0\x7f" * ((len(data) - begin) // 2)
+    file.write_bytes(data)
+    with Daemon("--log-requests", 0, model=folder, kv_bytes=1 << 24) as d:
+        with httpx.Client(timeout=60 * SLOWNESS) as client:
+            n = [client.post(d.url + "/v1/completions", json={"prompt": [5, 6, i + 3], "max_tokens": 2}).status_code for i in range(120)]
+        time.sleep(1.1)
+        assert d.post("/v1/completions", {"prompt": [5], "max_tokens": 1}).status_code == 500
+        lines = [line for line in d.log().splitlines() if " error " in line and "request " in line]
+        seconds = {line[:19] for line in lines}
+        assert set(n) == {500} and 1 < len(lines) <= 20 * len(seconds) + 1  # a second of the gate may lie in two of the clock
+        told = sum(int(m.group(1)) for line in lines if (m := re.search(r"; (\d+) lines like this were left out", line)))
+        assert len(lines) + told == 121
