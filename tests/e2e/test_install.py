@@ -46,8 +46,10 @@ def all_options(program):
 
 def test_every_file(tree):
     wanted = ["lib/systemd/system/tandemd.service", "lib/systemd/system/tandemd.socket", "lib/sysusers.d/tandem.conf", "lib/tmpfiles.d/tandem.conf",
+              "share/doc/tandem/examples/alerts.yml", "share/doc/tandem/examples/grafana.json", "share/doc/tandem/examples/haproxy.cfg",
               "share/doc/tandem/copyright", "share/doc/tandem/changelog.gz", "share/man/man8/tandemd.8.gz", "share/man/man5/tandem.conf.5.gz",
               "share/man/man1/tandem-bench.1.gz", "share/man/man1/tandem-plan.1.gz"]
+    wanted += [f"share/doc/tandem/examples/{name}" for name in ("alerts.yml", "grafana.json", "haproxy.cfg")]
     for program in PROGRAMS:
         wanted += [f"bin/{program}", f"share/bash-completion/completions/{program}", f"share/zsh/vendor-completions/_{program}",
                    f"share/fish/vendor_completions.d/{program}.fish"]
