@@ -57,6 +57,7 @@ def main():
                     held.append(s)
             for s in held:
                 leave(s, rng)
+            metrics(d)  # the loop sees closes in the turn of this request, or before
             before = metrics(d)["tandem:steps_total"]
             end = time.monotonic() + 20
             while True:

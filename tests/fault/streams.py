@@ -35,7 +35,10 @@ async def read_stream(port, raw, host):
 
 
 async def idle(port, host):
+    """Kept after a first request: one that never sent any is not idle, but late."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+    writer.write(b"GET /health HTTP/1.1\r\nHost: t\r\n\r\n")
+    await reader.readuntil(b'"ok"}')
     return reader, writer
 
 
