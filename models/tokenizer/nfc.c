@@ -3,7 +3,8 @@
  * utf8proc_map would do it in one call, but it orders combining marks by exchanging neighbours: a request of
  * one megabyte of marks would hold a worker for ten minutes. Here text is cut at inert characters (which
  * begin no change before them); only stretches with others are rewritten, and their marks are ordered by
- * counting. Source: Unicode Standard Annex 15; canonical ordering and composition are sections 3.11 D108,
+ * counting. The reference normalises by Unicode 9: what later versions added stays where it stands. Source:
+ * Unicode Standard Annex 15; canonical ordering and composition are sections 3.11 D108,
  * D117 of the standard. */
 #include "models/tokenizer/internal.h"
 
@@ -70,7 +71,7 @@ static td_status push_decomposed(code_points *c, uint32_t cp, td_error *err)
   int boundclass = 0;
   utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)cp, c->cp + c->n, 8,
                                                UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, &boundclass);
-  if (n < 1 || n > 8) {
+  if (n < 1 || n > 8 || cp == 0x11938) { /* the one composite that is newer than the reference */
     c->cp[c->n] = (utf8proc_int32_t)cp;
     n = 1;
   }
@@ -78,9 +79,42 @@ static td_status push_decomposed(code_points *c, uint32_t cp, td_error *err)
   return TD_OK;
 }
 
+/* Marks that Unicode 9 did not know, up to 16.0: no marks to the reference. */
+static const struct {
+  utf8proc_int32_t first, last;
+} newer[] = {
+    {0x7FD, 0x7FD},     {0x897, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
+    {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},
+    {0xA82C, 0xA82C},   {0x10D24, 0x10D27}, {0x10D69, 0x10D6D}, {0x10EAB, 0x10EAC}, {0x10EFC, 0x10EFF},
+    {0x10F46, 0x10F50}, {0x10F82, 0x10F85}, {0x11070, 0x11070}, {0x1133B, 0x1133B}, {0x113CE, 0x113D0},
+    {0x113E1, 0x113E2}, {0x1145E, 0x1145E}, {0x11839, 0x1183A}, {0x1193D, 0x1193E}, {0x11943, 0x11943},
+    {0x119E0, 0x119E0}, {0x11A34, 0x11A34}, {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42},
+    {0x11D44, 0x11D45}, {0x11D97, 0x11D97}, {0x11F41, 0x11F42}, {0x1612F, 0x1612F}, {0x16FF0, 0x16FF1},
+    {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF},
+    {0x1E5EE, 0x1E5EF},
+};
+
+/* Characters that neither move nor join what stands before them, whatever utf8proc says: the newer marks;
+ * U+11930, which made U+11938 from Unicode 13 on; and U+11A7, one before the first final consonant, which
+ * utf8proc swallows behind a syllable. */
+static bool is_apart(utf8proc_int32_t cp)
+{
+  size_t lo = 0, hi = sizeof newer / sizeof *newer;
+  if (cp == 0x11A7 || cp == 0x11930)
+    return true;
+  while (lo < hi) {
+    size_t mid = (lo + hi) / 2;
+    if (newer[mid].last < cp)
+      lo = mid + 1;
+    else
+      hi = mid;
+  }
+  return lo < sizeof newer / sizeof *newer && newer[lo].first <= cp;
+}
+
 static unsigned combining_class(utf8proc_int32_t cp)
 {
-  return cp < 0x300 ? 0 : (unsigned)utf8proc_get_property(cp)->combining_class & 0xFF;
+  return cp < 0x300 || is_apart(cp) ? 0 : (unsigned)utf8proc_get_property(cp)->combining_class & 0xFF;
 }
 
 /* Stable order by combining class of one run of marks: insertion for short runs, counting for long ones. */
@@ -112,6 +146,16 @@ static td_status order_run(utf8proc_int32_t *cp, size_t n, td_error *err)
   return TD_OK;
 }
 
+static void compose(utf8proc_int32_t *cp, size_t n_cp, td_buf *out)
+{
+  utf8proc_ssize_t n =
+      utf8proc_normalize_utf32(cp, (utf8proc_ssize_t)n_cp, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+  for (utf8proc_ssize_t i = 0; i < n; i++) {
+    unsigned char utf8[4];
+    td_buf_append(out, utf8, td_utf8_encode((uint32_t)cp[i], utf8));
+  }
+}
+
 /* Rewrites [p, end) through c. */
 static td_status rewrite(code_points *c, const unsigned char *p, const unsigned char *end, td_buf *out,
                          td_error *err)
@@ -132,11 +176,10 @@ static td_status rewrite(code_points *c, const unsigned char *p, const unsigned 
       TD_TRY(order_run(c->cp + i, k - i, err));
     i = k + 1;
   }
-  utf8proc_ssize_t n =
-      utf8proc_normalize_utf32(c->cp, (utf8proc_ssize_t)c->n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
-  for (utf8proc_ssize_t i = 0; i < n; i++) {
-    unsigned char utf8[4];
-    td_buf_append(out, utf8, td_utf8_encode((uint32_t)c->cp[i], utf8));
+  for (size_t i = 0, k; i < c->n; i = k) {
+    for (k = i + 1; k < c->n && !is_apart(c->cp[k]);)
+      k++;
+    compose(c->cp + i, k - i, out);
   }
   return TD_OK;
 }

@@ -202,7 +202,37 @@ static void regex_steps(void **state)
   cJSON_Delete(small);
 }
 
-/* ---- NFC: the spans follow ---- */
+/* ---- NFC ---- */
+
+/* As by `tokenizers` 0.23.3, which knows Unicode 9. */
+static void nfc_versions(void **state)
+{
+  static const struct {
+    const char *text, *want;
+  } cases[] = {
+      {"\u110B\u1171\u11A7\u11A8", "\uC704\u11A7\u11A8"}, /* U+11A7 is no final consonant */
+      {"\uC704\u11A7", "\uC704\u11A7"},
+      {"\uAC00\u11A8", "\uAC01"},
+      {"x\u1ACE\u05A5", "x\u1ACE\u05A5"}, /* a mark of Unicode 14 does not move */
+      {"x\u0301\u0323", "x\u0323\u0301"},
+      {"e\u1ACE\u0301", "e\u1ACE\u0301"}, /* nor is anything joined across it */
+      {"e\u0323\u0301", "\u1EB9\u0301"},
+      {"\U00011935\U00011930", "\U00011935\U00011930"},
+      {"\U00011938\u0334\u0301", "\U00011938\u0334\u0301"},
+      {"\u1715\u0334", "\u1715\u0334"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    td_buf out;
+    td_error err = {0};
+    td_buf_init(&out, 0);
+    assert_int_equal(
+        td_nfc_append((const unsigned char *)cases[i].text, strlen(cases[i].text), &out, NULL, 0, &err),
+        TD_OK);
+    if (out.len_bytes != strlen(cases[i].want) || memcmp(out.data, cases[i].want, out.len_bytes) != 0)
+      fail_msg("case %zu becomes %.*s", i, (int)out.len_bytes, out.data);
+    td_buf_deinit(&out);
+  }
+}
 
 static void nfc_moves_spans(void **state)
 {
@@ -631,6 +661,7 @@ int main(void)
       cmocka_unit_test(regex_equals_hand_written),
       cmocka_unit_test(regex_refused),
       cmocka_unit_test(regex_steps),
+      cmocka_unit_test(nfc_versions),
       cmocka_unit_test(nul_is_text),
       cmocka_unit_test(merges_cannot_be_chosen_to_collide),
       cmocka_unit_test(nfc_moves_spans),
