@@ -10,7 +10,8 @@ enum {
   TD_DRAFT_MAX = 0, /* drafted tokens that a step may accept for a row, beside the one that it samples */
   TD_STEP_IDS = 1 + TD_DRAFT_MAX,
   TD_TOP_TOKENS_MAX = 20,
-  TD_LOGIT_BIAS_MAX = 300
+  TD_LOGIT_BIAS_MAX = 300,
+  TD_BAD_WORD_BYTES_MAX = 256
 };
 
 typedef enum td_limit_id {

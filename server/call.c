@@ -230,7 +230,8 @@ static bool read_call(td_call *call)
     ok = td_messages_normalise((cJSON *)r->messages, &message_rules, &r->unknown, &call->error);
   td_progress_note(td_progress_here);
   if (ok && !atomic_load(&call->abandoned))
-    ok = call->api->prepare(call);
+    ok = td_bad_words_read(call->engine, r->bad_words, &call->bad_words, &call->error) &&
+         call->api->prepare(call);
   cJSON_Delete(root);
   return ok;
 }
@@ -467,6 +468,7 @@ static void free_call(td_call *call)
   }
   free(call->prompts);
   td_engine_drop_grammar(call->grammar);
+  td_bad_words_drop(call->bad_words);
   td_tools_deinit(&call->tools);
   td_request_deinit(&call->request);
   td_buf_deinit(&call->body);

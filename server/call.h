@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 
 #include "answers/reader.h"
+#include "server/bad_words.h"
 #include "server/conn.h"
 #include "server/logprobs.h"
 #include "server/request.h"
@@ -128,6 +129,7 @@ struct td_call {
   td_api_request request;
   td_terms terms; /* of all its choices */
   uint32_t max_new;
+  td_bad_words *bad_words;
   td_grammar *grammar; /* of its answers; NULL: any text */
   const char *grammar_field;
   td_tools tools; /* that answers may call, for who reads them */

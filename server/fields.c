@@ -62,6 +62,8 @@ static const td_field served[] = {
     INT(ttft_timeout_ms, C | H | E, TTFT_TIMEOUT_MS),
     ITEM(stop, C | H),
     ITEM(stop_token_ids, C | H),
+    BOOL(include_stop_str_in_output, C | H),
+    ITEM(bad_words, C | H),
     BOOL(ignore_eos, C | H),
     BOOL(stream, C | H),
     ITEM(stream_options, C | H),
@@ -180,10 +182,10 @@ static const struct {
     {C | H, ZERO, "routed_experts_prompt_start"},
     {C | H, ONE, "length_penalty"},
     {C | H, OFF,
-     "use_beam_search early_stopping include_stop_str_in_output return_tokens_as_token_ids "
+     "use_beam_search early_stopping return_tokens_as_token_ids "
      "return_token_offsets return_prompt_text watermarking guided_json_object"},
     {C | H, ON, "include_reasoning detokenize"},
-    {C | H, LIST, "bad_words logits_processors"},
+    {C | H, LIST, "logits_processors"},
     {C | H, STRING, "guided_decoding_backend guided_whitespace_pattern structural_tag"},
     {C | H, OBJECT, "vllm_xargs extra_args kv_transfer_params ec_transfer_params"},
     {C | H, 0,

@@ -64,6 +64,14 @@ static void drop_masks(td_engine_request *r)
     r->mask.drop(r->mask.arg);
 }
 
+static bool forbid_words(const td_call *call, td_engine_request *r)
+{
+  td_mask_provider p = td_bad_words_provide(call->bad_words, r->mask, r->n_prompt);
+  if (p.fill)
+    r->mask = p;
+  return p.fill != NULL;
+}
+
 /* Not the first of its prompt's. */
 static bool is_further_choice(const td_choice *ch) { return ch->index % (uint32_t)ch->call->request.n > 0; }
 
@@ -95,7 +103,8 @@ static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *er
   r.tokens = malloc((p->n + max_new) * sizeof *r.tokens);
   if (call->grammar)
     r.mask = td_engine_make_masks(call->grammar, r.n_prompt);
-  if (!ch->text || !r.tokens || (call->grammar && !r.mask.fill)) {
+  bool masks_fail = (call->grammar && !r.mask.fill) || (call->bad_words && !forbid_words(call, &r));
+  if (!ch->text || !r.tokens || masks_fail) {
     drop_masks(&r);
     free(r.tokens);
     return td_fail(err, TD_ERR_NOMEM, "no memory for the request");
@@ -136,6 +145,7 @@ static bool make_choices(td_call *call)
     ch->prompt = i / per_prompt;
     ch->n_prompt = (uint32_t)call->prompts[ch->prompt].n;
     td_stop_filter_init(&ch->filter, &call->request.stops);
+    ch->filter.keeps_stop = call->request.include_stop_str_in_output;
     td_buf_init(&ch->out, 0);
     td_buf_init(&ch->ids, 0);
     td_buf_init(&ch->logprobs, 0);
@@ -340,7 +350,8 @@ static void read_tokens(td_choice *ch, uint32_t max)
     read_said(ch);
     return;
   }
-  uint32_t end = ch->n_generated, stop = ch->engine_finish == TD_FINISH_STOP && end > 0 ? end - 1 : end;
+  bool ends = ch->engine_finish == TD_FINISH_STOP && !ch->call->request.include_stop_str_in_output;
+  uint32_t end = ch->n_generated, stop = ends && end > 0 ? end - 1 : end;
   if (end - ch->n_read > max)
     end = ch->n_read + max;
   uint32_t step = ch->filter.set->n > 0 || ch->reader ? 1 : max;

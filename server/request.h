@@ -26,7 +26,7 @@ typedef struct td_api_request {
   const char *model, *cache_salt;
   const cJSON *prompt, *messages, *tokens, *chat_template_kwargs, *stop, *stop_token_ids, *stream_options,
       *tools, *tool_choice, *response_format, *structured_outputs, *guided_json, *guided_regex,
-      *guided_choice, *guided_grammar, *logit_bias, *logprobs, *input;
+      *guided_choice, *guided_grammar, *logit_bias, *logprobs, *input, *bad_words;
   const char *encoding_format;
   int64_t dimensions; /* of embeddings; 0: all */
   bool normalizes, wants_base64;
@@ -41,7 +41,7 @@ typedef struct td_api_request {
   uint64_t seed;
   bool has_seed;
   bool stream, include_usage, continuous_usage_stats, ignore_eos, return_token_ids, skip_special_tokens,
-      add_special_tokens, return_token_strs, echo, parallel_tool_calls;
+      add_special_tokens, return_token_strs, echo, include_stop_str_in_output, parallel_tool_calls;
   bool add_generation_prompt, continue_final_message;
   bool has_add_generation_prompt;
   td_unknown unknown; /* fields that are ignored */

@@ -89,7 +89,7 @@ bool td_stop_filter_push(td_stop_filter *f, const char *text, size_t n, td_buf *
     uint32_t found = advance(f, (unsigned char)text[i]);
     if (found == 0)
       continue;
-    td_buf_append(out, f->held.data, before + i + 1 - found);
+    td_buf_append(out, f->held.data, before + i + 1 - (f->keeps_stop ? 0 : found));
     td_buf_clear(&f->held);
     f->matched = true;
     return true;

@@ -28,6 +28,7 @@ bool td_stop_set_add(td_stop_set *set, const char *text, size_t n);
 void td_stop_set_deinit(td_stop_set *set);
 
 typedef struct td_stop_filter {
+  bool keeps_stop;        /* the stop string that ends an answer stays in it */
   const td_stop_set *set; /* borrowed */
   uint16_t state[TD_STOPS_MAX];
   td_buf held;

@@ -22,9 +22,9 @@ def error_of(r, status=400):
 # ---- fields ----
 
 NOT_SERVED = {
-    "echo": True, "bad_words": ["a"],
+    "echo": True, "logits_processors": ["a"],
     "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required",
-    "chat_template": "{{ 1 }}", "include_stop_str_in_output": True,
+    "chat_template": "{{ 1 }}", "return_tokens_as_token_ids": True,
 }
 
 

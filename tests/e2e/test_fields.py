@@ -97,7 +97,7 @@ def test_an_empty_name(daemon):
 # ---- what others serve ----
 
 STEERING = {"json_schema": {"type": "object"}, "regex": "a", "grammar": "root ::= [a]", "lora_path": "a",
-            "bad_words": ["a"], "logits_processors": ["x"], "mirostat": 2, "dry_multiplier": 0.8,
+            "logits_processors": ["x"], "mirostat": 2, "dry_multiplier": 0.8,
             "xtc_probability": 0.5, "typical_p": 0.9, "use_beam_search": True, "suffix": "x", "thinking": {"type": "enabled"},
             "reasoning_effort": "low", "n_predict": 5, "stop_sequences": ["a"], "system": "Be brief.", "ebnf": "x", "extra_body": {"a": 1},
             "options": {"temperature": 0}}

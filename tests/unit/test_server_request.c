@@ -262,7 +262,6 @@ static void test_neutral(void **state)
       {"tools", "null", "{}"},
       {"service_tier", "\"flex\"", NULL},
       {"modalities", "[\"text\"]", "[\"text\",\"audio\"]"},
-      {"include_stop_str_in_output", "false", "true"},
       {"echo", "false", "true"},
       {"chat_template", "null", "\"{{ messages }}\""},
       {"add_special_tokens", "false", "true"},
@@ -468,7 +467,8 @@ static void test_near_misses(void **state)
       {TD_ROUTE_COMPLETIONS, "sede", "seed"},
       {TD_ROUTE_COMPLETIONS, "Presence-Penalty", "presence_penalty"},
       {TD_ROUTE_COMPLETIONS, "presence_penalti", "presence_penalty"},
-      {TD_ROUTE_COMPLETIONS, "Bad-Words", "bad_words"}, /* not served, but meant */
+      {TD_ROUTE_COMPLETIONS, "bad_wordz", "bad_words"},
+      {TD_ROUTE_COMPLETIONS, "Typical-P", "typical_p"}, /* not served, but meant */
       {TD_ROUTE_TOKENIZE, "Add_Special_Tokens", "add_special_tokens"},
   };
   td_api_request r;
@@ -482,7 +482,7 @@ static void test_near_misses(void **state)
       fail_msg("%s: '%s': %s", json, e.param, e.message);
   }
   static const char *const far[] = {"nn", "stp",       "temp", "tempuratur", "seeded",
-                                    "m",  "bad_wordz", "id",   "mode",       "models"};
+                                    "m",  "typical_q", "id",   "mode",       "models"};
   for (size_t i = 0; i < sizeof far / sizeof far[0]; i++)
     expect(200, TD_ROUTE_COMPLETIONS, far[i], "1");
   static const char *const empty[] = {"{\"prompt\":\"x\",\"\":1}", "{\"prompt\":\"x\",\" \":1}"};
@@ -507,8 +507,8 @@ static void test_steering_fields(void **state)
       /* vLLM: chat_completion/protocol.py, completion/protocol.py, sampling_params.py; and those of before
          0.12 */
       "thinking_token_budget use_beam_search repetition_penalty watermarking length_penalty "
-      "include_stop_str_in_output min_tokens "
-      "truncate_prompt_tokens logprob_token_ids allowed_token_ids bad_words documents "
+      "min_tokens "
+      "truncate_prompt_tokens logprob_token_ids allowed_token_ids documents "
       "chat_template "
       "kv_transfer_params ec_transfer_params vllm_xargs repetition_detection prompt_embeds "
       "return_tokens_as_token_ids "
@@ -550,7 +550,7 @@ static void test_steering_fields(void **state)
   assert_true(n > 105);
   static const char *const off[][2] = {{"lora_path", "[]"},          {"mirostat", "0"},
                                        {"dry_multiplier", "0.0"},    {"typical_p", "1"},
-                                       {"bad_words", "[]"},          {"grammar", "\"\""},
+                                       {"logits_processors", "[]"},  {"grammar", "\"\""},
                                        {"n_predict", "-1"},          {"vllm_xargs", "{}"},
                                        {"use_beam_search", "false"}, {"reasoning_format", "\"none\""}};
   for (size_t i = 0; i < sizeof off / sizeof off[0]; i++)

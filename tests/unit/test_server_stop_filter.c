@@ -127,12 +127,31 @@ static void test_hostile(void **state)
   td_stop_set_deinit(&set);
 }
 
+static void test_a_stop_string_that_stays(void **state)
+{
+  td_stop_set set = {0};
+  td_stop_filter f;
+  td_buf out;
+  assert_true(td_stop_set_add(&set, "end", 3));
+  td_stop_filter_init(&f, &set);
+  f.keeps_stop = true;
+  td_buf_init(&out, 0);
+  assert_false(td_stop_filter_push(&f, "the e", 5, &out));
+  assert_true(td_stop_filter_push(&f, "nd of it", 8, &out));
+  td_stop_filter_finish(&f, &out);
+  assert_string_equal(out.data, "the end");
+  td_stop_filter_deinit(&f);
+  td_buf_deinit(&out);
+  td_stop_set_deinit(&set);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random),
       cmocka_unit_test(test_bounds),
       cmocka_unit_test(test_hostile),
+      cmocka_unit_test(test_a_stop_string_that_stays),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
