@@ -304,11 +304,10 @@ static unsigned types_of_all(td_schema *s, const td_all *all)
 
 unsigned td_schema_type_of(const cJSON *v)
 {
-  if (cJSON_IsNumber(v))
-    return v->valuedouble == (double)(int64_t)v->valuedouble && v->valuedouble < 9e15 &&
-                   v->valuedouble > -9e15
-               ? TYPE_INTEGER
-               : TYPE_FRACTION;
+  if (cJSON_IsNumber(v)) {
+    double d = v->valuedouble;
+    return d < 9e15 && d > -9e15 && d == (double)(int64_t)d ? TYPE_INTEGER : TYPE_FRACTION;
+  }
   return cJSON_IsNull(v)     ? TYPE_NULL
          : cJSON_IsBool(v)   ? TYPE_BOOLEAN
          : cJSON_IsString(v) ? TYPE_STRING
