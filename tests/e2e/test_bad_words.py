@@ -1,5 +1,6 @@
 """bad_words and include_stop_str_in_output, in vLLM's meaning."""
 import pytest
+import reference
 from harness import MODEL_ID
 
 STORY = "Once upon a time, in a small village by the sea,"
@@ -12,15 +13,15 @@ def ask(daemon, **fields):
     return r.json()["choices"][0]
 
 
-def tokens(daemon, text):
-    return daemon.post("/tokenize", {"prompt": text, "add_special_tokens": False}).json()["tokens"]
+def tokens(text):
+    return reference.tokenizer().encode(text).ids
 
 
-def forbidden(daemon, words):
+def forbidden(words):
     """vLLM's rule, written down again: the sequences that may not be completed."""
     out = []
     for word in words:
-        plain, blank = tokens(daemon, word.lstrip()), tokens(daemon, " " + word.lstrip())
+        plain, blank = tokens(word.lstrip()), tokens(" " + word.lstrip())
         out.append(plain)
         if len(blank) == len(plain) and blank[0] != plain[0]:
             out.append(blank)
@@ -37,7 +38,7 @@ def test_each_token_is_the_best_that_may_come(daemon, n_words):
     """Log-probabilities are the model's own, so the best of those told that may come is what is chosen."""
     plain = ask(daemon)["text"].split()
     words = (plain + ["gold coin", "ed", "lighthouse keeper"])[:n_words]
-    sequences = forbidden(daemon, words)
+    sequences = forbidden(words)
     got = ask(daemon, bad_words=words, logprobs=20)
     told, so_far, forbade = got["logprobs"], [], 0
     text_of = {}
@@ -45,7 +46,7 @@ def test_each_token_is_the_best_that_may_come(daemon, n_words):
         text_of[chosen] = token
         for text in top:
             if text not in text_of:
-                ids = tokens(daemon, text)
+                ids = tokens(text)
                 text_of[text] = ids[0] if len(ids) == 1 else None
         allowed = [v for text, v in top.items() if text_of[text] is None or may_come(so_far, text_of[text], sequences)]
         forbade += len(allowed) < len(top)
