@@ -160,6 +160,7 @@ static bool read_object(td_api_request *r, size_t n, td_api_error *e)
   if (type && !is_word(type, "function"))
     return td_fields_unsupported(e, "tool_choice.", "type", "is served as 'function' and 'allowed_tools'");
   r->choice.mode = TD_TOOLS_REQUIRED;
+  r->parallel_tool_calls = false; /* one call of it, as OpenAI has it */
   return allow(r, name_of(r->tool_choice), e);
 }
 
