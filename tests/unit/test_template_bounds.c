@@ -196,6 +196,22 @@ static void compile_errors_name_the_line(void **state)
   expect("{{ '\\ud800' }}", TD_ERR_MODEL, "no character");
 }
 
+/* jinja2 3 looks for filters inside `if` only when they are reached, but not in a scope of their own in
+ * there. */
+static void unknown_filters_inside_if(void **state)
+{
+  static const char no[] = "No filter named 'nope'";
+  expect("{% if false %}{{ 1|nope }}{% endif %}", TD_OK, "");
+  expect("{% if true %}{{ 1|nope }}{% endif %}", TD_ERR_REQUEST, no);
+  expect("{% if false %}a{% endif %}{{ 1|nope }}", TD_ERR_MODEL, no);
+  expect("{% if false %}{% for x in [] %}{{ x|nope }}{% endfor %}{% endif %}", TD_ERR_MODEL, no);
+  expect("{% if false %}{% macro m() %}{{ 1|nope }}{% endmacro %}{% endif %}", TD_ERR_MODEL, no);
+  expect("{% if false %}{% set x %}{{ 1|nope }}{% endset %}{% endif %}", TD_ERR_MODEL, no);
+  expect("{% if false %}{% for x in [] %}a{% endfor %}{{ 1|nope }}{% endif %}", TD_OK, "");
+  expect("{% if false %}{% macro m() %}a{% endmacro %}{{ 1|nope }}{% endif %}", TD_OK, "");
+  expect("{% if false %}{% set x %}a{% endset %}{{ 1|nope }}{% endif %}", TD_OK, "");
+}
+
 static void limits_of_the_source(void **state)
 {
   size_t n = td_limit_max(TD_LIMIT_TEMPLATE_BYTES) + 1;
@@ -420,6 +436,7 @@ int main(void)
       cmocka_unit_test(text_built_in_a_loop_is_linear),
       cmocka_unit_test(nesting_does_not_exhaust_a_small_stack),
       cmocka_unit_test(compile_errors_name_the_line),
+      cmocka_unit_test(unknown_filters_inside_if),
       cmocka_unit_test(limits_of_the_source),
       cmocka_unit_test(looking_at_bytes_is_paid_for),
       cmocka_unit_test(many_variables_cost_their_number),
