@@ -14,7 +14,7 @@ from lib import ROOT, Row, Tiny, post
 # Fields whose bound counts items, and how they are made.
 LISTS = {"stop": lambda n: ["s%d" % i for i in range(n)], "stop_token_ids": lambda n: list(range(n)),
          "prompts": lambda n: [[5]] * n, "messages": lambda n: [{"role": "user", "content": "x"}] * n,
-         "logit_bias": lambda n: {str(i): 1 for i in range(n)}, "inputs": lambda n: [[5]] * n}
+         "logit_bias": lambda n: {str(i): 1 for i in range(n)}, "inputs": lambda n: [[5]] * n, "bad_words": lambda n: ["w%d" % i for i in range(n)]}
 FIELD_OF = {"prompts": "prompt", "inputs": "input", "logit_bias_value": "logit_bias"}
 AROUND = {"logit_bias_value": '{"7": %s}'}  # where the number stands inside the field
 ROUTES = {"/v1/completions": {"prompt": [5, 6], "max_tokens": 1}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}],
@@ -23,7 +23,7 @@ EMBEDDINGS = {"/v1/embeddings": {"input": [5, 6]}}
 ROUTES_OF = {"inputs": EMBEDDINGS, "dimensions": EMBEDDINGS}
 # Inside the bound, and yet not possible for this model or beside the rest of the request.
 ELSEWHERE = {"max_tokens", "min_tokens", "n", "prompts", "messages", "stop_token_ids", "top_logprobs", "logit_bias", "timeout_ms", "ttft_timeout_ms",
-             "top_p", "repetition_penalty", "inputs", "dimensions"}
+             "top_p", "repetition_penalty", "inputs", "dimensions", "bad_words"}
 HUGE = ["1e308", "1e309", "-1e309", "9223372036854775807", "9223372036854775808", "18446744073709551616", "-9223372036854775809",
         "1" + "0" * 400, "0." + "0" * 400 + "1", "9007199254740993", "-0", "-0.0", "1E400", "1e-400"]
 
