@@ -34,7 +34,7 @@ PARTS = {"products": 3, "attention": 4, "always": 2, "pat": 2, "persistentkv": 2
 
 RANDOM = {"random batches": [], "random batches of chunks and decodes": ["hybrid"]} # what random_plans is told, beside how many: attention of such
 RANDOM_PLANS = 3000
-RANDOM_SHARE = 6 # of the cores, each, beside PARTS
+RANDOM_SHARE = 3 # of the cores, each, beside PARTS
 RANDOM_PLANS_UNDER = {"memcheck": 72} # by tool, each: two of each head shape and way to plan
 
 
