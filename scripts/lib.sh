@@ -137,8 +137,8 @@ install_packages() {
 
 # ---- building ----
 
-# configure_and_build DIR [cmake options...]: Ninja build with all cores; the log is DIR/build.log. Where ccache is installed,
-# folders that compile a file in the same way share its object. A folder of another compiler is begun anew: CMake would do
+# configure_and_build DIR [cmake options...]: Ninja build with all cores, of BUILD_TARGETS where that is set; the log is
+# DIR/build.log. Where ccache is installed, folders that compile a file in the same way share its object. A folder of another compiler is begun anew: CMake would do
 # so by itself, and forget all other options on the way, sanitizers among them.
 configure_and_build() {
   local dir=$1 option wanted='' had=''
@@ -159,7 +159,7 @@ configure_and_build() {
     die "$dir was configured with another generator; remove it"
   fi
   step_run "configuring $(basename "$dir")" "$dir/configure.log" cmake -S "$ROOT" -B "$dir" -G Ninja "$@" &&
-    step_run "building $(basename "$dir")" "$dir/build.log" cmake --build "$dir" -j "$JOBS"
+    step_run "building $(basename "$dir")" "$dir/build.log" cmake --build "$dir" -j "$JOBS" ${BUILD_TARGETS:+--target $BUILD_TARGETS}
 }
 
 # ---- CUDA ----
