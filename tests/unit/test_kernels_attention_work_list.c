@@ -289,7 +289,7 @@ static void test_no_number_of_rows_leaves_places_idle(void **unused)
 {
   (void)unused;
   enum { MANY_ROWS = 256, BLOCKS = 396 };
-  static const uint32_t heads[] = {4, 8, 32},
+  static const uint32_t heads[] = {4, 8, 16},
                         lengths[] = {1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768};
   static td_plan_row rows[MANY_ROWS];
   td_work_list out = items_for(MANY_ROWS, MANY_ROWS);
