@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "common/clock.h"
@@ -102,8 +103,11 @@ static void stop_when_idle(void *arg)
   td_engine *e = arg;
   td_engine_stats st;
   td_engine_get_stats(e, &st);
-  if (st.n_running + st.n_waiting == 0)
+  if (st.n_running + st.n_waiting == 0) { /* as td_engine_stop, but for the thread, which is this one */
+    const uint64_t one = 1;
     atomic_store(&e->stop_asked, true);
+    assert_int_equal(write(e->wake_fd, &one, sizeof one), sizeof one);
+  }
 }
 
 static td_engine *make_engine(device *d)
