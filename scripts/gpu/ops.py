@@ -25,7 +25,7 @@ AMOUNT = {"memcheck": "small", "racecheck": "tiny", "initcheck": "small", "syncc
 # unchecked. Told a number, it runs out of room for barriers in a process that makes all of the ops' backends: so these go section by section.
 OPTIONS = {"synccheck": ["--num-cuda-barriers", "256"]}
 SECTIONS = {"synccheck": [["products"], ["attention"], ["plans"], ["cuts"], ["recordings"], ["alone", "steps", "sampling"]]}
-OPS_LIMIT_S, MIX_LIMIT_S = 420, 240 # a dozen at once share the cores: racecheck of the ops, alone 75 s, took longer than 240
+OPS_LIMIT_S, MIX_LIMIT_S = 360, 240 # a dozen at once share the cores: racecheck of the ops, alone 75 s, took longer than 240
 
 
 # Processes beside each other: words of test_ops, and what share of the cores its references get. A GPU is idle most of the time there.
@@ -74,7 +74,7 @@ def check_random(s, what, r, n_plans):
 def stage_ops(ctx, s):
     ctx.need_backend()
     begin = time.monotonic()
-    parts = run_parts(ctx, "small" if ctx.quick else "all", 600)
+    parts = run_parts(ctx, "small" if ctx.quick else "all", OPS_LIMIT_S)
     seconds = time.monotonic() - begin
     random = {what: parts.pop(what) for what in RANDOM}
     text = "".join(r.text for r in parts.values())
