@@ -23,7 +23,6 @@ def error_of(r, status=400):
 
 NOT_SERVED = {
     "echo": True, "logits_processors": ["a"],
-    "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required",
     "chat_template": "{{ 1 }}", "return_tokens_as_token_ids": True,
 }
 
@@ -56,7 +55,7 @@ NUMERIC = {"max_tokens": int, "temperature": float, "top_p": float, "top_k": int
 
 
 def test_the_table_is_covered():
-    assert set(limits()) == set(NUMERIC) | {"stop", "stop_token_ids", "prompts", "messages", "logit_bias_value", "inputs", "dimensions"}
+    assert set(limits()) == set(NUMERIC) | {"stop", "stop_token_ids", "prompts", "messages", "logit_bias_value", "bad_words", "inputs", "dimensions"}
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
