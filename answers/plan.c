@@ -268,7 +268,7 @@ static cJSON *all_calls(const td_plan_rules *r)
 static cJSON *list_tag(const td_plan_rules *r)
 {
   char begin[TD_MARK_BYTES + 2];
-  snprintf(begin, sizeof begin, "%s[", r->dialect->marks[TD_MARK_CALL].text);
+  snprintf(begin, sizeof begin, "%.*s[", TD_MARK_BYTES - 1, r->dialect->marks[TD_MARK_CALL].text);
   return tag(begin, separated(all_calls(r), ", ", r->one), "]");
 }
 
@@ -288,8 +288,8 @@ static cJSON *only_calls(const td_plan_rules *r)
     if (!mark->n || !end->n)
       return calls;
     char begin[TD_MARK_BYTES + 2], close[TD_MARK_BYTES + 2];
-    snprintf(begin, sizeof begin, "%s[", mark->text);
-    snprintf(close, sizeof close, "]%s", end->text);
+    snprintf(begin, sizeof begin, "%.*s[", TD_MARK_BYTES - 1, mark->text);
+    snprintf(close, sizeof close, "]%.*s", TD_MARK_BYTES - 1, end->text);
     return either(calls, tag(begin, separated(all_calls(r), ", ", r->one), close));
   }
   default: return r->dialect->lists_calls ? list_tag(r) : separated(all_calls(r), "", r->one);
