@@ -86,7 +86,9 @@ static td_look named(td_reader *r, size_t n, td_look args, td_look id)
   memcpy(r->name, r->in.data + r->at, n);
   r->n_name = n;
   r->has_name = true;
-  td_reader_take(r, n + (args == TD_LOOK_OK ? marks[TD_MARK_ARGS].n : id == TD_LOOK_OK ? marks[TD_MARK_CALL_ID].n : 0));
+  td_reader_take(r, n + (args == TD_LOOK_OK ? marks[TD_MARK_ARGS].n
+                         : id == TD_LOOK_OK ? marks[TD_MARK_CALL_ID].n
+                                            : 0));
   return go(r, id == TD_LOOK_OK ? ID : BEFORE_ARGUMENTS);
 }
 
@@ -279,9 +281,7 @@ td_look td_calls_json(td_reader *r)
   case FIRST_KEY:
   case KEY: return read_key(r);
   case COLON: return expect(r, ':', VALUE);
-  case VALUE:
-    look = td_reader_skip_blanks(r);
-    return look == TD_LOOK_OK ? read_value(r) : look;
+  case VALUE: look = td_reader_skip_blanks(r); return look == TD_LOOK_OK ? read_value(r) : look;
   case SCAN: return scan(r);
   case NEXT: return read_next(r);
   case BEFORE_ARGUMENTS: return begin_arguments(r);

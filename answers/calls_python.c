@@ -143,9 +143,7 @@ td_look td_calls_python(td_reader *r)
   td_look look;
   switch (r->step) {
   case BEGIN: return begin(r);
-  case LIST:
-    look = td_reader_take_char(r, '[');
-    return look == TD_LOOK_OK ? go(r, NAME) : look;
+  case LIST: look = td_reader_take_char(r, '['); return look == TD_LOOK_OK ? go(r, NAME) : look;
   case NAME: return read_name(r);
   case ARGUMENT: return read_argument(r);
   case EQUALS: return read_equals(r);

@@ -9,8 +9,8 @@
 
 enum { BEGIN, FUNCTION, NAME, BODY, PARAMETER, LINE, VALUE, CLOSE };
 
-static const char function_begin[] = "<function=", function_end[] = "</function>", param_begin[] = "<parameter=",
-                  param_end[] = "</parameter>";
+static const char function_begin[] = "<function=", function_end[] = "</function>",
+                  param_begin[] = "<parameter=", param_end[] = "</parameter>";
 
 static td_look go(td_reader *r, unsigned step)
 {

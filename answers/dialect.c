@@ -24,9 +24,9 @@ static const struct {
   td_call_format format;
   const char *says;
 } signs_of_calls[] = {
-    {TD_CALLS_MISTRAL, "[TOOL_CALLS]"},     {TD_CALLS_XML, "<function="},
-    {TD_CALLS_HERMES, "<tool_call>"},       {TD_CALLS_PYTHONIC, "<|python_start|>"},
-    {TD_CALLS_PYTHONIC, "[func_name1("},    {TD_CALLS_LLAMA, "<|python_tag|>"},
+    {TD_CALLS_MISTRAL, "[TOOL_CALLS]"},      {TD_CALLS_XML, "<function="},
+    {TD_CALLS_HERMES, "<tool_call>"},        {TD_CALLS_PYTHONIC, "<|python_start|>"},
+    {TD_CALLS_PYTHONIC, "[func_name1("},     {TD_CALLS_LLAMA, "<|python_tag|>"},
     {TD_CALLS_LLAMA, "{\"name\": function"}, {TD_CALLS_LLAMA, "\"parameters\": dictionary"},
 };
 

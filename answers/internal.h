@@ -15,7 +15,12 @@ typedef enum td_look {
   TD_LOOK_NO,
 } td_look;
 
-typedef enum td_reader_state { TD_READER_BEGIN, TD_READER_THINKS, TD_READER_TEXT, TD_READER_CALLS } td_reader_state;
+typedef enum td_reader_state {
+  TD_READER_BEGIN,
+  TD_READER_THINKS,
+  TD_READER_TEXT,
+  TD_READER_CALLS
+} td_reader_state;
 
 struct td_reader {
   td_reader_rules rules;
@@ -43,8 +48,8 @@ struct td_reader {
   td_json_scan json;
   td_python_scan python;
   const td_tool *tool;
-  unsigned types; /* of the parameter */
-  bool begun;     /* the parameter's string has been */
+  unsigned types;  /* of the parameter */
+  bool begun;      /* the parameter's string has been */
   unsigned n_args; /* said so far */
 };
 

@@ -155,9 +155,7 @@ static bool take(td_json_scan *s, unsigned char c)
   switch (s->state) {
   case STRING: return in_string(s, c);
   case ESCAPE: return in_escape(s, c);
-  case HEX:
-    s->state = ++s->n_hex == 4 ? STRING : HEX;
-    return is_hex(c);
+  case HEX: s->state = ++s->n_hex == 4 ? STRING : HEX; return is_hex(c);
   case LETTERS:
     if (c != *s->letters++)
       return false;

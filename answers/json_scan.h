@@ -11,9 +11,9 @@
 
 typedef struct td_json_scan {
   uint8_t state, depth, n_hex;
-  bool in_key;        /* the string is a member's name */
-  bool done, bad;     /* the value is complete; it is no JSON */
-  uint64_t objects;   /* bit d: level d is an object */
+  bool in_key;         /* the string is a member's name */
+  bool done, bad;      /* the value is complete; it is no JSON */
+  uint64_t objects;    /* bit d: level d is an object */
   const char *letters; /* what is left of true, false or null */
 } td_json_scan;
 

@@ -77,7 +77,8 @@ static bool is_strict(const cJSON *function) { return cJSON_IsTrue(td_json_get(f
 static cJSON *schema(const cJSON *s, bool strict, bool python)
 {
   cJSON *f = format("json_schema");
-  f = with(f, "json_schema", s ? cJSON_CreateObjectReference(s->child) : cJSON_Parse("{\"type\":\"object\"}"));
+  f = with(f, "json_schema",
+           s ? cJSON_CreateObjectReference(s->child) : cJSON_Parse("{\"type\":\"object\"}"));
   if (!strict)
     f = with(f, "strict", cJSON_CreateFalse());
   return python ? with(f, "style", cJSON_CreateString("python")) : f;
@@ -87,7 +88,8 @@ static cJSON *schema(const cJSON *s, bool strict, bool python)
 static cJSON *arguments(const cJSON *function)
 {
   const cJSON *parameters = td_json_get(function, "parameters");
-  return schema(cJSON_IsObject(parameters) && parameters->child ? parameters : NULL, is_strict(function), false);
+  return schema(cJSON_IsObject(parameters) && parameters->child ? parameters : NULL, is_strict(function),
+                false);
 }
 
 /* One property's schema, with the definitions that it may name. */
@@ -191,8 +193,8 @@ static cJSON *listed_texts(const cJSON *property)
   cJSON *list = NULL;
   if (cJSON_IsString(one))
     return text(one->valuestring);
-  cJSON_ArrayForEach(v, values) if (cJSON_IsString(v))
-      list = add(list ? list : cJSON_CreateArray(), text(v->valuestring));
+  cJSON_ArrayForEach(v, values) if (cJSON_IsString(v)) list =
+      add(list ? list : cJSON_CreateArray(), text(v->valuestring));
   return list ? list_of("or", list) : NULL;
 }
 
@@ -239,7 +241,9 @@ static cJSON *call_of(const td_dialect *d, const cJSON *function)
   case TD_CALLS_LLAMA:
     snprintf(begin, BYTES, "{\"name\": \"%s\", \"parameters\": ", name);
     return tag(begin, arguments(function), "}");
-  case TD_CALLS_PYTHONIC: snprintf(begin, BYTES, "%s(", name); return tag(begin, python_arguments(function), ")");
+  case TD_CALLS_PYTHONIC:
+    snprintf(begin, BYTES, "%s(", name);
+    return tag(begin, python_arguments(function), ")");
   case TD_CALLS_XML:
     snprintf(begin, BYTES, "%s\n<function=%s>\n", m[TD_MARK_CALL].text, name);
     snprintf(end, BYTES, "</function>\n%s", m[TD_MARK_CALL_END].text);

@@ -15,7 +15,8 @@ static bool is_digit(unsigned char c) { return c >= '0' && c <= '9'; }
 static bool is_blank(unsigned char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 static bool is_word(unsigned char c)
 {
-  return is_digit(c) || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || c == '_' || c == '.' || c == '+' || c == '-';
+  return is_digit(c) || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || c == '_' || c == '.' || c == '+' ||
+         c == '-';
 }
 
 static void end_value(td_python_scan *s)
@@ -80,8 +81,8 @@ static bool write_number(const char *w, td_buf *out)
 
 static bool end_word(td_python_scan *s, td_buf *out)
 {
-  static const char *const words[][2] = {{"True", "true"},  {"False", "false"}, {"None", "null"},
-                                         {"true", "true"},  {"false", "false"}, {"null", "null"}};
+  static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"},
+                                         {"true", "true"}, {"false", "false"}, {"null", "null"}};
   s->word[s->n_word] = '\0';
   end_value(s);
   for (size_t i = 0; i < sizeof words / sizeof *words; i++)

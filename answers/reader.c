@@ -273,7 +273,10 @@ static td_look read_stray_mark(td_reader *r)
   return TD_LOOK_OK;
 }
 
-static bool is_plain(unsigned char c) { return !strchr(" \t\r\n<[{", c) && c != (unsigned char)TD_MARK_BYTE[0]; }
+static bool is_plain(unsigned char c)
+{
+  return !strchr(" \t\r\n<[{", c) && c != (unsigned char)TD_MARK_BYTE[0];
+}
 
 static td_look read_text(td_reader *r)
 {

@@ -32,7 +32,8 @@ static unsigned type_of_value(const cJSON *v)
 /* A member of an object, as far as the budget goes. */
 static const cJSON *look_up(const cJSON *object, const char *name, uint32_t *budget)
 {
-  for (const cJSON *m = cJSON_IsObject(object) ? object->child : NULL; m && *budget > 0; m = m->next, --*budget)
+  for (const cJSON *m = cJSON_IsObject(object) ? object->child : NULL; m && *budget > 0;
+       m = m->next, --*budget)
     if (strcmp(m->string, name) == 0)
       return m;
   return NULL;
@@ -41,7 +42,8 @@ static const cJSON *look_up(const cJSON *object, const char *name, uint32_t *bud
 /* What "#/$defs/NAME" names. */
 static const cJSON *referred(const cJSON *schema, const cJSON *root, uint32_t *budget)
 {
-  static const char *const fronts[] = {"#/$defs/", "#/definitions/"}, *const members[] = {"$defs", "definitions"};
+  static const char *const fronts[] = {"#/$defs/", "#/definitions/"}, *const members[] = {"$defs",
+                                                                                          "definitions"};
   const cJSON *ref = look_up(schema, "$ref", budget);
   for (size_t i = 0; i < 2 && cJSON_IsString(ref); i++)
     if (strncmp(ref->valuestring, fronts[i], strlen(fronts[i])) == 0)
@@ -87,13 +89,15 @@ static bool make_tool(td_tools *t, const cJSON *function, td_tool *out, uint32_t
   if (!cJSON_IsObject(properties))
     properties = NULL;
   out->name = copy(t, td_json_get(function, "name")->valuestring);
-  out->params = td_arena_alloc_array(&t->arena, (size_t)cJSON_GetArraySize(properties) + 1, sizeof *out->params);
+  out->params =
+      td_arena_alloc_array(&t->arena, (size_t)cJSON_GetArraySize(properties) + 1, sizeof *out->params);
   if (!out->name || !out->params)
     return false;
   cJSON_ArrayForEach(p, properties)
   {
     td_param *param = &out->params[out->n_params++];
-    *param = (td_param){copy(t, p->string), td_tools_types_of_schema(p, td_json_get(function, "parameters"), budget)};
+    *param = (td_param){copy(t, p->string),
+                        td_tools_types_of_schema(p, td_json_get(function, "parameters"), budget)};
     if (!param->name)
       return false;
   }
@@ -109,7 +113,8 @@ bool td_tools_make(const cJSON *tools, td_tools *t)
   t->items = td_arena_alloc_array(&t->arena, (size_t)cJSON_GetArraySize(tools) + 1, sizeof *t->items);
   if (!t->items)
     return false;
-  cJSON_ArrayForEach(tool, tools) if (!make_tool(t, td_json_get(tool, "function"), &t->items[t->n++], &budget)) return false;
+  cJSON_ArrayForEach(
+      tool, tools) if (!make_tool(t, td_json_get(tool, "function"), &t->items[t->n++], &budget)) return false;
   return true;
 }
 

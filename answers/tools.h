@@ -40,8 +40,8 @@ void td_tools_deinit(td_tools *t);
 const td_tool *td_tools_find(const td_tools *t, const char *name, size_t n); /* NULL: there is none */
 /* Of a tool that may be NULL. */
 unsigned td_tools_types(const td_tool *tool, const char *param, size_t n);
-/* Types that a parameter's schema lets through, as far as it or what it names in root's definitions says. Each
- * look takes from *budget; where it is used up, nothing more is known. */
+/* Types that a parameter's schema lets through, as far as it or what it names in root's definitions says.
+ * Each look takes from *budget; where it is used up, nothing more is known. */
 enum { TD_TOOLS_LOOKS = 1 << 20 };
 unsigned td_tools_types_of_schema(const cJSON *schema, const cJSON *root, uint32_t *budget);
 
