@@ -81,6 +81,9 @@ def stage_ops(ctx, s):
     counts = [r.find(r"^test_ops \w+: (\d+) passed, (\d+) failed") for r in parts.values()]
     passed, failed = (sum(int(c[i]) for c in counts if c) for i in (0, 1))
     wrong = [f"{part}: exit code {r.code} after {r.seconds:.0f} s" for (part, r), c in zip(parts.items(), counts) if not c]
+    for (part, r), c in zip(parts.items(), counts):
+        if not c: # test_ops told where it was when its time was over
+            s.block(f"The last words of {part}", r.text[-3000:])
     wrong += [f"{part}: nothing was tested" for part, c in zip(parts, counts) if c and c[0] == "0" and part != "times"]
     wrong += [line for line in text.splitlines() if line.startswith("FAIL")]
     ok = all(r.code == 0 for r in parts.values()) and not wrong and failed == 0 and passed > 0

@@ -3,12 +3,15 @@
  * All inputs are bf16 numbers, exact on every backend; tolerances are those of bf16 or f32 results. KV pages
  * beyond a row's length are poisoned with NaN. No test framework: this also runs where only a compiler and
  * the device are. */
+#include <execinfo.h>
 #include <malloc.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "bench/attention_policies.h"
 #include "ops_attention.h"
@@ -794,6 +797,15 @@ static void run_section(int section, const char *name, const td_backend_config *
   }
 }
 
+/* SIGTERM: where the test is. Whoever ends one that does not end by itself needs to know. */
+static void tell_where(int signal_number)
+{
+  void *frames[64];
+  (void)signal_number;
+  backtrace_symbols_fd(frames, backtrace(frames, 64), STDOUT_FILENO);
+  _exit(124);
+}
+
 /* Whoever waits for all of it sees where the time goes. */
 static void tell(int section, const struct timespec *begin)
 {
@@ -833,6 +845,8 @@ int main(int argc, char **argv)
   bool wanted[N_SECTIONS] = {false}, any = false;
   const td_attention_policy *only_policy = NULL;
   setvbuf(stdout, NULL, _IOLBF, 0);
+  backtrace((void *[1]){NULL}, 1); /* its first call allocates, which a signal handler may not */
+  signal(SIGTERM, tell_where);
   mallopt(M_MMAP_THRESHOLD,
           1 << 30); /* freed memory is kept: else a third of the time goes into clearing pages */
   mallopt(M_TRIM_THRESHOLD, 1 << 30);

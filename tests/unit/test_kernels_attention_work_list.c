@@ -141,7 +141,7 @@ static void test_cuts(void **unused)
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {0};
     td_work_list_config cut = {.gqa_group = groups[round % 10],
-                               .n_kv_heads = 1 + below(16),
+                               .n_kv_heads = 1 + below(below(3) ? 16 : 300),
                                .n_resident = 20 + below(1800),
                                .decode_rows = DECODE_ROWS,
                                .prefill_rows = below(2) ? 64 : PREFILL_ROWS,
@@ -172,8 +172,8 @@ static void test_recorded_grids_are_large_enough(void **unused)
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
     td_work_list_config cut = {.gqa_group = 1 + below(DECODE_ROWS),
-                               .n_kv_heads = 1 + below(16),
-                               .n_resident = 20 + below(420),
+                               .n_kv_heads = 1 + below(below(3) ? 16 : 300),
+                               .n_resident = 20 + below(below(2) ? 420 : 1800),
                                .decode_rows = DECODE_ROWS,
                                .prefill_rows = PREFILL_ROWS,
                                .warp_rows_min = below(2) ? WARP_ROWS_MIN : 0};
@@ -519,7 +519,7 @@ static void test_rows_grow(void **unused)
   for (uint32_t round = 0; round < 300; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(round % 2 ? MANY_ROWS : 20)};
     td_work_list_config cut = {.gqa_group = 1 + below(DECODE_ROWS),
-                               .n_kv_heads = 1 + below(16),
+                               .n_kv_heads = 1 + below(below(3) ? 16 : 300),
                                .n_resident = 40 + below(400),
                                .decode_rows = DECODE_ROWS,
                                .prefill_rows = PREFILL_ROWS,
