@@ -259,6 +259,14 @@ static uint32_t split_tokens(const split *by, uint32_t number, uint32_t n)
   return number < by->from ? UINT32_MAX : number < by->last_from ? by->tokens : by->last_tokens;
 }
 
+/* A decode's keys that are its items': without what it shares with others, and what its window leaves out. */
+static uint32_t own_keys(const td_plan_row *r, const td_attention_private *private_kv, uint32_t window)
+{
+  uint32_t seen = r->kv_len - r->q_len + 1; /* by its first token */
+  uint32_t begin = window > 0 && seen > window ? (seen - window) / SPLIT_ALIGN * SPLIT_ALIGN : 0;
+  return r->kv_len - (begin > private_kv->begin ? begin : private_kv->begin);
+}
+
 static void add_item(td_work_list *out, td_attention_item it)
 {
   TD_BUG_ON(out->n_items == out->max_items);
@@ -295,17 +303,17 @@ static shares shares_of(uint32_t all, uint32_t tokens)
                : (shares){n, units % n, longest * SPLIT_ALIGN};
 }
 
-static void add_decode(td_work_list *out, const td_plan_row *r, td_attention_private private_kv,
-                       uint32_t tokens, uint32_t max_partials)
+/* A decode of which `all` last keys are its items'. tokens: of a KV split. */
+static void add_decode(td_work_list *out, const td_plan_row *r, const td_attention_private *private_kv,
+                       uint32_t all, uint32_t tokens, uint32_t max_partials)
 {
-  uint32_t all = r->kv_len - private_kv.begin;
   shares by = shares_of(all, tokens);
   td_attention_item it = item_of(r, 0, r->q_len);
-  it.kv_begin = private_kv.begin;
+  it.kv_begin = r->kv_len - all;
   it.n_partials = 1;
-  it.member = private_kv.member;
-  it.first_source = private_kv.first_source;
-  it.n_sources = private_kv.n_sources;
+  it.member = private_kv->member;
+  it.first_source = private_kv->first_source;
+  it.n_sources = private_kv->n_sources;
   bool whole = by.n == 1 || out->n_partials + by.n > max_partials;
   out->n_unsplit += whole && by.n > 1;
   uint32_t longest = whole ? all : by.tokens;
@@ -316,7 +324,7 @@ static void add_decode(td_work_list *out, const td_plan_row *r, td_attention_pri
   }
   it.first_partial = out->n_partials;
   it.n_partials = by.n;
-  it.kv_end = private_kv.begin;
+  it.kv_end = it.kv_begin;
   for (uint32_t i = 0; i < by.n; i++) {
     it.partial = out->n_partials++;
     it.kv_begin = it.kv_end;
@@ -468,29 +476,32 @@ static int longest_first(const void *x, const void *y)
 }
 
 /* Rows that share nothing: longer ones first, or nearly, so that none begins when the others end. */
-static void order_longest_first(uint32_t *order, const td_plan *plan)
+static void order_longest_first(uint32_t *order, const td_plan *plan, const td_attention_private *of_rows,
+                                uint32_t window)
 {
   enum { LENGTHS = 64 };
   uint32_t longest = 1, places[LENGTHS + 1] = {0};
-  for (uint32_t i = 0; i < plan->n_rows; i++)
-    longest = plan->rows[i].kv_len > longest ? plan->rows[i].kv_len : longest;
+  for (uint32_t i = 0; i < plan->n_rows; i++) {
+    uint32_t n = own_keys(&plan->rows[i], &of_rows[i], window);
+    longest = n > longest ? n : longest;
+  }
   double part = (LENGTHS - 1) / (double)longest;
   for (uint32_t i = 0; i < plan->n_rows; i++)
-    places[LENGTHS - (uint32_t)(plan->rows[i].kv_len * part)]++;
+    places[LENGTHS - (uint32_t)(own_keys(&plan->rows[i], &of_rows[i], window) * part)]++;
   for (uint32_t i = 1; i <= LENGTHS; i++)
     places[i] += places[i - 1];
   for (uint32_t i = 0; i < plan->n_rows; i++)
-    order[places[LENGTHS - 1 - (uint32_t)(plan->rows[i].kv_len * part)]++] = i;
+    order[places[LENGTHS - 1 - (uint32_t)(own_keys(&plan->rows[i], &of_rows[i], window) * part)]++] = i;
 }
 
 /* Rows that share nothing first, as they wait for no prefix split, then as the plan has its members:
  * neighbours share most, and splits are done in that order. by_member: scratch. */
 static void order_rows(uint32_t *order, uint32_t *by_member, const td_plan *plan,
-                       const td_attention_private *of_rows, bool sharing)
+                       const td_attention_private *of_rows, uint32_t window, bool sharing)
 {
   uint32_t n = 0;
   if (!sharing) {
-    order_longest_first(order, plan);
+    order_longest_first(order, plan, of_rows, window);
     return;
   }
   for (uint32_t i = 0; i < plan->n_rows; i++)
@@ -533,18 +544,18 @@ void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_lis
 {
   uint32_t n_decodes = 0, n_prefills = 0, n_singles = 0, n_wide = 0,
            resident = resident_of(c->n_kv_heads, c->n_resident);
-  uint32_t max_partials = td_work_list_partials_max(c);
+  uint32_t max_partials = td_work_list_partials_max(c), window = c->hybrid.window_tokens;
   uint32_t *tokens = out->scratch, *order = tokens + plan->n_rows;
   const td_attention_private *of_rows = out->of_rows;
   uint64_t n_tokens = 0;
   out->n_items = out->n_partials = out->n_unsplit = out->made.longest = 0;
   out->n_prefill_partials = out->longest_prefill = 0;
   bool sharing = find_private(out->of_rows, plan, planner);
-  order_rows(order, order + plan->n_rows, plan, of_rows, sharing);
+  order_rows(order, order + plan->n_rows, plan, of_rows, window, sharing);
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     const td_plan_row *r = &plan->rows[order[i]];
     bool decode = is_decode(r, c);
-    tokens[i] = decode ? r->kv_len - of_rows[order[i]].begin : 0;
+    tokens[i] = decode ? own_keys(r, &of_rows[order[i]], window) : 0;
     n_decodes += decode;
     n_singles += decode && r->q_len == 1;
     n_tokens += tokens[i];
@@ -572,12 +583,12 @@ void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_lis
   add_first_splits(out, &prefix, &ctas);
   for (uint32_t i = 0; n_wide < d.n; i++)
     if (d.tokens[i] > d.above)
-      add_decode(out, &plan->rows[order[i]], of_rows[order[i]], split_tokens(&by, n_wide++, d.tokens[i]),
-                 max_partials);
+      add_decode(out, &plan->rows[order[i]], &of_rows[order[i]], d.tokens[i],
+                 split_tokens(&by, n_wide++, d.tokens[i]), max_partials);
   out->n_wide = out->n_items;
   for (uint32_t i = 0; i < plan->n_rows && d.n < n_decodes; i++)
     if (d.tokens[i] > 0 && d.tokens[i] <= d.above)
-      add_decode(out, &plan->rows[order[i]], of_rows[order[i]], UINT32_MAX, 0);
+      add_decode(out, &plan->rows[order[i]], &of_rows[order[i]], d.tokens[i], UINT32_MAX, 0);
   add_next_splits(out, &prefix, &ctas);
   out->made.n_rows = n_singles == plan->n_rows ? n_singles : 0;
   out->made.warp_tokens = d.above;

@@ -189,6 +189,46 @@ static void test_recorded_grids_are_large_enough(void **unused)
   free_items(&out);
 }
 
+/* What a window leaves out is no item's, but for less than a split's alignment; so a long row is cut like one
+ * that has no more than the window. */
+static void test_windows_leave_keys_out(void **unused)
+{
+  (void)unused;
+  td_plan_row rows[ROWS_MAX], short_rows[ROWS_MAX];
+  td_work_list out = items_for(ROWS_MAX, ROWS_MAX), of_short = items_for(ROWS_MAX, ROWS_MAX);
+  for (uint32_t round = 0; round < 1000; round++) {
+    td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)},
+            alike = {.rows = short_rows, .n_rows = plan.n_rows};
+    uint32_t window = 1 + below(8000), q = 1 + below(3);
+    td_work_list_config cut = {.gqa_group = 4,
+                               .n_kv_heads = 1 + below(16),
+                               .n_resident = 20 + below(420),
+                               .decode_rows = DECODE_ROWS,
+                               .prefill_rows = PREFILL_ROWS,
+                               .warp_rows_min = below(2) ? WARP_ROWS_MIN : 0,
+                               .hybrid = {.window_tokens = window}};
+    for (uint32_t i = 0; i < plan.n_rows; i++) {
+      uint32_t kv_len = q + below(below(3) ? 100000 : 500), position = kv_len - q;
+      uint32_t unseen = position >= window ? position + 1 - window : 0;
+      rows[i] = (td_plan_row){.q_start = i * q, .q_len = q, .kv_len = kv_len};
+      short_rows[i] = (td_plan_row){.q_start = i * q, .q_len = q, .kv_len = kv_len - unseen / 128 * 128};
+    }
+    td_work_list_make(&out, &plan, &cut, NULL);
+    cut.hybrid.window_tokens = 0;
+    td_work_list_make(&of_short, &alike, &cut, NULL);
+    assert_int_equal(out.n_wide, of_short.n_wide);
+    assert_int_equal(out.n_items, of_short.n_items);
+    for (uint32_t i = 0; i < out.n_items; i++) {
+      const td_attention_item *a = &out.items[i], *b = &of_short.items[i];
+      assert_int_equal(a->kv_end - a->kv_begin, b->kv_end - b->kv_begin);
+      assert_true(a->kv_begin % 128 == 0 && (a->n_partials == 1 || a->partial == b->partial));
+      assert_true(a->kv_end + window > a->position); /* some query sees some of it */
+    }
+  }
+  free_items(&out);
+  free_items(&of_short);
+}
+
 /* How long items take whose blocks begin in order, so many at once, where one ends: tokens of all of memory's
  * rate, of which a block gets its share, but never more than two shares of a full device. */
 static double time_of(const td_work_list *items, uint32_t n_places)
@@ -700,6 +740,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts),
                                      cmocka_unit_test(test_recorded_grids_are_large_enough),
+                                     cmocka_unit_test(test_windows_leave_keys_out),
                                      cmocka_unit_test(test_places_are_filled),
                                      cmocka_unit_test(test_the_last_rows_fill_their_rounds),
                                      cmocka_unit_test(test_no_number_of_rows_leaves_places_idle),
