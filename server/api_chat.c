@@ -96,6 +96,8 @@ static bool render_pieces(const td_call *c, const td_delta *d, bool tokens, td_b
   bool told = false;
   td_buf_init(&delta, 0);
   for (size_t i = 0; i < ch->said.n; i++) {
+    if (ch->said.pieces[i].kind == TD_SAID_REASONING && !c->request.include_reasoning)
+      continue;
     td_buf_clear(&delta);
     td_said_json_delta(ch, &ch->said.pieces[i], &delta);
     render_chunk(c, d, delta.data ? delta.data : "", NULL, tokens && !told, out);

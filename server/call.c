@@ -10,6 +10,7 @@
 #include "common/hash.h"
 #include "common/progress.h"
 #include "config/share.h"
+#include "server/translate.h"
 
 /* ---- for workers ---- */
 
@@ -212,11 +213,13 @@ static bool read_call(td_call *call)
   td_request_rules rules = {info->default_sampling, info->vocab, call->strict_fields};
   if (!translate(call, &root))
     return false;
-  td_unknown unknown = r->unknown; /* of the route's own body; a chat that was made of it has none */
+  td_unknown unknown = r->unknown; /* of the route's own body, before those of the chat that was made of it */
   bool ok =
       td_request_read(root, call->api->is_chat ? TD_ROUTE_CHAT : call->api->route, &rules, r, &call->error);
-  if (call->api->translate)
+  if (call->api->translate) {
+    td_unknown_merge(&unknown, &r->unknown);
     r->unknown = unknown;
+  }
   if (ok && r->model && !td_server_has_model(call->server, r->model)) {
     td_api_error_set(&call->error, 404, "model_not_found", "model",
                      "the model '%.200s' is not served here; '%.200s' is", r->model, info->model_name);
@@ -239,8 +242,11 @@ static bool read_call(td_call *call)
 static void run_call(td_job *job)
 {
   td_call *call = (td_call *)job;
-  if (!atomic_load(&call->abandoned))
-    call->failed = !read_call(call);
+  if (atomic_load(&call->abandoned))
+    return;
+  call->failed = !read_call(call);
+  if (call->failed && call->api->translate)
+    td_translation_name(call->api->route, &call->error);
 }
 
 /* ---- on the loop ---- */

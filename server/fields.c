@@ -73,6 +73,7 @@ static const td_field served[] = {
     ITEM(guided_regex, C | H),
     ITEM(guided_choice, C | H),
     ITEM(guided_grammar, C | H),
+    BOOL(include_reasoning, H),
     BOOL(return_token_ids, C | H),
     BOOL(skip_special_tokens, C | H),
     BOOL(add_special_tokens, C | T | E),
@@ -99,11 +100,29 @@ static const td_field served[] = {
     MEMBER("thinking", M, ITEM),
     MEMBER("output_config", M, ITEM),
     MEMBER("output_format", M, ITEM),
+    MEMBER("chat_template_kwargs", M | R, ITEM),
     MEMBER("input", R, ITEM),
     MEMBER("instructions", R, ITEM),
     MEMBER("max_output_tokens", R, ITEM),
     MEMBER("parallel_tool_calls", R, ITEM),
     MEMBER("text", R, ITEM),
+    MEMBER("reasoning", R, ITEM),
+    MEMBER("include", R, ITEM),
+    /* a chat's, which vLLM and SGLang take here too */
+    MEMBER("top_k", R, ITEM),
+    MEMBER("min_p", R, ITEM),
+    MEMBER("presence_penalty", R, ITEM),
+    MEMBER("frequency_penalty", R, ITEM),
+    MEMBER("repetition_penalty", R, ITEM),
+    MEMBER("logit_bias", R, ITEM),
+    MEMBER("seed", R, ITEM),
+    MEMBER("stop", R, ITEM),
+    MEMBER("ignore_eos", R, ITEM),
+    MEMBER("include_stop_str_in_output", R, ITEM),
+    MEMBER("skip_special_tokens", R, ITEM),
+    MEMBER("structured_outputs", R, ITEM),
+    MEMBER("priority", R, ITEM),
+    MEMBER("cache_salt", R, ITEM),
 
     BOOL(include_usage, TD_IN_STREAM_OPTIONS),
     BOOL(continuous_usage_stats, TD_IN_STREAM_OPTIONS),
@@ -144,6 +163,7 @@ enum {
   AUTO = 256,      /* "none", "auto" */
   ONLY_TEXT = 512, /* ["text"] */
   ANYTHING = 1024, /* no answer depends on it */
+  APART = 2048,    /* "auto", "deepseek": reasoning apart from content */
 };
 
 /* Names by where they stand and what they may say, and whose they are. Many of ANYTHING say more about a
@@ -184,7 +204,8 @@ static const struct {
     {C | H, OFF,
      "use_beam_search early_stopping return_tokens_as_token_ids "
      "return_token_offsets return_prompt_text watermarking guided_json_object"},
-    {C | H, ON, "include_reasoning detokenize"},
+    {C | H, ON, "detokenize"},
+    {C, OFF | ON, "include_reasoning"}, /* of a chat's answer */
     {C | H, LIST, "logits_processors"},
     {C | H, STRING, "guided_decoding_backend guided_whitespace_pattern structural_tag"},
     {C | H, OBJECT, "vllm_xargs extra_args kv_transfer_params ec_transfer_params"},
@@ -207,19 +228,23 @@ static const struct {
      "post_sampling_probs backend_sampling verbose dynatemp_exponent repeat_last_n penalty_last_n "
      "penalize_nl dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers xtc_threshold "
      "mirostat_tau mirostat_eta adaptive_decay stream_reasoning parse_tool_calls chat_format speculative "
-     "speculative.n_max speculative.n_min speculative.p_min speculative.type"},
+     "speculative.n_max speculative.n_min speculative.p_min speculative.type speculative.ngram_size_n "
+     "speculative.ngram_size_m speculative.ngram_min_hits sse_ping_interval reasoning_control grammar_type "
+     "reasoning_budget_start_tag reasoning_budget_end_tag reasoning_budget_end_tags "
+     "reasoning_budget_message"},
     {C | H, ZERO, "mirostat dry_multiplier xtc_probability dynatemp_range n_probs min_keep n_indent"},
     {C | H, ONE, "repeat_penalty n_cmpl typical_p typ_p tfs_z"},
     {C | H, MINUS_ONE, "n_predict"},
     {C | H, ZERO | MINUS_ONE, "top_n_sigma adaptive_target t_max_predict_ms t_max_prompt_ms"},
     {C | H, MINUS_ONE, "reasoning_budget reasoning_budget_tokens thinking_budget_tokens"},
     {C | H, OFF, "grammar_lazy return_tokens thinking_forced_open penalty_prompt"},
-    {C | H, STRING, "grammar input_prefix input_suffix generation_prompt"},
+    {C | H, STRING, "grammar input_prefix input_suffix generation_prompt chat_parser"},
     {C | H, LIST,
      "lora samplers grammar_triggers preserved_tokens response_fields input_extra multimodal_data "
      "image_data"},
     {C | H, LIST | STRING, "sampler_seq"},
-    {C | H, AUTO, "reasoning_format"},
+    {C, AUTO, "reasoning_format"},
+    {H, APART, "reasoning_format"},
     {C | H, OFF | ON, "reasoning_in_content"},
     /* SGLang: its OpenAI routes, and /generate's sampling_params */
     {C | H | T | D | E, ANYTHING,
@@ -228,7 +253,9 @@ static const struct {
     {C | H, ZERO, "routed_experts_start_len min_new_tokens top_logprobs_num"},
     {C | H, OFF,
      "return_hidden_states return_routed_experts return_cached_tokens_details return_prompt_token_ids "
-     "return_meta_info no_stop_trim separate_reasoning return_logprob return_text_in_logprobs"},
+     "return_meta_info no_stop_trim return_logprob return_text_in_logprobs"},
+    {C, OFF | ON, "separate_reasoning"},
+    {H, ON, "separate_reasoning"},
     {C | H, STRING | LIST, "lora_path stop_regex custom_logit_processor"},
     {C | H, STRING, "regex ebnf"},
     {C | H, OBJECT, "custom_params session_params sampling_params"},
@@ -241,18 +268,23 @@ static const struct {
     {C | H | T, STRING | LIST, "system"},
     {C | H | T, 0, "thinking"},
     {C | H, 0, "max_tokens_to_sample output_config output_format container context_management"},
-    {M, ANYTHING, "metadata service_tier context_management cache_control speed user_profile_id diagnostics"},
-    {M, LIST, "mcp_servers"},
+    {M, ANYTHING,
+     "metadata service_tier context_management cache_control speed user_profile_id diagnostics betas "
+     "inference_geo billing_policy fallback_credit_token workspace_id"},
+    {M, LIST, "mcp_servers fallbacks"},
     {M, OFF | ON, "store"},
-    {M, 0, "container"},
-    /* OpenAI: responses, whose reasoning's effort and summary are nobody's here */
+    {M, OBJECT, "kv_transfer_params"},
+    {M, 0, "container compaction thread"},
+    /* OpenAI: responses; vLLM's and SGLang's */
     {R, ANYTHING,
-     "metadata store user safety_identifier prompt_cache_key prompt_cache_retention service_tier include "
-     "reasoning "
-     "truncation stream_options client_metadata max_tool_calls context_management"},
-    {R, OFF, "background"},
+     "metadata store user safety_identifier prompt_cache_key prompt_cache_options prompt_cache_retention "
+     "service_tier truncation stream_options client_metadata max_tool_calls context_management request_id "
+     "session_id mm_processor_kwargs extra_key ngram_corpus_id access_programs image"},
+    {R, OFF, "background enable_response_messages"},
     {R, ZERO, "top_logprobs"},
-    {R, 0, "previous_response_id conversation prompt moderation"},
+    {R, LIST, "previous_input_messages"},
+    {R, OBJECT, "vllm_xargs"},
+    {R, 0, "previous_response_id previous_response conversation prompt moderation"},
     /* Hugging Face's generate, TGI, text-generation-webui */
     {C | H, ZERO,
      "no_repeat_ngram_size penalty_alpha diversity_penalty top_a epsilon_cutoff eta_cutoff "
@@ -302,13 +334,14 @@ static bool is_off(const cJSON *v, unsigned off)
     return !v->child && (off & OBJECT);
   if (cJSON_IsArray(v))
     return v->child ? (off & ONLY_TEXT) && !v->child->next && is_word(v->child, "text") : off & LIST;
-  return (is_word(v, "") && (off & STRING)) || ((is_word(v, "none") || is_word(v, "auto")) && (off & AUTO));
+  return (is_word(v, "") && (off & STRING)) || (is_word(v, "auto") && (off & (AUTO | APART))) ||
+         (is_word(v, "none") && (off & AUTO)) || (is_word(v, "deepseek") && (off & APART));
 }
 
 /* ---- looking up ---- */
 
 #define COUNT(a) (sizeof(a) / sizeof(a)[0])
-enum { ENTRIES_MAX = 640, NAME_BYTES = 40 };
+enum { ENTRIES_MAX = 768, NAME_BYTES = 40 };
 
 /* Both tables with all that a search needs at hand: a body may have as many names as it has values. */
 typedef struct entry {

@@ -209,9 +209,15 @@ static void read_thinking(td_translation *t, const cJSON *thinking)
     td_translation_invalid(t, "", "thinking", "must have the type enabled, adaptive or disabled");
     return;
   }
-  cJSON *kwargs = cJSON_CreateObject();
-  td_translation_put(t, t->chat, "chat_template_kwargs", kwargs);
-  if (!t->failed)
+  cJSON *kwargs = cJSON_GetObjectItemCaseSensitive(t->chat, "chat_template_kwargs");
+  const cJSON *budget = td_json_get(thinking, "budget_tokens");
+  if (budget && !cJSON_IsNull(budget))
+    td_translation_ignore(t, "thinking.", "budget_tokens");
+  if (!kwargs && !t->failed) {
+    kwargs = cJSON_CreateObject();
+    td_translation_put(t, t->chat, "chat_template_kwargs", kwargs);
+  }
+  if (!t->failed && cJSON_IsObject(kwargs) && !td_json_get(kwargs, "enable_thinking"))
     td_translation_put(t, kwargs, "enable_thinking", cJSON_CreateBool(!off));
 }
 
@@ -233,6 +239,20 @@ static void read_format(td_translation *t, const cJSON *format)
     td_translation_put(t, js, "schema", cJSON_Duplicate(schema, true));
 }
 
+static void read_output(td_translation *t, const cJSON *body)
+{
+  const cJSON *config = td_json_get(body, "output_config"), *m;
+  if (config && !cJSON_IsNull(config) && !cJSON_IsObject(config))
+    td_translation_invalid(t, "", "output_config", "must be an object");
+  cJSON_ArrayForEach(m, config)
+  {
+    if (m->string && strcmp(m->string, "format") != 0 && !cJSON_IsNull(m))
+      td_translation_ignore(t, "output_config.", m->string);
+  }
+  const cJSON *format = td_json_get(config, "format");
+  read_format(t, format ? format : td_json_get(body, "output_format"));
+}
+
 /* An answer whose beginning the client gives is gone on with. */
 static void continue_last(td_translation *t)
 {
@@ -243,7 +263,8 @@ static void continue_last(td_translation *t)
 
 cJSON *td_messages_to_chat(td_call *call, const cJSON *body)
 {
-  static const char *const same[] = {"model", "max_tokens", "temperature", "top_p", "top_k", "stream"};
+  static const char *const same[] = {"model", "max_tokens", "temperature",         "top_p",
+                                     "top_k", "stream",     "chat_template_kwargs"};
   td_translation t;
   td_translation_begin(&t, call, body);
   const cJSON *messages = td_json_get(body, "messages"), *m;
@@ -264,8 +285,7 @@ cJSON *td_messages_to_chat(td_call *call, const cJSON *body)
     read_tools(&t, td_json_get(body, "tools"));
   read_choice(&t, td_json_get(body, "tool_choice"));
   read_thinking(&t, td_json_get(body, "thinking"));
-  const cJSON *format = td_json_get(td_json_get(body, "output_config"), "format");
-  read_format(&t, format ? format : td_json_get(body, "output_format"));
+  read_output(&t, body);
   if (!t.failed)
     continue_last(&t);
   return td_translation_end(&t);

@@ -285,7 +285,7 @@ bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *
                               : td_limit_default(TD_LIMIT_REPETITION_PENALTY);
   r->n = td_limit_default(TD_LIMIT_N);
   r->skip_special_tokens = r->add_special_tokens = r->add_generation_prompt = true;
-  r->parallel_tool_calls = r->normalizes = true;
+  r->parallel_tool_calls = r->normalizes = r->include_reasoning = true;
   r->unknown.strict = rules->strict_fields;
   if (!cJSON_IsObject(root)) {
     td_api_error_set(error, 400, "invalid_value", NULL, "the body must be a JSON object");

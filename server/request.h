@@ -41,7 +41,8 @@ typedef struct td_api_request {
   uint64_t seed;
   bool has_seed;
   bool stream, include_usage, continuous_usage_stats, ignore_eos, return_token_ids, skip_special_tokens,
-      add_special_tokens, return_token_strs, echo, include_stop_str_in_output, parallel_tool_calls;
+      add_special_tokens, return_token_strs, echo, include_stop_str_in_output, parallel_tool_calls,
+      include_reasoning;
   bool add_generation_prompt, continue_final_message;
   bool has_add_generation_prompt;
   td_unknown unknown; /* fields that are ignored */

@@ -57,7 +57,7 @@ static void read_allowed(td_translation *t, const cJSON *choice)
       put_function(t, list, NULL, one);
 }
 
-/* Where no function is left of the tools, there is no choice. */
+/* Where no function is left of the tools, the chat takes "auto" and "none" only. */
 static void read_choice(td_translation *t, const cJSON *choice)
 {
   if (!choice || cJSON_IsNull(choice) || t->failed)
@@ -215,6 +215,28 @@ static void read_format(td_translation *t, const cJSON *format)
     td_translation_put(t, rf, "json_schema", cJSON_Duplicate(format, true));
 }
 
+/* What is said in objects beside what is served: how hard to think, and what an answer may tell beside. */
+static void read_wishes(td_translation *t, const cJSON *body)
+{
+  const cJSON *text = td_json_get(body, "text"), *reasoning = td_json_get(body, "reasoning"),
+              *include = td_json_get(body, "include"), *m;
+  if (text && !cJSON_IsNull(text) && !cJSON_IsObject(text))
+    td_translation_invalid(t, "", "text", "must be an object");
+  else if (reasoning && !cJSON_IsNull(reasoning) && !cJSON_IsObject(reasoning))
+    td_translation_invalid(t, "", "reasoning", "must be an object");
+  else if (include && !cJSON_IsNull(include) && !cJSON_IsArray(include))
+    td_translation_invalid(t, "", "include", "must be an array of strings");
+  for (m = t->failed || !text ? NULL : text->child; m; m = m->next)
+    if (strcmp(m->string, "format") != 0 && strcmp(m->string, "verbosity") != 0 && !cJSON_IsNull(m))
+      td_translation_ignore(t, "text.", m->string);
+  for (m = t->failed || !reasoning ? NULL : reasoning->child; m; m = m->next)
+    if (strcmp(m->string, "summary") != 0 && strcmp(m->string, "generate_summary") != 0 && !cJSON_IsNull(m))
+      td_translation_ignore(t, "reasoning.", m->string);
+  for (m = t->failed || !include ? NULL : include->child; m; m = m->next)
+    if (cJSON_IsString(m) && strcmp(m->valuestring, "message.output_text.logprobs") == 0)
+      td_translation_ignore(t, "", "include");
+}
+
 /* What the answer repeats of the request. */
 static void keep_echo(td_translation *t, const cJSON *body)
 {
@@ -247,7 +269,15 @@ static void keep_echo(td_translation *t, const cJSON *body)
 
 cJSON *td_responses_to_chat(td_call *call, const cJSON *body)
 {
-  static const char *const same[] = {"model", "temperature", "top_p", "stream", "parallel_tool_calls"};
+  static const char *const same[] = {
+      "model",      "temperature",          "top_p",
+      "stream",     "parallel_tool_calls",  "top_k",
+      "min_p",      "presence_penalty",     "frequency_penalty",
+      "logit_bias", "repetition_penalty",   "seed",
+      "stop",       "ignore_eos",           "include_stop_str_in_output",
+      "cache_salt", "skip_special_tokens",  "structured_outputs",
+      "priority",   "chat_template_kwargs",
+  };
   td_translation t;
   td_translation_begin(&t, call, body);
   for (size_t k = 0; k < sizeof same / sizeof *same && !t.failed; k++)
@@ -258,9 +288,10 @@ cJSON *td_responses_to_chat(td_call *call, const cJSON *body)
     read_input(&t, body);
   if (!t.failed)
     read_tools(&t, td_json_get(body, "tools"));
-  if (!t.failed && td_json_get(t.chat, "tools"))
+  if (!t.failed)
     read_choice(&t, td_json_get(body, "tool_choice"));
   read_format(&t, td_json_get(td_json_get(body, "text"), "format"));
+  read_wishes(&t, body);
   if (!t.failed)
     keep_echo(&t, body);
   return td_translation_end(&t);

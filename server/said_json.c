@@ -113,7 +113,7 @@ void td_said_json_message(const td_choice *ch, td_buf *out)
     td_said_json_string(s, TD_SAID_CONTENT, 0, out);
   else
     td_buf_append_str(out, "null");
-  if (td_said_json_has(s, TD_SAID_REASONING)) {
+  if (ch->call->request.include_reasoning && td_said_json_has(s, TD_SAID_REASONING)) {
     td_buf_append_str(out, ",\"reasoning_content\":");
     td_said_json_string(s, TD_SAID_REASONING, 0, out);
     td_buf_append_str(out, ",\"reasoning\":");

@@ -1,4 +1,5 @@
 /* Bodies made into a chat's: see translate.h. */
+#include <stdio.h>
 #include <string.h>
 
 #include "server/translate.h"
@@ -39,11 +40,47 @@ void td_translation_put_text(td_translation *t, cJSON *object, const char *name,
   td_translation_put(t, object, name, cJSON_CreateString(text));
 }
 
+void td_translation_ignore(td_translation *t, const char *path, const char *name)
+{
+  if (t->call->strict_fields)
+    td_translation_unsupported(t, path, name, "is not served");
+  else
+    td_unknown_add(&t->call->request.unknown, path, name);
+}
+
 void td_translation_copy(td_translation *t, const cJSON *body, const char *from, const char *to)
 {
   const cJSON *m = td_json_get(body, from);
   if (m && !cJSON_IsNull(m))
     td_translation_put(t, t->chat, to, cJSON_Duplicate(m, true));
+}
+
+void td_translation_name(unsigned route, td_api_error *e)
+{
+  static const struct {
+    unsigned route;
+    const char *chat, *own;
+  } names[] = {{TD_ROUTE_RESPONSES, "max_tokens", "max_output_tokens"},
+               {TD_ROUTE_RESPONSES, "response_format.json_schema", "text.format"},
+               {TD_ROUTE_RESPONSES, "response_format", "text.format"},
+               {TD_ROUTE_MESSAGES, "stop", "stop_sequences"},
+               {TD_ROUTE_MESSAGES, "response_format.json_schema", "output_config.format"},
+               {TD_ROUTE_MESSAGES, "response_format", "output_config.format"}};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    size_t n = strlen(names[i].chat);
+    char quoted[64];
+    td_api_error old = *e;
+    if (names[i].route != route || strncmp(e->param, names[i].chat, n) != 0 ||
+        (e->param[n] != '\0' && e->param[n] != '.'))
+      continue;
+    snprintf(e->param, sizeof e->param, "%s%.*s", names[i].own, (int)(sizeof old.param / 2), old.param + n);
+    snprintf(quoted, sizeof quoted, "'%s", names[i].chat);
+    const char *at = strstr(old.message, quoted);
+    if (at)
+      snprintf(e->message, sizeof e->message, "%.*s'%s%.*s", (int)(at - old.message), old.message,
+               names[i].own, (int)(sizeof old.message / 2), at + n + 1);
+    return;
+  }
 }
 
 void td_translation_begin(td_translation *t, td_call *call, const cJSON *body)

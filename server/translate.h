@@ -9,6 +9,9 @@
 cJSON *td_messages_to_chat(td_call *call, const cJSON *body);
 cJSON *td_responses_to_chat(td_call *call, const cJSON *body);
 
+/* An error of the chat that was made: the field has the name again that it has in the route's own body. */
+void td_translation_name(unsigned route, td_api_error *e);
+
 /* ---- what both share. A tree that memory failed for is NULL, and so is what is made of it; names and texts
  * are copied ---- */
 
@@ -30,6 +33,9 @@ void td_translation_no_memory(td_translation *t);
 /* Members of an object; want of memory fails the translation. item is taken. */
 void td_translation_put(td_translation *t, cJSON *object, const char *name, cJSON *item);
 void td_translation_put_text(td_translation *t, cJSON *object, const char *name, const char *text);
+/* A member of an object that is read for its other members: it is ignored and named, or refused where fields
+ * are strict. */
+void td_translation_ignore(td_translation *t, const char *path, const char *name);
 /* A copy of the body's member under another name, if it is there and not null. */
 void td_translation_copy(td_translation *t, const cJSON *body, const char *from, const char *to);
 /* A message of that role at the end; NULL if it failed. */

@@ -35,11 +35,10 @@ static bool next_name(const char **at, size_t *n)
   return *n > 0;
 }
 
-void td_unknown_add(td_unknown *u, const char *path, const char *name)
+/* text: TD_UNKNOWN_NAME_BYTES, as write_name leaves it. */
+static void add_text(td_unknown *u, char *text)
 {
-  char text[TD_UNKNOWN_NAME_BYTES];
   size_t used = strlen(u->names), n;
-  write_name(path, name, text);
   for (const char *at = u->names; next_name(&at, &n); at += n)
     if ((n == strlen(text) && memcmp(at, text, n) == 0) || strcmp(at, MORE) == 0)
       return;
@@ -47,6 +46,24 @@ void td_unknown_add(td_unknown *u, const char *path, const char *name)
     strcpy(text, MORE);
   strcpy(u->names + used, used > 0 ? BETWEEN : "");
   strcat(u->names + used, text);
+}
+
+void td_unknown_add(td_unknown *u, const char *path, const char *name)
+{
+  char text[TD_UNKNOWN_NAME_BYTES];
+  write_name(path, name, text);
+  add_text(u, text);
+}
+
+void td_unknown_merge(td_unknown *u, const td_unknown *more)
+{
+  char text[TD_UNKNOWN_NAME_BYTES];
+  size_t n;
+  for (const char *at = more->names; next_name(&at, &n); at += n) {
+    memcpy(text, at, n);
+    text[n] = '\0';
+    add_text(u, text);
+  }
 }
 
 void td_unknown_render(const td_unknown *u, td_buf *out)

@@ -22,6 +22,8 @@ typedef struct td_unknown {
 
 /* path: where the object stands ("", "messages[3]."); indices are left out, so that a name comes once. */
 void td_unknown_add(td_unknown *u, const char *path, const char *name);
+/* The names of another body that was made of this one. */
+void td_unknown_merge(td_unknown *u, const td_unknown *more);
 /* "x-tandem-ignored: a, b\r\n", or nothing. */
 void td_unknown_render(const td_unknown *u, td_buf *out);
 

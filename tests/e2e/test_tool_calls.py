@@ -241,6 +241,16 @@ def test_reasoning_is_told_apart(thinker):
         assert finish == "length" or (len(content) == 3 and content.islower()), got
 
 
+def test_reasoning_that_is_not_wanted_is_left_out(thinker):
+    """vLLM's include_reasoning; its tokens are counted all the same."""
+    for stream in (False, True):
+        got = ask(thinker.client(), tools=openai.NOT_GIVEN, max_tokens=12, stream=stream, extra_body={"include_reasoning": False})
+        if stream:
+            assert Collected(got).reasoning == ""
+        else:
+            assert "reasoning" not in str(got.choices[0].message.model_dump(exclude_none=True)) and got.usage.completion_tokens == 12
+
+
 def test_a_structural_tag(client):
     """vLLM's: free text, and numbers between marks."""
     tag = {"type": "structural_tag", "format": {"type": "sequence", "elements": [

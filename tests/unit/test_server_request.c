@@ -552,7 +552,7 @@ static void test_steering_fields(void **state)
                                        {"dry_multiplier", "0.0"},    {"typical_p", "1"},
                                        {"logits_processors", "[]"},  {"grammar", "\"\""},
                                        {"n_predict", "-1"},          {"vllm_xargs", "{}"},
-                                       {"use_beam_search", "false"}, {"reasoning_format", "\"none\""}};
+                                       {"use_beam_search", "false"}, {"reasoning_format", "\"auto\""}};
   for (size_t i = 0; i < sizeof off / sizeof off[0]; i++)
     expect(200, TD_ROUTE_CHAT, off[i][0], off[i][1]);
   /* and what none of their answers depends on */
