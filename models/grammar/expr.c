@@ -6,6 +6,7 @@
 
 #include "common/progress.h"
 #include "config/limits.h"
+#include "models/grammar/internal.h"
 
 const td_expr td_expr_none = {.kind = TD_EXPR_NONE}, td_expr_empty = {.kind = TD_EXPR_EMPTY};
 
@@ -218,6 +219,8 @@ static const td_expr *as_rule(td_builder *b, const td_expr *body)
   return td_expr_call(b, rule);
 }
 
+bool td_expr_is_counted(const td_expr *e) { return e->kind == TD_EXPR_CALL && e->n == TD_RULE_CHAR; }
+
 /* A program copies the body for each time. Many times are rules that call rules of 64 times, so that the size
  * grows with the logarithm of the count. Both halves of "at least, then at most" are apart, so nothing
  * is lost. */
@@ -230,7 +233,7 @@ const td_expr *td_expr_repeat(td_builder *b, const td_expr *body, uint32_t min, 
   if (min == 1 && max == 1)
     return body;
   uint32_t times = max == TD_REPEAT_MANY ? min : max;
-  if (times <= PLAIN_TIMES)
+  if (times <= PLAIN_TIMES || td_expr_is_counted(body))
     return plain_repeat(b, body, min, max);
   body = as_rule(b, body);
   const td_expr *first = &td_expr_empty;

@@ -85,6 +85,8 @@ const td_expr *td_expr_cat3(td_builder *b, const td_expr *x, const td_expr *y, c
 const td_expr *td_expr_alt2(td_builder *b, const td_expr *x, const td_expr *y);
 const td_expr *td_expr_repeat(td_builder *b, const td_expr *body, uint32_t min, uint32_t max);
 const td_expr *td_expr_call(td_builder *b, uint32_t rule);
+/* Repetitions of it are counted by the machine, and not written out: calls of characters of a string. */
+bool td_expr_is_counted(const td_expr *e);
 /* One of the texts, sharing their beginnings. Sorts them. */
 const td_expr *td_expr_texts(td_builder *b, const char **texts, size_t *lengths, size_t n);
 

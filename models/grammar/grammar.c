@@ -24,7 +24,7 @@ static void destroy(td_grammar *g)
 
 static size_t rules_bytes(const td_rules *r)
 {
-  return r->cap_insts * sizeof *r->insts + r->cap_sets * sizeof *r->sets +
+  return r->cap_insts * sizeof *r->insts + r->cap_sets * sizeof *r->sets + r->cap_times * sizeof *r->times +
          r->n_rules * (sizeof *r->starts + sizeof *r->ranks);
 }
 

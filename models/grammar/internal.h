@@ -21,6 +21,25 @@ struct td_grammar {
   td_byte_set *free_bytes; /* [max_depth + 1] behind which any letters may follow there */
 };
 
+/* known.c: places of a state that are together whatever the grammar is, or what an object's keys are. */
+typedef enum td_known_kind {
+  TD_KNOWN_NONE,
+  TD_KNOWN_LOCAL, /* a local of the vocabulary */
+  TD_KNOWN_CHARS, /* up to n_chars characters of a string */
+  TD_KNOWN_KEY,   /* a key that is no name, inside it */
+} td_known_kind;
+
+typedef struct td_known {
+  td_known_kind kind;
+  const td_local *local;
+  uint32_t n_chars;
+  td_place *places; /* [n] the caller's room */
+  uint32_t n;
+} td_known;
+
+/* Takes a part out of places, whose order stays. False: there is none. */
+bool td_known_take(td_grammar *g, td_place *places, uint32_t *n, td_known *out);
+
 /* mask.c, locked: the mask of a state, borrowed; NULL: memory or work was used up. */
 const uint32_t *td_mask_of(td_grammar *g, uint32_t state);
 void td_mask_forget_all(td_grammar *g); /* locked */

@@ -402,6 +402,35 @@ static void go_back(td_machine *m, uint32_t frames)
   }
 }
 
+/* The rule was n times: once more, or what follows. */
+static void count_one(td_machine *m, uint32_t at, uint32_t n, uint32_t frames)
+{
+  const td_inst *i = &m->rules->insts[at];
+  td_times t = m->rules->times[i->x];
+  if (n >= t.min)
+    todo(m, i->y, frames);
+  if (n >= t.max)
+    return;
+  uint32_t next = t.max == TD_REPEAT_MANY && n >= t.min ? n : n + 1;
+  uint32_t counted = keep_frames(m, &(td_frame){TD_RET_COUNT + next, frames}, 1);
+  if (!m->full)
+    call(m, t.rule, (td_frame){at, counted});
+}
+
+static void count_all(td_machine *m, td_place p)
+{
+  td_frames s = m->frame_sets[p.frames];
+  if (s.n == 0 || !td_ret_is_count(m->frame_items[s.first].ret)) {
+    count_one(m, p.at, 0, p.frames);
+    return;
+  }
+  td_machine_spend(m, s.n);
+  for (uint32_t k = 0; k < s.n && !m->full; k++) {
+    td_frame f = m->frame_items[s.first + k];
+    count_one(m, p.at, f.ret - TD_RET_COUNT, f.frames);
+  }
+}
+
 static void expand(td_machine *m)
 {
   closure *c = m->closure;
@@ -415,6 +444,7 @@ static void expand(td_machine *m)
       todo(m, i->y, p.frames);
       break;
     case TD_OP_CALL: call_from(m, i, p.frames); break;
+    case TD_OP_TIMES: count_all(m, p); break;
     default: go_back(m, p.frames); break;
     }
   }

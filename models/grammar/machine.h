@@ -26,6 +26,11 @@ typedef struct td_frame {
   uint32_t frames; /* of the rule that ret is in */
 } td_frame;
 #define TD_RET_END UINT32_MAX
+/* A repetition's place has frames that count: ret is how often the rule was, above this; frames are those of
+ * the rule that the repetition is in. */
+#define TD_RET_COUNT (1u << 31)
+
+static inline bool td_ret_is_count(uint32_t ret) { return ret >= TD_RET_COUNT && ret != TD_RET_END; }
 
 typedef struct td_state {
   uint32_t first, n; /* places */

@@ -168,8 +168,52 @@ static void walk_words(td_grammar *g, td_letters letters, uint32_t state, uint32
   }
 }
 
+/* The bytes that a state takes. */
+static td_byte_set taken_bytes(const td_machine *m, uint32_t state)
+{
+  td_byte_set s = {0};
+  for (uint32_t i = 0; i < m->states[state].n; i++)
+    td_slices_add_taken(m->rules, &m->rules->insts[m->places[m->states[state].first + i].at], &s);
+  return s;
+}
+
+/* From the root, at the bytes that the state takes. */
+static void walk_root(td_grammar *g, td_letters letters, uint32_t state, const td_byte_set *taken,
+                      uint32_t *mask)
+{
+  const td_trie *t = &g->vocab->tries[letters];
+  for (unsigned k = 0; k < 4; k++)
+    for (uint64_t bits = taken->bits[k]; bits && !g->machine.full; bits &= bits - 1) {
+      unsigned byte = 64 * k + (unsigned)__builtin_ctzll(bits);
+      uint32_t child = t->below_root[byte], next;
+      if (child == 0 || (next = td_machine_step(&g->machine, state, byte)) == TD_STATE_DEAD)
+        continue;
+      if (t->nodes[child].token >= 0)
+        td_vocabulary_allow(g->vocab, t->nodes[child].token, mask);
+      walk(g, letters, child, next, mask, NULL);
+    }
+}
+
+enum { FEW_BYTES = 48 };
+
+static unsigned count_bytes(const td_byte_set *s)
+{
+  unsigned n = 0;
+  for (unsigned k = 0; k < 4; k++)
+    n += (unsigned)__builtin_popcountll(s->bits[k]);
+  return n;
+}
+
 static void walk_all(td_grammar *g, uint32_t state, uint32_t *mask)
 {
+  td_byte_set taken = taken_bytes(&g->machine, state);
+  walk_root(g, TD_LETTERS_NONE, state, &taken, mask);
+  walk_root(g, TD_LETTERS_QUOTE, state, &taken, mask);
+  if (count_bytes(&taken) <= FEW_BYTES) { /* too few for a slice */
+    walk_root(g, TD_LETTERS_ALNUM, state, &taken, mask);
+    walk_root(g, TD_LETTERS_PLAIN, state, &taken, mask);
+    return;
+  }
   int n = td_slice_of(&g->machine, state, TD_LETTERS_PLAIN);
   td_letters letters = TD_LETTERS_PLAIN;
   if (n < 0) {
@@ -181,23 +225,9 @@ static void walk_all(td_grammar *g, uint32_t state, uint32_t *mask)
     walk_words(g, TD_LETTERS_ALNUM, state, mask);
   else if (n > 0)
     add_mask(g->vocab, td_vocabulary_slice(g->vocab, letters, (uint32_t)n), mask);
-  walk(g, TD_LETTERS_NONE, 0, state, mask, NULL);
 }
 
-/* ---- what is the same for all grammars ---- */
-
-static const td_local *find_local(const td_vocabulary *v, const td_place *places, uint32_t n)
-{
-  for (uint32_t k = 0; k < v->n_locals; k++) {
-    const td_local *l = &v->locals[k];
-    uint32_t i = 0;
-    while (l->n_at == n && i < n && l->at[i] == places[i].at)
-      i++;
-    if (l->n_at == n && i == n)
-      return l;
-  }
-  return NULL;
-}
+/* ---- parts of a state whose mask is known ---- */
 
 static void allow_local(td_grammar *g, const td_local *l, uint32_t frames, uint32_t *mask)
 {
@@ -208,52 +238,72 @@ static void allow_local(td_grammar *g, const td_local *l, uint32_t frames, uint3
   if (back == TD_STATE_DEAD || g->machine.states[back].n == 0)
     return;
   for (uint32_t i = 0; i < l->n_exits && !g->machine.full; i++)
-    walk(g, TD_LETTERS_NONE, l->exits[i], back, mask, NULL);
+    walk(g, TD_LETTERS_QUOTE, l->exits[i], back, mask, NULL);
 }
 
-/* The places of a state that return to the same frames and are shared: taken out of places if they are known.
- * Returns how many are left. */
-static uint32_t take_local(td_grammar *g, td_place *places, uint32_t n, uint32_t frames, td_place *part,
-                           uint32_t *mask)
+/* Up to so many characters of a string: what is inside it. */
+static void allow_chars(const td_vocabulary *v, uint32_t n_chars, uint32_t *mask)
 {
-  uint32_t n_part = 0, k = 0;
-  td_machine_spend(&g->machine, n);
-  for (uint32_t i = 0; i < n; i++)
-    if (places[i].frames == frames && places[i].at < g->rules.n_shared_insts)
-      part[n_part++] = places[i];
-  const td_local *l = find_local(g->vocab, part, n_part);
-  if (!l)
-    return n;
-  allow_local(g, l, frames, mask);
-  for (uint32_t i = 0; i < n; i++)
-    if (places[i].frames != frames || places[i].at >= g->rules.n_shared_insts)
-      places[k++] = places[i];
-  return k;
+  uint32_t n = n_chars < TD_WORD_CHARS ? n_chars : TD_WORD_CHARS;
+  add_mask(v, v->char_slices + (size_t)n * v->n_words, mask);
+  for (uint32_t i = 0; i < v->n_long_tokens && v->long_tokens[i].n_chars <= n_chars; i++)
+    td_vocabulary_allow(v, v->long_tokens[i].id, mask);
 }
+
+/* Tokens with a quote, read from these places. */
+static void walk_quotes(td_grammar *g, td_place *places, uint32_t n, uint32_t *mask)
+{
+  uint32_t state = td_machine_state(&g->machine, places, n, false);
+  td_byte_set taken = taken_bytes(&g->machine, state);
+  walk_root(g, TD_LETTERS_QUOTE, state, &taken, mask);
+}
+
+static void fill_part(td_grammar *g, const td_known *p, uint32_t *mask)
+{
+  const td_vocabulary *v = g->vocab;
+  memset(mask, 0, v->n_words * sizeof *mask);
+  switch (p->kind) {
+  case TD_KNOWN_LOCAL: allow_local(g, p->local, p->places[0].frames, mask); break;
+  case TD_KNOWN_CHARS:
+    allow_chars(v, p->n_chars, mask);
+    walk_quotes(g, p->places, p->n, mask);
+    break;
+  case TD_KNOWN_KEY:
+    add_mask(v, v->locals[TD_LOCAL_KEY_REST].inside, mask);
+    walk_quotes(g, p->places, p->n, mask);
+    break;
+  case TD_KNOWN_NONE: break;
+  }
+}
+
+static const uint32_t *find_mask(td_grammar *g, uint32_t state, const td_known *p);
 
 static void make_mask(td_grammar *g, uint32_t state, uint32_t *mask)
 {
   td_machine *m = &g->machine;
   td_state s = m->states[state];
+  td_known part = {.places = malloc((2 * (size_t)s.n + 1) * sizeof *part.places)};
   memset(mask, 0, g->vocab->n_words * sizeof *mask);
-  td_place *places = malloc((2 * (size_t)s.n + 1) * sizeof *places);
-  if (!places) {
+  if (!part.places) {
     m->full = m->no_memory = true;
     return;
   }
+  td_place *rest = part.places + s.n;
   if (s.n > 0)
-    memcpy(places, m->places + s.first, s.n * sizeof *places);
-  uint32_t n = s.n, last = TD_FRAMES_NONE;
-  for (uint32_t i = 0; i < n && !m->full;) {
-    bool shared = places[i].at < g->rules.n_shared_insts && places[i].frames != last;
-    last = places[i].frames;
-    uint32_t left = shared ? take_local(g, places, n, last, places + s.n, mask) : n;
-    i = left < n ? 0 : i + 1;
-    n = left;
+    memcpy(rest, m->places + s.first, s.n * sizeof *rest);
+  uint32_t n = s.n;
+  while (!m->full && td_known_take(g, rest, &n, &part)) {
+    if (part.n == s.n) {
+      fill_part(g, &part, mask);
+      break;
+    }
+    const uint32_t *known = find_mask(g, td_machine_state(m, part.places, part.n, false), &part);
+    if (known)
+      add_mask(g->vocab, known, mask);
   }
   if (n > 0 && !m->full)
-    walk_all(g, n == s.n ? state : td_machine_state(m, places, n, false), mask);
-  free(places);
+    walk_all(g, n == s.n ? state : td_machine_state(m, rest, n, false), mask);
+  free(part.places);
   if (s.whole)
     add_mask(g->vocab, g->vocab->end_mask, mask);
 }
@@ -299,68 +349,136 @@ void td_mask_forget_all(td_grammar *g)
   restart_masks(g);
 }
 
-const uint32_t *td_mask_of(td_grammar *g, uint32_t state)
+/* The kept mask of a state, made if there is none: of a part of a state, or (p NULL) of a whole one. */
+static const uint32_t *find_mask(td_grammar *g, uint32_t state, const td_known *p)
 {
   size_t n_words = g->vocab->n_words;
   td_machine *m = &g->machine;
-  if (m->states[state].mask != 0)
-    return g->masks + m->states[state].mask * n_words;
-  if (g->n_masks >= g->cap_masks && !grow_masks(g)) {
-    m->full = true;
-    return NULL;
-  }
-  uint32_t *mask = g->masks + g->n_masks * n_words;
-  make_mask(g, state, mask);
   if (m->full)
     return NULL;
-  m->states[state].mask = g->n_masks++;
-  return mask;
+  if (m->states[state].mask != 0)
+    return g->masks + m->states[state].mask * n_words;
+  uint32_t *mask = malloc((n_words + 1) * sizeof *mask);
+  if (!mask) {
+    m->full = m->no_memory = true;
+    return NULL;
+  }
+  if (p)
+    fill_part(g, p, mask);
+  else
+    make_mask(g, state, mask);
+  if (!m->full && g->n_masks >= g->cap_masks && !grow_masks(g))
+    m->full = true;
+  uint32_t *kept = m->full ? NULL : g->masks + g->n_masks * n_words;
+  if (kept) {
+    memcpy(kept, mask, n_words * sizeof *kept);
+    m->states[state].mask = g->n_masks++;
+  }
+  free(mask);
+  return kept;
 }
+
+const uint32_t *td_mask_of(td_grammar *g, uint32_t state) { return find_mask(g, state, NULL); }
 
 /* ---- learning a vocabulary ---- */
 
-static td_status keep_local(td_vocabulary *v, td_grammar *g, uint32_t state, td_error *err)
+/* Tokens that stay inside a string, by their characters. */
+static bool count_chars(td_vocabulary *v, td_grammar *g, td_letters letters, uint32_t inside)
 {
-  td_local *l = &v->locals[v->n_locals];
+  td_machine *m = &g->machine;
+  const td_trie *t = &v->tries[letters];
+  uint32_t *at = g->walk, *n = calloc((size_t)v->max_depth + 1, sizeof *n);
+  at[0] = inside;
+  for (uint32_t i = 1; n && i < t->n_nodes;) {
+    const td_trie_node *k = &t->nodes[i];
+    at[k->depth] = td_machine_step(m, at[k->depth - 1], k->byte);
+    n[k->depth] = n[k->depth - 1] + (at[k->depth - 1] == inside);
+    bool dead = at[k->depth] == TD_STATE_DEAD;
+    for (uint32_t c = n[k->depth]; k->token >= 0 && !dead && c <= TD_WORD_CHARS; c++)
+      td_vocabulary_allow(v, k->token, v->char_slices + (size_t)c * v->n_words);
+    if (k->token >= 0 && !dead && n[k->depth] > TD_WORD_CHARS)
+      v->long_tokens[v->n_long_tokens++] = (td_long_token){k->token, n[k->depth]};
+    i = dead ? k->end : i + 1;
+  }
+  bool ok = n != NULL;
+  free(n);
+  return ok;
+}
+
+static int compare_long(const void *x, const void *y)
+{
+  const td_long_token *a = x, *b = y;
+  return (a->n_chars > b->n_chars) - (a->n_chars < b->n_chars);
+}
+
+static bool learn_chars(td_vocabulary *v, td_grammar *g, uint32_t inside)
+{
+  bool ok = true;
+  v->char_slices = calloc((size_t)(TD_WORD_CHARS + 1) * (v->n_words + 1), sizeof *v->char_slices);
+  v->long_tokens = calloc((size_t)v->n_tokens + 1, sizeof *v->long_tokens);
+  for (unsigned k = 0; ok && k < TD_LETTERS_QUOTE; k++)
+    ok = v->char_slices && v->long_tokens && count_chars(v, g, (td_letters)k, inside);
+  if (ok && v->n_long_tokens > 0)
+    qsort(v->long_tokens, v->n_long_tokens, sizeof *v->long_tokens, compare_long);
+  td_long_token *fit = ok ? realloc(v->long_tokens, (v->n_long_tokens + 1) * sizeof *fit) : NULL;
+  v->long_tokens = fit ? fit : v->long_tokens;
+  return ok;
+}
+
+static td_status keep_local(td_vocabulary *v, td_grammar *g, unsigned which, uint32_t state, td_error *err)
+{
+  td_local *l = &v->locals[which];
   td_state s = g->machine.states[state];
   exits e = {0};
-  *l = (td_local){
-      .at = calloc(s.n, sizeof *l->at), .n_at = s.n, .mask = calloc((size_t)v->n_words + 1, sizeof *l->mask)};
-  v->n_locals++;
-  if (l->at && l->mask) {
+  *l = (td_local){.at = calloc(s.n, sizeof *l->at),
+                  .n_at = s.n,
+                  .mask = calloc((size_t)v->n_words + 1, sizeof *l->mask),
+                  .inside = calloc((size_t)v->n_words + 1, sizeof *l->inside)};
+  if (l->at && l->mask && l->inside) {
     for (uint32_t i = 0; i < s.n; i++)
       l->at[i] = g->machine.places[s.first + i].at;
-    for (unsigned k = 0; k < TD_LETTERS_KINDS; k++)
-      walk(g, (td_letters)k, 0, state, l->mask, k == TD_LETTERS_NONE ? &e : NULL);
+    for (unsigned k = 0; k < TD_LETTERS_QUOTE; k++)
+      walk(g, (td_letters)k, 0, state, l->inside, NULL);
+    walk(g, TD_LETTERS_QUOTE, 0, state, l->mask, &e);
+    add_mask(v, l->inside, l->mask);
   }
   l->exits = e.nodes;
   l->n_exits = e.n;
-  bool ok = l->at && l->mask && !e.failed && !g->machine.full;
+  bool ok = l->at && l->mask && l->inside && !e.failed && !g->machine.full;
+  ok = ok && (which != TD_LOCAL_STRING || learn_chars(v, g, state));
   return ok ? TD_OK : td_fail(err, TD_ERR_NOMEM, "no memory for the vocabulary's masks");
 }
 
-/* The inside of a string, and behind a backslash there. */
-static td_status learn_rule(td_vocabulary *v, const td_builder *b, uint32_t rule, td_error *err)
+/* Where a rule begins, behind its quote if it has one, and behind a backslash there. */
+static td_status learn_rule(td_vocabulary *v, const td_builder *b, uint32_t rule, unsigned which,
+                            td_error *err)
 {
   td_grammar *g;
   TD_TRY(td_grammar_make(v, b, rule, &g, err));
   uint32_t inside = td_machine_start(&g->machine);
   if (rule == TD_RULE_STRING)
     inside = td_machine_step(&g->machine, inside, '"');
-  td_status st = keep_local(v, g, inside, err);
-  if (st == TD_OK)
-    st = keep_local(v, g, td_machine_step(&g->machine, inside, '\\'), err);
+  td_status st = keep_local(v, g, which, inside, err);
+  if (st == TD_OK && which != TD_LOCAL_CHAR && which != TD_LOCAL_KEY_ODD)
+    st = keep_local(v, g, which + 1, td_machine_step(&g->machine, inside, '\\'), err);
   td_grammar_drop(g);
   return st;
 }
 
 td_status td_vocabulary_learn(td_vocabulary *v, td_error *err)
 {
+  static const struct {
+    uint32_t rule;
+    unsigned which;
+  } all[] = {{TD_RULE_STRING, TD_LOCAL_STRING},
+             {TD_RULE_KEY_REST, TD_LOCAL_KEY_REST},
+             {TD_RULE_CHAR, TD_LOCAL_CHAR},
+             {TD_RULE_KEY_ODD, TD_LOCAL_KEY_ODD}};
   td_builder b;
   td_builder_begin(&b, err);
-  td_status st = learn_rule(v, &b, TD_RULE_STRING, err);
-  if (st == TD_OK)
-    st = learn_rule(v, &b, TD_RULE_KEY_REST, err);
+  td_status st = TD_OK;
+  for (size_t i = 0; i < sizeof all / sizeof *all && st == TD_OK; i++)
+    st = learn_rule(v, &b, all[i].rule, all[i].which, err);
   td_builder_end(&b);
   return st;
 }

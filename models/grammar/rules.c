@@ -31,6 +31,24 @@ static uint32_t put(td_rules *r, td_inst inst)
   return r->n_insts++;
 }
 
+static uint32_t put_times(td_rules *r, td_times times)
+{
+  if (r->n_times == r->cap_times && !r->failed) {
+    uint32_t cap = r->cap_times ? r->cap_times * 2 : 32;
+    td_times *p = realloc(r->times, cap * sizeof *p);
+    if (!p)
+      no_memory(r);
+    if (p) {
+      r->times = p;
+      r->cap_times = cap;
+    }
+  }
+  if (r->failed)
+    return 0;
+  r->times[r->n_times] = times;
+  return r->n_times++;
+}
+
 enum { SETS_COMPARED = 64 };
 
 static uint32_t put_set(td_rules *r, const td_byte_set *s)
@@ -74,6 +92,10 @@ static uint32_t write(td_rules *r, const td_expr *e, uint32_t next);
 static uint32_t write_repeat(td_rules *r, const td_expr *e, uint32_t next)
 {
   uint32_t at = next;
+  if (td_expr_is_counted(e->u.body)) {
+    uint32_t times = put_times(r, (td_times){e->u.body->n, e->min, e->max});
+    return put(r, (td_inst){.op = TD_OP_TIMES, .x = times, .y = next});
+  }
   if (e->max == TD_REPEAT_MANY) {
     at = put(r, (td_inst){.op = TD_OP_SPLIT, .y = next});
     uint32_t body = write(r, e->u.body, at);
@@ -170,6 +192,8 @@ static bool goes_on(const td_rules *r, const td_inst *i)
   case TD_OP_SET: return r->insts[i->x].live && memcmp(&r->sets[i->y], &none, sizeof none) != 0;
   case TD_OP_SPLIT: return r->insts[i->x].live || r->insts[i->y].live;
   case TD_OP_CALL: return r->insts[r->starts[i->x]].live && r->insts[i->y].live;
+  case TD_OP_TIMES:
+    return (r->times[i->x].min == 0 || r->insts[r->starts[r->times[i->x].rule]].live) && r->insts[i->y].live;
   }
   return false;
 }
@@ -179,7 +203,9 @@ static uint32_t next_of(const td_rules *r, const td_inst *i, uint32_t next[2])
 {
   if (i->op == TD_OP_RETURN)
     return 0;
-  next[0] = i->op == TD_OP_CALL ? r->starts[i->x] : i->x;
+  next[0] = i->op == TD_OP_CALL    ? r->starts[i->x]
+            : i->op == TD_OP_TIMES ? r->starts[r->times[i->x].rule]
+                                   : i->x;
   if (i->op == TD_OP_RANGE || i->op == TD_OP_SET)
     return 1;
   next[1] = i->y;
@@ -268,6 +294,12 @@ static bool go_empty(reach *w, uint32_t start, void (*f)(void *arg, uint32_t rul
       if (f)
         f(arg, i->x);
       if (w->empty[i->x])
+        next[k++] = i->y;
+    }
+    if (i->op == TD_OP_TIMES) {
+      if (f)
+        f(arg, w->r->times[i->x].rule);
+      if (w->r->times[i->x].min == 0)
         next[k++] = i->y;
     }
     while (k > 0)
@@ -499,6 +531,7 @@ void td_rules_deinit(td_rules *r)
 {
   free(r->insts);
   free(r->sets);
+  free(r->times);
   free(r->starts);
   free(r->ranks);
   *r = (td_rules){0};

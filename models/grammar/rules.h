@@ -9,6 +9,7 @@ typedef enum td_inst_op {
   TD_OP_SET,    /* a byte of set y, then x */
   TD_OP_SPLIT,  /* x or y */
   TD_OP_CALL,   /* rule x, then y */
+  TD_OP_TIMES,  /* the rule of times x as often as that says, then y; machine.c counts */
   TD_OP_RETURN, /* the rule's end */
 } td_inst_op;
 
@@ -19,11 +20,18 @@ typedef struct td_inst {
   uint32_t x, y;
 } td_inst;
 
+/* A repetition of a rule that is never the empty text. */
+typedef struct td_times {
+  uint32_t rule, min, max; /* TD_REPEAT_MANY: no bound */
+} td_times;
+
 typedef struct td_rules {
   td_inst *insts; /* [n_insts] */
   uint32_t n_insts, cap_insts, max_insts;
   td_byte_set *sets; /* [n_sets] */
   uint32_t n_sets, cap_sets;
+  td_times *times; /* [n_times] */
+  uint32_t n_times, cap_times;
   uint32_t *starts; /* [n_rules] */
   uint32_t *ranks;  /* [n_rules]: a rule that another begins with has a higher one */
   uint32_t n_rules, root;

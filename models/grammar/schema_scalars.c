@@ -244,7 +244,7 @@ const td_expr *td_schema_string(td_schema *s, const td_all *all)
     if (td_expr_max_bytes(b, w.wanted[i]) <= w.most) /* it is not longer anyway */
       w.most = TD_REPEAT_MANY;
   if (w.least > 0 || w.most != TD_REPEAT_MANY)
-    w.wanted[w.n_wanted++] = td_expr_repeat(b, b->rules[TD_RULE_CHAR], w.least, w.most);
+    w.wanted[w.n_wanted++] = td_expr_repeat(b, td_expr_call(b, TD_RULE_CHAR), w.least, w.most);
   if (w.n_unwanted > 0)
     w.wanted[w.n_wanted++] = td_schema_plain_text(b);
   const td_expr *text = w.n_wanted == 1 && w.n_unwanted == 0

@@ -60,6 +60,8 @@ static bool is_word(alphabet a, const char *bytes, uint32_t n, uint32_t *n_chars
 td_letters td_word_letters(const char *bytes, uint32_t n, uint32_t *n_chars)
 {
   unsigned k = 0;
+  if (memchr(bytes, '"', n))
+    return TD_LETTERS_QUOTE;
   while (k < TD_LETTERS_NONE && !is_word(alphabet_of((td_letters)k), bytes, n, n_chars))
     k++;
   return (td_letters)k;
@@ -216,12 +218,62 @@ static bool leads_free(const td_rules *r, uint32_t at, unsigned depth)
          (leads_free(r, i->x, depth - 1) || leads_free(r, i->y, depth - 1));
 }
 
+/* Plain ASCII, but for the quote and the backslash. */
+static const td_byte_set plain_bytes = {{0xFFFFFFFB00000000u, 0x7FFFFFFFEFFFFFFFu, 0, 0}};
+
+bool td_slices_is_all(const td_byte_set *s)
+{
+  return (plain_bytes.bits[0] & ~s->bits[0]) == 0 && (plain_bytes.bits[1] & ~s->bits[1]) == 0;
+}
+
+void td_slices_add_taken(const td_rules *r, const td_inst *t, td_byte_set *out)
+{
+  if (t->op == TD_OP_SET)
+    for (unsigned k = 0; k < 4; k++)
+      out->bits[k] |= r->sets[t->y].bits[k];
+  for (unsigned c = t->lo; t->op == TD_OP_RANGE && c <= t->hi; c++)
+    td_byte_set_add(out, c);
+}
+
+enum { BRANCHES_MAX = 128 };
+
+/* A branch of keys that are no names (schema_object.c): each letter goes on to where any may follow. */
+static bool is_free_branch(const td_rules *r, uint32_t at)
+{
+  td_byte_set s = {0};
+  bool odd = false, more = true;
+  for (unsigned n = 0; n < BRANCHES_MAX && more; n++) {
+    const td_inst *i = &r->insts[at], *t = i;
+    more = i->op == TD_OP_SPLIT;
+    if (more)
+      t = &r->insts[i->x];
+    if (t->op == TD_OP_CALL && t->live && t->x == TD_RULE_KEY_ODD)
+      odd |= leads_free(r, t->y, 0);
+    else if (t->free)
+      td_slices_add_taken(r, t, &s);
+    at = i->y;
+  }
+  return odd && td_slices_is_all(&s);
+}
+
+bool td_slices_is_free(const td_rules *r, uint32_t at)
+{
+  return leads_free(r, at, 2) || (r->insts[at].op == TD_OP_SPLIT && is_free_branch(r, at));
+}
+
+/* What an instruction goes on with was written before it, but for loops. */
 void td_slices_mark(td_rules *r)
 {
+  uint32_t last = UINT32_MAX;
+  bool is_free = false;
   for (uint32_t i = 0; i < r->n_insts; i++) {
     td_inst *t = &r->insts[i];
-    if (t->op == TD_OP_RANGE || t->op == TD_OP_SET)
-      t->free = t->live && leads_free(r, t->x, 2);
+    if (t->op != TD_OP_RANGE && t->op != TD_OP_SET)
+      continue;
+    if (t->x != last)
+      is_free = td_slices_is_free(r, t->x);
+    last = t->x;
+    t->free = t->live && is_free;
   }
 }
 
@@ -231,12 +283,7 @@ void td_slices_free(const td_machine *m, uint32_t state, td_byte_set *out)
   *out = (td_byte_set){0};
   for (uint32_t i = 0; i < s.n; i++) {
     const td_inst *t = &m->rules->insts[m->places[s.first + i].at];
-    if (!t->free)
-      continue;
-    if (t->op == TD_OP_SET)
-      for (unsigned k = 0; k < 4; k++)
-        out->bits[k] |= m->rules->sets[t->y].bits[k];
-    for (unsigned c = t->lo; t->op == TD_OP_RANGE && c <= t->hi; c++)
-      td_byte_set_add(out, c);
+    if (t->free)
+      td_slices_add_taken(m->rules, t, out);
   }
 }

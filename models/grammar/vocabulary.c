@@ -96,7 +96,7 @@ static bool make_trie(td_vocabulary *v, td_letters letters, const sort_key *sort
     if (td_word_letters((const char *)sorted[i].at, sorted[i].n, &n_chars) == letters) {
       keys[n++] = sorted[i];
       n_bytes += sorted[i].n;
-      if (letters != TD_LETTERS_NONE)
+      if (letters < TD_LETTERS_NONE)
         add_word(v, letters, n_chars, sorted[i].id);
     }
   t->nodes = malloc((n_bytes + 1) * sizeof *t->nodes);
@@ -111,6 +111,8 @@ static bool make_trie(td_vocabulary *v, td_letters letters, const sort_key *sort
     for (int32_t id = t->nodes[i].token; id >= 0; id = v->same[id])
       t->tokens[t->n_tokens++] = id;
   }
+  for (uint32_t i = 1; i < t->n_nodes; i = t->nodes[i].end)
+    t->below_root[t->nodes[i].byte] = i;
   td_trie_node *fit = realloc(t->nodes, t->n_nodes * sizeof *fit);
   t->nodes = fit ? fit : t->nodes;
   return true;
@@ -170,9 +172,10 @@ void td_vocabulary_destroy(td_vocabulary *v)
 {
   if (!v)
     return;
-  for (uint32_t i = 0; i < v->n_locals; i++) {
+  for (unsigned i = 0; i < TD_LOCALS; i++) {
     free(v->locals[i].at);
     free(v->locals[i].mask);
+    free(v->locals[i].inside);
     free(v->locals[i].exits);
   }
   for (unsigned k = 0; k < TD_LETTERS_KINDS; k++) {
@@ -180,6 +183,8 @@ void td_vocabulary_destroy(td_vocabulary *v)
     free(v->tries[k].tokens);
   }
   free(v->slices);
+  free(v->char_slices);
+  free(v->long_tokens);
   free(v->same);
   free(v->bytes);
   free(v->offsets);

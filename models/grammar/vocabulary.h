@@ -18,6 +18,7 @@ typedef struct td_trie {
   uint32_t n_nodes;
   int32_t *tokens; /* [n_tokens] in the order of nodes, tokens of the same bytes too */
   uint32_t n_tokens;
+  uint32_t below_root[256]; /* the node of each first byte; 0: there is none */
 } td_trie;
 
 /* Tokens by what they are made of, each kind in a trie of its own. A state that takes any letters, up to some
@@ -25,8 +26,8 @@ typedef struct td_trie {
 typedef enum td_letters {
   TD_LETTERS_ALNUM, /* words of A-Z, a-z, 0-9 */
   TD_LETTERS_PLAIN, /* other words of characters that no dialect of JSON or patterns treats apart */
-  TD_LETTERS_NONE, /* all else: with quotes, backslashes, control or odd characters, parts of characters, long
-                      ones */
+  TD_LETTERS_NONE, /* all else: with backslashes, control or odd characters, parts of characters, long ones */
+  TD_LETTERS_QUOTE, /* with a quote somewhere, where a string may end */
   TD_LETTERS_KINDS,
 } td_letters;
 
@@ -38,11 +39,26 @@ typedef struct td_local {
   uint32_t *at; /* [n_at] instructions, ascending: all shared by the vocabulary's grammars */
   uint32_t n_at;
   uint32_t *mask;
-  uint32_t *exits; /* [n_exits] nodes of the trie of what are no words: a quote is in each */
+  uint32_t *inside; /* of the mask, tokens without a quote */
+  uint32_t *exits;  /* [n_exits] nodes of the trie of tokens with a quote */
   uint32_t n_exits;
 } td_local;
 
-enum { TD_LOCALS = 4 };
+enum {
+  TD_LOCAL_STRING, /* inside, between characters */
+  TD_LOCAL_STRING_ESCAPE,
+  TD_LOCAL_KEY_REST,
+  TD_LOCAL_KEY_REST_ESCAPE,
+  TD_LOCAL_CHAR, /* where the rule begins; its mask is not used */
+  TD_LOCAL_KEY_ODD,
+  TD_LOCALS
+};
+
+/* A token that a string may have inside it, of more characters than a word has. */
+typedef struct td_long_token {
+  int32_t id;
+  uint32_t n_chars;
+} td_long_token;
 
 struct td_vocabulary {
   td_trie tries[TD_LETTERS_KINDS];
@@ -50,13 +66,17 @@ struct td_vocabulary {
   /* [TD_LETTERS_NONE][TD_WORD_CHARS + 1][n_words] masks: words of up to so many characters. Plain ones are
    * with those of the other kind. */
   uint32_t *slices;
+  /* [TD_WORD_CHARS + 1][n_words] masks: tokens without a quote that begin with a character of a string and go
+   * on with up to so many in all, the last of them maybe in part; and those of more characters. */
+  uint32_t *char_slices;
+  td_long_token *long_tokens;
+  uint32_t n_long_tokens;
   int32_t *same;     /* [n_tokens]: another token of the same bytes; -1: none */
   char *bytes;       /* of all tokens */
   uint32_t *offsets; /* [n_tokens + 1] in bytes */
   uint32_t n_tokens, n_words;
   uint32_t *end_mask;
   td_local locals[TD_LOCALS];
-  uint32_t n_locals;
   td_ledger_sum *memory; /* of its grammars */
 };
 
@@ -87,8 +107,14 @@ td_letters td_word_letters(const char *bytes, uint32_t n, uint32_t *n_chars);
 /* Up to how many of these letters, whatever they are, the state takes, and takes no word of more;
  * TD_WORD_CHARS: of any number. -1: it depends on the letters. */
 int td_slice_of(td_machine *m, uint32_t state, td_letters letters);
+/* From the instruction any letters may follow, inside a string or a key. */
+bool td_slices_is_free(const td_rules *r, uint32_t at);
 /* Marks instructions behind whose byte any letters may follow: inside a string or a key. */
 void td_slices_mark(td_rules *r);
+/* Adds the bytes that an instruction takes. */
+void td_slices_add_taken(const td_rules *r, const td_inst *t, td_byte_set *out);
+/* All of plain ASCII is there, but for the quote and the backslash. */
+bool td_slices_is_all(const td_byte_set *s);
 /* Bytes behind which the state takes any letters. */
 void td_slices_free(const td_machine *m, uint32_t state, td_byte_set *out);
 
