@@ -186,7 +186,11 @@ bool td_added_next(td_added_search *s, td_added_match *m)
 {
   if (s->set->n == 0)
     return false;
+  const uint32_t *first = s->set->first;
   while (s->at < s->n) {
+    while (first[s->text[s->at]] == first[s->text[s->at] + 1])
+      if (++s->at == s->n)
+        return false;
     const td_added *a = longest_at(s, s->at);
     if (!a) {
       s->at++;

@@ -11,12 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/progress.h"
-
-td_status td_id_sink_push(td_id_sink *sink, int32_t id)
+td_status td_id_sink_grow(td_id_sink *sink)
 {
   td_ids *ids = sink->ids;
-  td_progress_add(1);
   if (sink->max_tokens && ids->n - sink->base >= sink->max_tokens)
     return td_fail(sink->err, TD_ERR_REQUEST, "text is longer than %zu tokens", sink->max_tokens);
   if (ids->n == ids->cap) {
@@ -27,7 +24,8 @@ td_status td_id_sink_push(td_id_sink *sink, int32_t id)
     ids->ids = grown;
     ids->cap = cap;
   }
-  ids->ids[ids->n++] = id;
+  const size_t most = sink->max_tokens ? sink->base + sink->max_tokens : SIZE_MAX;
+  sink->room = ids->cap < most ? ids->cap : most;
   return TD_OK;
 }
 
@@ -54,27 +52,19 @@ td_status td_bpe_emit(const td_tokenizer *t, uint32_t id, td_id_sink *sink)
 }
 
 td_status td_bpe_emit_word(const td_tokenizer *t, const unsigned char *word, size_t n, const uint32_t *ids,
-                           uint32_t n_ids, td_word *at, td_id_sink *sink)
+                           uint32_t n_ids, td_id_sink *sink)
 {
-  bool plain = at && n <= TD_WORD_BYTES && n_ids <= TD_WORD_IDS;
+  bool plain = sink->words && n <= TD_WORD_BYTES && n_ids <= TD_WORD_IDS;
   for (uint32_t i = 0; i < n_ids; i++) {
     plain = plain && (int32_t)ids[i] != t->spm.unk && !(t->vocab.tokens[ids[i]].flags & TD_TOKEN_SPECIAL);
     TD_TRY(td_bpe_emit(t, ids[i], sink));
   }
   if (plain) {
-    at->n_bytes = (uint8_t)n;
-    at->n_ids = (uint8_t)n_ids;
-    memcpy(at->text, word, n);
+    const td_word_key key = td_word_key_of(word, n);
+    td_word *at = td_words_at(sink->words, &key);
+    *at = (td_word){.first = key.first, .last = key.last, .n_bytes = (uint16_t)n, .n_ids = (uint16_t)n_ids};
     memcpy(at->ids, ids, n_ids * sizeof *ids);
   }
-  return TD_OK;
-}
-
-td_status td_bpe_emit_known(const td_word *w, td_id_sink *sink)
-{
-  sink->behind_unk = false;
-  for (uint32_t i = 0; i < w->n_ids; i++)
-    TD_TRY(td_id_sink_push(sink, w->ids[i]));
   return TD_OK;
 }
 
@@ -241,14 +231,11 @@ static int32_t find_word(const td_tokenizer *t, const unsigned char *word, size_
 
 td_status td_bpe_word(const td_tokenizer *t, const unsigned char *word, size_t n, td_id_sink *sink)
 {
-  td_word *at = sink->words && n <= TD_WORD_BYTES ? td_words_at(sink->words, word, n) : NULL;
-  if (at && td_word_is(at, word, n))
-    return td_bpe_emit_known(at, sink);
   int32_t known = find_word(t, word, n);
   uint8_t whole = known < 0 ? TD_WHOLE_NO : __atomic_load_n(&t->vocab.tokens[known].whole, __ATOMIC_RELAXED);
   const uint32_t one = (uint32_t)known;
   if (known >= 0 && (t->ignore_merges || whole == TD_WHOLE_YES))
-    return td_bpe_emit_word(t, word, n, &one, 1, at, sink);
+    return td_bpe_emit_word(t, word, n, &one, 1, sink);
   if (n > TD_SHORT_WORD_BYTES)
     return encode_long(t, word, n, sink);
   uint32_t ids[TD_SHORT_WORD_BYTES], rank[TD_SHORT_WORD_BYTES], n_ids = 0;
@@ -263,5 +250,5 @@ td_status td_bpe_word(const td_tokenizer *t, const unsigned char *word, size_t n
   if (whole == TD_WHOLE_UNKNOWN)
     __atomic_store_n(&t->vocab.tokens[known].whole,
                      n_ids == 1 && ids[0] == (uint32_t)known ? TD_WHOLE_YES : TD_WHOLE_NO, __ATOMIC_RELAXED);
-  return td_bpe_emit_word(t, word, n, ids, n_ids, at, sink);
+  return td_bpe_emit_word(t, word, n, ids, n_ids, sink);
 }

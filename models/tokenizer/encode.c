@@ -11,7 +11,6 @@
 #include "common/utf8.h"
 
 enum { STEPS_FREE = 4096, STEPS_PER_BYTE = 256 }; /* what a splitter that is an expression may take */
-enum { LONG_TEXT_BYTES = 16384 };                 /* from here on, clearing a table of words pays */
 
 typedef struct encoder {
   const td_tokenizer *t;
@@ -22,15 +21,23 @@ typedef struct encoder {
   size_t goes_on_at; /* text there goes on behind a broken byte, and gets no prefix */
 } encoder;
 
+static inline td_status encode_word(encoder *e, const unsigned char *p, size_t n)
+{
+  bool met;
+  td_status status = td_bpe_emit_known(p, n, &e->sink, &met);
+  return met ? status : td_bpe_word(e->t, p, n, &e->sink);
+}
+
 static td_status encode_pieces(encoder *e, uint32_t level, const unsigned char *p, size_t n)
 {
   if (level == e->t->n_splits)
-    return td_bpe_word(e->t, p, n, &e->sink);
+    return encode_word(e, p, n);
+  const bool last = level + 1 == e->t->n_splits;
   while (n > 0) {
     size_t piece = td_split_next(&e->t->splits[level], p, n, &e->steps_left);
     if (piece == 0)
       return td_fail(e->sink.err, TD_ERR_REQUEST, "text takes too long to split");
-    TD_TRY(encode_pieces(e, level + 1, p, piece));
+    TD_TRY(last ? encode_word(e, p, piece) : encode_pieces(e, level + 1, p, piece));
     p += piece;
     n -= piece;
   }
@@ -133,8 +140,12 @@ static td_status encode_valid(encoder *e, const unsigned char *p, size_t n, size
 static size_t valid_prefix(const unsigned char *p, size_t n)
 {
   size_t i = 0, len;
-  while (i < n && (len = p[i] < 0x80 ? 1 : td_utf8_sequence_length(p + i, n - i)) != 0)
+  do {
+    for (uint64_t eight; i + 8 <= n && (memcpy(&eight, p + i, 8), !(eight & 0x8080808080808080u));)
+      i += 8;
+    len = i == n ? 0 : p[i] < 0x80 ? 1 : td_utf8_sequence_length(p + i, n - i);
     i += len;
+  } while (len > 0);
   return i;
 }
 
@@ -162,18 +173,15 @@ td_status td_tokenizer_encode(const td_tokenizer *t, const char *text, size_t n_
   encoder e = {t,
                trusted,
                trusted ? n_trusted : 0,
-               {out, out->n, max_tokens, err, false, NULL},
+               {out, out->n, max_tokens, err, false, td_words_here(t), 0},
                STEPS_FREE + STEPS_PER_BYTE * n_bytes,
                SIZE_MAX};
   const size_t base = out->n;
   const bool bos = add_bos && t->adds_bos && t->bos >= 0;
   td_status status = bos ? td_id_sink_push(&e.sink, t->bos) : TD_OK;
-  if (n_bytes >= LONG_TEXT_BYTES)
-    e.sink.words = td_words_create();
   if (status == TD_OK && n_bytes > 0)
     status = encode_around(&e, &t->added_raw, (const unsigned char *)text, n_bytes, 0, e.spans, e.n_spans,
                            encode_bytes);
-  free(e.sink.words);
   if (status != TD_OK) {
     out->n = base;
     return status;

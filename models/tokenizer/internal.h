@@ -8,6 +8,7 @@
 #define TD_MODELS_TOKENIZER_INTERNAL_H
 
 #include "common/hash.h"
+#include "common/progress.h"
 #include "config/limits.h"
 #include "models/tokenizer/tokenizer.h"
 
@@ -33,12 +34,18 @@ typedef struct td_token {
   uint8_t whole; /* TD_WHOLE_*; relaxed atomic */
 } td_token;
 
+/* Other bits of a text's hash tell most strangers without a look at their texts. */
+typedef struct td_vocab_slot {
+  int32_t id; /* -1: free */
+  uint32_t tag;
+} td_vocab_slot;
+
 typedef struct td_vocab {
   td_token *tokens; /* [n_tokens] by id */
   uint32_t n_tokens, cap_tokens;
   char *blob;
   uint32_t blob_bytes, blob_cap;
-  int32_t *slots; /* open addressing; -1 free */
+  td_vocab_slot *slots; /* open addressing */
   uint32_t n_slots, n_used;
   uint64_t seed; /* random: texts of a hostile file cannot be chosen to collide */
   uint32_t longest_text_bytes;
@@ -178,6 +185,7 @@ typedef struct td_split {
   bool modern;         /* Llama-3 shape: any one character may lead a word, line breaks are taken apart */
   bool fold;           /* contractions in either case */
   bool marks;          /* \p{M} counts as a letter */
+  bool cased;          /* of TD_SPLIT_REGEX: words of ASCII's letters need no matcher */
   uint32_t max_digits; /* 0: any number */
   td_regex *regex;     /* owned by the tokenizer; of TD_SPLIT_REGEX */
 } td_split;
@@ -244,23 +252,57 @@ typedef struct td_added_search {
 } td_added_search;
 bool td_added_next(td_added_search *s, td_added_match *m);
 
-/* ---- words.c: what has been encoded before in this text ---- */
+/* ---- words.c: short words that this thread has met before ---- */
 
-enum { TD_WORD_BYTES = 30, TD_WORD_IDS = 8 };
+enum { TD_WORD_BYTES = 16, TD_WORD_IDS = 3, TD_WORDS_BITS = 13 };
+
+/* The bytes of a word of 1 to TD_WORD_BYTES bytes: equal keys are equal words. */
+typedef struct td_word_key {
+  uint64_t first, last;
+  uint32_t n_bytes; /* 0: free */
+} td_word_key;
 
 typedef struct td_word {
-  uint8_t n_bytes, n_ids; /* n_bytes 0: free */
-  unsigned char text[TD_WORD_BYTES];
+  uint64_t first, last;
+  uint16_t n_bytes, n_ids;
   int32_t ids[TD_WORD_IDS];
 } td_word;
 
-typedef struct td_words td_words;
-td_words *td_words_create(void); /* NULL: no memory, and no harm; free() */
-/* The place of a word of at most TD_WORD_BYTES, which may hold another. */
-td_word *td_words_at(td_words *w, const unsigned char *word, size_t n);
-static inline bool td_word_is(const td_word *w, const unsigned char *word, size_t n)
+typedef struct td_words {
+  uint64_t seed;
+  uint64_t owner; /* the tokenizer that its ids are of */
+  td_word slots[1 << TD_WORDS_BITS];
+} td_words;
+
+/* This thread's table, cleared if it was another tokenizer's. NULL: no memory, and no harm. */
+td_words *td_words_here(const td_tokenizer *t);
+
+static inline uint64_t td_word_load(const unsigned char *p, size_t n)
 {
-  return w->n_bytes == n && __builtin_memcmp(w->text, word, n) == 0;
+  uint64_t v = 0;
+  __builtin_memcpy(&v, p, n);
+  return v;
+}
+
+static inline td_word_key td_word_key_of(const unsigned char *p, size_t n)
+{
+  if (n >= 8)
+    return (td_word_key){td_word_load(p, 8), td_word_load(p + n - 8, 8), (uint32_t)n};
+  if (n >= 4)
+    return (td_word_key){td_word_load(p, 4) | td_word_load(p + n - 4, 4) << 32, 0, (uint32_t)n};
+  return (td_word_key){p[0] | (uint64_t)p[n / 2] << 8 | (uint64_t)p[n - 1] << 16, 0, (uint32_t)n};
+}
+
+/* The place of a word, which may hold another. */
+static inline td_word *td_words_at(td_words *w, const td_word_key *key)
+{
+  uint64_t h = td_hash_mix(key->first ^ w->seed, (key->last + key->n_bytes) ^ 0x9E3779B97F4A7C15u);
+  return &w->slots[h >> 9 & ((1 << TD_WORDS_BITS) - 1)];
+}
+
+static inline bool td_word_is(const td_word *w, const td_word_key *key)
+{
+  return w->first == key->first && w->last == key->last && w->n_bytes == key->n_bytes;
 }
 
 /* Where ids go, and how many may. */
@@ -270,8 +312,18 @@ typedef struct td_id_sink {
   td_error *err;
   bool behind_unk; /* the id before came of a character that has no token */
   td_words *words; /* NULL: words are not remembered */
+  size_t room;     /* ids->n may become that before somebody has to look */
 } td_id_sink;
-td_status td_id_sink_push(td_id_sink *sink, int32_t id);
+/* Makes room for one id more, or refuses it. */
+td_status td_id_sink_grow(td_id_sink *sink);
+static inline td_status td_id_sink_push(td_id_sink *sink, int32_t id)
+{
+  td_progress_add(1);
+  if (sink->ids->n >= sink->room)
+    TD_TRY(td_id_sink_grow(sink));
+  sink->ids->ids[sink->ids->n++] = id;
+  return TD_OK;
+}
 
 /* ---- spm.c: SentencePiece's way with spaces, and merges between characters ---- */
 
@@ -291,9 +343,10 @@ typedef struct td_spm {
   bool fuse_unk;      /* a run of such characters is one unk */
   bool decodes_strip; /* decoded text loses one space at its very beginning */
   td_spm_prefix prefix;
-  int32_t unk;           /* -1: none */
-  int32_t ascii_id[128]; /* token of each ASCII character; -1: none */
-  uint8_t *joins;        /* bits by a hash of two characters; clear: no token has them side by side */
+  int32_t unk;                  /* -1: none */
+  int32_t ascii_id[128];        /* token of each ASCII character; -1: none */
+  uint8_t *joins;               /* bits by a hash of two characters; clear: no token has them side by side */
+  uint8_t ascii_joins[128][16]; /* the same of two ASCII characters, a bit each */
 } td_spm;
 
 /* Appends text with U+2581 for each space, behind one more if `prefix`. spans (may be NULL) move along. */
@@ -334,6 +387,7 @@ int td_protobuf_next(td_protobuf *r, td_protobuf_field *f);
 enum { TD_SPLITS_MAX = 8 };
 
 struct td_tokenizer {
+  uint64_t serial; /* no other tokenizer of this process has it */
   td_vocab vocab;
   td_merges merges;
   int32_t byte_id[256]; /* token of each byte; -1: it vanishes */
@@ -366,12 +420,26 @@ td_status td_bpe_long(const td_tokenizer *t, td_symbol *s, uint32_t n, td_id_sin
 /* A model token goes out; but merges must not make a special token out of plain text, so such a one goes out
  * as its bytes. A run of characters without a token is one unknown token where the model wants that. */
 td_status td_bpe_emit(const td_tokenizer *t, uint32_t id, td_id_sink *sink);
-/* Emits the ids of a word, and remembers them at `at` (may be NULL). */
+/* Emits the ids of a word, and remembers them. */
 td_status td_bpe_emit_word(const td_tokenizer *t, const unsigned char *word, size_t n, const uint32_t *ids,
-                           uint32_t n_ids, td_word *at, td_id_sink *sink);
-/* Emits the ids of a word that is remembered. */
-td_status td_bpe_emit_known(const td_word *w, td_id_sink *sink);
-/* The ids of one word (n > 0 bytes). */
+                           uint32_t n_ids, td_id_sink *sink);
+/* Emits the ids of a word (n > 0 bytes) that is remembered. *met: whether it was. */
+static inline td_status td_bpe_emit_known(const unsigned char *word, size_t n, td_id_sink *sink, bool *met)
+{
+  *met = false;
+  if (n > TD_WORD_BYTES || !sink->words)
+    return TD_OK;
+  const td_word_key key = td_word_key_of(word, n);
+  const td_word *w = td_words_at(sink->words, &key);
+  if (!td_word_is(w, &key))
+    return TD_OK;
+  *met = true;
+  sink->behind_unk = false;
+  for (uint32_t i = 0; i < w->n_ids; i++)
+    TD_TRY(td_id_sink_push(sink, w->ids[i]));
+  return TD_OK;
+}
+/* The ids of one word (n > 0 bytes), whether it is remembered or not. */
 td_status td_bpe_word(const td_tokenizer *t, const unsigned char *word, size_t n, td_id_sink *sink);
 
 td_tokenizer *td_tokenizer_new(td_error *err);

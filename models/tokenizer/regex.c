@@ -529,6 +529,23 @@ static const unsigned char *back(const unsigned char *begin, const unsigned char
   return p;
 }
 
+/* Behind at most max (0: no bound) characters of a set. */
+static inline const unsigned char *match_run(matcher *m, const set *s, uint32_t max, const unsigned char *p,
+                                             uint32_t *n)
+{
+  uint32_t k = 0;
+  for (const unsigned char *next; max == 0 || k < max; k++, p = next)
+    if (p < m->end && *p < 0x80) {
+      if (!(s->ascii[*p / 64] >> *p % 64 & 1))
+        break;
+      next = p + 1;
+    } else if (!(next = match_set(m, s, p)))
+      break;
+  *m->steps_left -= *m->steps_left > k ? k + 1 : *m->steps_left;
+  *n = k;
+  return p;
+}
+
 /* A set, or a group of one word, so often. */
 static const unsigned char *match_repeated(matcher *m, const step *st, const step *end,
                                            const unsigned char *p)
@@ -536,8 +553,9 @@ static const unsigned char *match_repeated(matcher *m, const step *st, const ste
   const bool group = st->kind == STEP_GROUP;
   const unsigned char *q = p, *next;
   uint32_t n = 0;
-  while ((st->max == 0 || n < st->max) &&
-         (next = group ? match_word(m, st->words, q) : match_set(m, &st->set, q)) != NULL) {
+  if (!group)
+    q = match_run(m, &st->set, st->max, p, &n);
+  while (group && (st->max == 0 || n < st->max) && (next = match_word(m, st->words, q)) != NULL) {
     q = next;
     n++;
   }

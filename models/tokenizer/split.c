@@ -46,6 +46,13 @@ static const struct {
      false},
 };
 
+/* How o200k's kind of expression begins, which takes capitals apart from small letters. */
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define CASED(suffix)                                                                                        \
+  "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" suffix "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" suffix "|"
+static const char *const cased[] = {CASED(""), CASED("(?i:" CONTRACTIONS ")?")};
+
 bool td_split_from_regex(const char *regex, td_split *out, bool *total)
 {
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -55,6 +62,8 @@ bool td_split_from_regex(const char *regex, td_split *out, bool *total)
       return true;
     }
   *out = (td_split){.kind = TD_SPLIT_REGEX, .regex = td_regex_create(regex)};
+  for (size_t i = 0; i < sizeof cased / sizeof *cased; i++)
+    out->cased |= strncmp(regex, cased[i], strlen(cased[i])) == 0;
   *total = false;
   return out->regex != NULL;
 }
@@ -80,8 +89,8 @@ static inline size_t look(const unsigned char *p, const unsigned char *end, uint
 
 /* Behind the longest run from p of characters whose class has a bit of `of` (or, inverted, none). At most max
  * characters; 0: no bound. */
-static const unsigned char *run(const unsigned char *p, const unsigned char *end, uint8_t of, bool inverted,
-                                uint32_t max)
+static inline const unsigned char *run(const unsigned char *p, const unsigned char *end, uint8_t of,
+                                       bool inverted, uint32_t max)
 {
   uint32_t cp, n = 0;
   uint8_t class;
@@ -138,6 +147,41 @@ static const unsigned char *line_breaks(const unsigned char *p, const unsigned c
 }
 
 /* ---- the family of GPT-2, and of Llama-3 and Qwen ---- */
+
+static bool is_ascii_letter(unsigned c) { return (c | 32) - 'a' < 26u; }
+
+/* What may stand in front of a word of ASCII's letters and belongs to it. */
+static inline bool leads(const td_split *s, unsigned c)
+{
+  if (!s->modern)
+    return c == ' ';
+  return c < 0x80 && c != '\'' &&
+         !(td_ascii_class[c] & (TD_CLASS_LETTER | TD_CLASS_NUMBER | TD_CLASS_NEWLINE));
+}
+
+/* Most pieces are such words. Behind one, or p. */
+static inline const unsigned char *ascii_word(const td_split *s, const unsigned char *p,
+                                              const unsigned char *end)
+{
+  const unsigned char *begin = p + leads(s, *p), *q = begin;
+  while (q < end && is_ascii_letter(*q))
+    q++;
+  return q > begin && (q == end || *q < 0x80) ? q : p;
+}
+
+/* The same of an expression that begins as `cased`: capitals, then small letters. What an apostrophe does is
+ * left to the expression. */
+static inline const unsigned char *ascii_cased(const unsigned char *p, const unsigned char *end)
+{
+  const bool lead =
+      *p < 0x80 && !(td_ascii_class[*p] & (TD_CLASS_LETTER | TD_CLASS_NUMBER | TD_CLASS_NEWLINE));
+  const unsigned char *begin = p + lead, *q = begin;
+  while (q < end && (unsigned)*q - 'A' < 26u)
+    q++;
+  while (q < end && (unsigned)*q - 'a' < 26u)
+    q++;
+  return q > begin && (q == end || (*q < 0x80 && *q != '\'')) ? q : p;
+}
 
 static const unsigned char *next_gpt2(const td_split *s, const unsigned char *p, const unsigned char *end)
 {
@@ -265,8 +309,6 @@ static const unsigned char *next_byte_digits(const td_split *s, const unsigned c
   return q;
 }
 
-static bool is_ascii_letter(unsigned c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
-
 /* The match at p, or p. */
 static const unsigned char *match_punct_words(const unsigned char *p, const unsigned char *end)
 {
@@ -314,14 +356,20 @@ size_t td_split_next(const td_split *s, const unsigned char *text, size_t n, siz
 {
   const unsigned char *end = text + n, *q = end;
   switch (s->kind) {
-  case TD_SPLIT_WORDS: q = s->modern ? next_modern(s, text, end) : next_gpt2(s, text, end); break;
+  case TD_SPLIT_WORDS:
+    if ((q = ascii_word(s, text, end)) == text)
+      q = s->modern ? next_modern(s, text, end) : next_gpt2(s, text, end);
+    break;
   case TD_SPLIT_NUMBERS: q = next_numbers(s, text, end); break;
   case TD_SPLIT_CJK: q = next_cjk(text, end); break;
   case TD_SPLIT_PUNCT_WORDS: q = next_punct_words(text, end); break;
   case TD_SPLIT_LINE_ENDS: q = next_line_ends(text, end); break;
   case TD_SPLIT_PUNCTUATION: q = next_punctuation(s, text, end); break;
   case TD_SPLIT_BYTE_DIGITS: q = next_byte_digits(s, text, end); break;
-  case TD_SPLIT_REGEX: return td_regex_next(s->regex, text, n, steps_left);
+  case TD_SPLIT_REGEX:
+    if (!s->cased || (q = ascii_cased(text, end)) == text)
+      return td_regex_next(s->regex, text, n, steps_left);
+    break;
   }
   TD_BUG_ON(q <= text || q > end);
   return (size_t)(q - text);

@@ -50,22 +50,31 @@ static void append_squeezed(const unsigned char *text, size_t n, bool prefix, td
     out->len_bytes -= MARK_BYTES;
 }
 
+static void append_marked(const unsigned char *text, size_t n, bool prefix, td_buf *out)
+{
+  if (prefix)
+    td_buf_append(out, mark, MARK_BYTES);
+  char some[1024 + MARK_BYTES];
+  size_t n_some = 0;
+  for (size_t i = 0; i < n; i++) {
+    const bool space = text[i] == ' ';
+    memcpy(some + n_some, mark, MARK_BYTES);
+    some[n_some] = space ? mark[0] : (char)text[i];
+    n_some += space ? MARK_BYTES : 1;
+    if (n_some >= sizeof some - MARK_BYTES || i + 1 == n) {
+      td_buf_append(out, some, n_some);
+      n_some = 0;
+    }
+  }
+}
+
 td_status td_spm_mark(const td_tokenizer *t, const unsigned char *text, size_t n, bool prefix, td_buf *out,
                       td_span *spans, size_t n_spans, td_error *err)
 {
   if (t->spm.squeezes) {
     append_squeezed(text, n, prefix, out);
   } else {
-    if (prefix)
-      td_buf_append(out, mark, MARK_BYTES);
-    for (size_t i = 0; i < n;) {
-      const unsigned char *space = memchr(text + i, ' ', n - i);
-      size_t plain = space ? (size_t)(space - text) - i : n - i;
-      td_buf_append(out, text + i, plain);
-      if (space)
-        td_buf_append(out, mark, MARK_BYTES);
-      i += plain + (space != NULL);
-    }
+    append_marked(text, n, prefix, out);
     if (spans)
       move_spans(text, prefix, spans, n_spans);
   }
@@ -94,13 +103,25 @@ static inline size_t look(const unsigned char *p, size_t n, uint32_t *cp)
   return len ? len : 1;
 }
 
+/* Whether some token may have b behind a. */
+static inline bool may_join(const td_spm *spm, uint32_t a, uint32_t b)
+{
+  if ((a | b) < 128)
+    return spm->ascii_joins[a][b / 8] >> b % 8 & 1;
+  uint32_t bit = join_bit(a, b);
+  return spm->joins[bit / 8] >> bit % 8 & 1;
+}
+
 static void note_joins(td_spm *spm, const unsigned char *p, size_t n)
 {
   uint32_t last, cp;
   for (size_t i = look(p, n, &last); i < n; last = cp) {
     i += look(p + i, n - i, &cp);
     uint32_t bit = join_bit(last, cp);
-    spm->joins[bit / 8] |= (uint8_t)(1u << bit % 8);
+    if ((last | cp) < 128)
+      spm->ascii_joins[last][cp / 8] |= (uint8_t)(1u << cp % 8);
+    else
+      spm->joins[bit / 8] |= (uint8_t)(1u << bit % 8);
   }
 }
 
@@ -111,8 +132,7 @@ static size_t part(const td_spm *spm, const unsigned char *p, size_t n)
   size_t i = look(p, n, &last);
   while (i < n) {
     size_t len = look(p + i, n - i, &cp);
-    uint32_t bit = join_bit(last, cp);
-    if (!(spm->joins[bit / 8] >> bit % 8 & 1) || (spm->splits_spaces && cp == MARK))
+    if (!may_join(spm, last, cp) || (spm->splits_spaces && cp == MARK))
       break;
     last = cp;
     i += len;
@@ -162,14 +182,11 @@ static td_status encode_long(const td_tokenizer *t, const unsigned char *p, size
 
 static td_status encode_part(const td_tokenizer *t, const unsigned char *p, size_t n, td_id_sink *sink)
 {
-  td_word *at = sink->words && n <= TD_WORD_BYTES ? td_words_at(sink->words, p, n) : NULL;
-  if (at && td_word_is(at, p, n))
-    return td_bpe_emit_known(at, sink);
   int32_t known = n <= t->longest_bytes ? model_token(&t->vocab, p, n) : -1;
   uint8_t whole = known < 0 ? TD_WHOLE_NO : __atomic_load_n(&t->vocab.tokens[known].whole, __ATOMIC_RELAXED);
   const uint32_t one = (uint32_t)known;
   if (whole == TD_WHOLE_YES)
-    return td_bpe_emit_word(t, p, n, &one, 1, at, sink);
+    return td_bpe_emit_word(t, p, n, &one, 1, sink);
   if (n > TD_SHORT_WORD_BYTES)
     return encode_long(t, p, n, sink);
   uint32_t ids[TD_SHORT_WORD_BYTES + 4], rank[TD_SHORT_WORD_BYTES + 4], n_ids = 0, cp;
@@ -183,7 +200,7 @@ static td_status encode_part(const td_tokenizer *t, const unsigned char *p, size
   if (whole == TD_WHOLE_UNKNOWN)
     __atomic_store_n(&t->vocab.tokens[known].whole,
                      n_ids == 1 && ids[0] == (uint32_t)known ? TD_WHOLE_YES : TD_WHOLE_NO, __ATOMIC_RELAXED);
-  return td_bpe_emit_word(t, p, n, ids, n_ids, at, sink);
+  return td_bpe_emit_word(t, p, n, ids, n_ids, sink);
 }
 
 td_status td_spm_encode(const td_tokenizer *t, const unsigned char *text, size_t n, td_id_sink *sink)
@@ -191,7 +208,10 @@ td_status td_spm_encode(const td_tokenizer *t, const unsigned char *text, size_t
   sink->behind_unk = false;
   while (n > 0) {
     size_t k = part(&t->spm, text, n);
-    TD_TRY(encode_part(t, text, k, sink));
+    bool met;
+    TD_TRY(td_bpe_emit_known(text, k, sink, &met));
+    if (!met)
+      TD_TRY(encode_part(t, text, k, sink));
     text += k;
     n -= k;
   }

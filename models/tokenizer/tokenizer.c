@@ -13,6 +13,8 @@ td_tokenizer *td_tokenizer_new(td_error *err)
     (void)!td_fail(err, TD_ERR_NOMEM, "no memory for a tokenizer");
     return NULL;
   }
+  static _Atomic uint64_t n_made;
+  t->serial = ++n_made;
   t->bos = t->eos = t->spm.unk = -1;
   return t;
 }

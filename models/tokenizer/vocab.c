@@ -44,22 +44,25 @@ void td_vocab_deinit(td_vocab *v)
   memset(v, 0, sizeof *v);
 }
 
-static uint32_t slot_of(const td_vocab *v, const char *text, size_t n)
+static td_vocab_slot *slot_of(const td_vocab *v, const char *text, size_t n, uint32_t *tag)
 {
-  uint32_t i = (uint32_t)td_hash_bytes(v->seed, text, n) & (v->n_slots - 1);
-  for (; v->slots[i] >= 0; i = (i + 1) & (v->n_slots - 1)) {
-    const td_token *t = &v->tokens[v->slots[i]];
-    if (t->n_bytes == n && memcmp(v->blob + t->offset, text, n) == 0)
+  const uint64_t hash = td_hash_bytes(v->seed, text, n);
+  uint32_t i = (uint32_t)hash & (v->n_slots - 1);
+  *tag = (uint32_t)(hash >> 32);
+  for (; v->slots[i].id >= 0; i = (i + 1) & (v->n_slots - 1)) {
+    const td_token *t = &v->tokens[v->slots[i].id];
+    if (v->slots[i].tag == *tag && t->n_bytes == n && memcmp(v->blob + t->offset, text, n) == 0)
       break;
   }
-  return i;
+  return &v->slots[i];
 }
 
 int32_t td_vocab_find(const td_vocab *v, const char *text, size_t n_bytes)
 {
   if (n_bytes == 0 || n_bytes > v->longest_text_bytes)
     return -1;
-  return v->slots[slot_of(v, text, n_bytes)];
+  uint32_t tag;
+  return slot_of(v, text, n_bytes, &tag)->id;
 }
 
 /* Added tokens may come after the vocabulary was sized. */
@@ -84,16 +87,16 @@ static td_status make_room(td_vocab *v, uint32_t id, size_t n_bytes, td_error *e
   }
   if ((uint64_t)v->n_used * 2 < v->n_slots)
     return TD_OK;
-  uint32_t old_n = v->n_slots;
-  int32_t *old = v->slots, *slots = malloc((size_t)old_n * 2 * sizeof *slots);
+  uint32_t old_n = v->n_slots, tag;
+  td_vocab_slot *old = v->slots, *slots = malloc((size_t)old_n * 2 * sizeof *slots);
   if (!slots)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a vocabulary index");
   memset(slots, 0xFF, (size_t)old_n * 2 * sizeof *slots);
   v->slots = slots;
   v->n_slots = old_n * 2;
   for (uint32_t i = 0; i < old_n; i++)
-    if (old[i] >= 0)
-      v->slots[slot_of(v, td_vocab_text(v, (uint32_t)old[i]), v->tokens[old[i]].n_bytes)] = old[i];
+    if (old[i].id >= 0)
+      *slot_of(v, td_vocab_text(v, (uint32_t)old[i].id), v->tokens[old[i].id].n_bytes, &tag) = old[i];
   free(old);
   return TD_OK;
 }
@@ -113,11 +116,12 @@ td_status td_vocab_add(td_vocab *v, uint32_t id, const char *text, size_t n_byte
     return td_fail(err, TD_ERR_MODEL, "tokens \"%.100s\" and \"%.*s\" have the same id %u",
                    td_vocab_text(v, id), n_bytes < 100 ? (int)n_bytes : 100, text, id);
   if (n_bytes > 0) {
-    uint32_t slot = slot_of(v, text, n_bytes);
-    if (v->slots[slot] >= 0)
+    uint32_t tag;
+    td_vocab_slot *slot = slot_of(v, text, n_bytes, &tag);
+    if (slot->id >= 0)
       return td_fail(err, TD_ERR_MODEL, "token \"%.*s\" has two ids, %d and %u",
-                     n_bytes < 100 ? (int)n_bytes : 100, text, v->slots[slot], id);
-    v->slots[slot] = (int32_t)id;
+                     n_bytes < 100 ? (int)n_bytes : 100, text, slot->id, id);
+    *slot = (td_vocab_slot){(int32_t)id, tag};
     v->n_used++;
   }
   memcpy(v->blob + v->blob_bytes, text, n_bytes);

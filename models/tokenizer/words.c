@@ -1,50 +1,40 @@
-/* Words of a text and their ids, so that a word which comes again is not merged again.
+/* Short words and their ids, so that a word which comes again is not merged again.
  *
- * A table of fixed size for one call of the encoder: a word has one place, and a later word takes it. It
- * holds short words of few ids. Words that collide, even by design, cost what they cost without it. */
-#include "models/tokenizer/internal.h"
-
+ * A table of fixed size for each thread that encodes, kept from text to text: a word has one place, and a
+ * later word takes it. It holds short words of few ids, of one tokenizer. Words that collide, even by design,
+ * cost what they cost without it. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORDS_BITS = 12 };
+#include "models/tokenizer/internal.h"
 
-struct td_words {
-  uint64_t seed;
-  td_word slots[1 << WORDS_BITS];
-};
+static _Thread_local td_words *here;
+static pthread_key_t key; /* frees a thread's table at its end */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool has_key;
 
-td_words *td_words_create(void)
+static void create_key(void) { has_key = pthread_key_create(&key, free) == 0; }
+
+static td_words *create(void)
 {
-  td_words *w = calloc(1, sizeof *w);
-  if (w)
-    w->seed = td_random_u64();
+  pthread_once(&once, create_key);
+  td_words *w = has_key ? calloc(1, sizeof *w) : NULL;
+  if (!w || pthread_setspecific(key, w) != 0) {
+    free(w);
+    return NULL;
+  }
+  w->seed = td_random_u64();
   return w;
 }
 
-static inline uint64_t eight(const unsigned char *p)
+td_words *td_words_here(const td_tokenizer *t)
 {
-  uint64_t v;
-  memcpy(&v, p, 8);
-  return v;
-}
-
-/* All of fewer than eight bytes. */
-static inline uint64_t few(const unsigned char *p, size_t n)
-{
-  uint32_t a, b;
-  if (n < 4)
-    return p[0] | (uint64_t)p[n / 2] << 8 | (uint64_t)p[n - 1] << 16;
-  memcpy(&a, p, 4);
-  memcpy(&b, p + n - 4, 4);
-  return a | (uint64_t)b << 32;
-}
-
-td_word *td_words_at(td_words *w, const unsigned char *word, size_t n)
-{
-  uint64_t first = n < 8 ? few(word, n) : eight(word), last = n < 8 ? 0 : eight(word + n - 8);
-  uint64_t h = td_hash_mix(first ^ w->seed, last ^ 0x9E3779B97F4A7C15u);
-  if (n > 16)
-    h = td_hash_mix(h ^ eight(word + 8), eight(word + n - 16) ^ 0xD6E8FEB86659FD93u);
-  return &w->slots[(h ^ n) >> 7 & ((1 << WORDS_BITS) - 1)];
+  if (!here)
+    here = create();
+  if (here && here->owner != t->serial) {
+    memset(here->slots, 0, sizeof here->slots);
+    here->owner = t->serial;
+  }
+  return here;
 }

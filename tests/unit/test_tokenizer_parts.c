@@ -78,8 +78,10 @@ static void classes(void **state)
 /* Lengths of the first pieces, where merges of real vocabularies seldom show a wrong border. */
 static void first_pieces(void **state)
 {
-  const td_split gpt2 = {.kind = TD_SPLIT_WORDS}, llama3 = {TD_SPLIT_WORDS, true, true, false, 3, NULL},
-                 qwen35 = {TD_SPLIT_WORDS, true, true, true, 1, NULL};
+  const td_split gpt2 = {.kind = TD_SPLIT_WORDS},
+                 llama3 = {.kind = TD_SPLIT_WORDS, .modern = true, .fold = true, .max_digits = 3},
+                 qwen35 = {
+                     .kind = TD_SPLIT_WORDS, .modern = true, .fold = true, .marks = true, .max_digits = 1};
   const struct {
     const td_split *split;
     const char *text;
@@ -131,6 +133,39 @@ static size_t unescape(char *text, size_t n)
   return k;
 }
 
+#define CASED(contractions)                                                                                  \
+  "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+" contractions   \
+  "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*" contractions  \
+  "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+static void cut_alike(const td_split *split, const char *expression, const char *text, size_t n)
+{
+  size_t pieces = 0, steps = SIZE_MAX;
+  td_regex *r = td_regex_create(expression);
+  assert_non_null(r);
+  for (size_t at = 0, k; at < n; at += k, pieces++) {
+    k = td_split_next(split, (const unsigned char *)text + at, n - at, &steps);
+    assert_int_equal(td_regex_next(r, (const unsigned char *)text + at, n - at, &steps), k);
+  }
+  assert_true(pieces > 5);
+  td_regex_destroy(r);
+}
+
+/* Letters of both cases and what may stand beside them, in any order. */
+static size_t random_words(char *text, size_t n, unsigned seed)
+{
+  static const char *const parts[] = {"a",   "b", "Z",  "s",        "T",        "'",           "'s", "'LL",
+                                      "'ve", " ", "  ", "1",        ".",        "\n",          "\t", "/",
+                                      "m",   "D", "Kt", "\xC3\xA9", "\xC5\xBF", "\xE4\xB8\xAD"};
+  size_t k = 0;
+  while (k + 4 < n) {
+    const char *part = parts[(size_t)rand_r(&seed) % (sizeof parts / sizeof *parts)];
+    memcpy(text + k, part, strlen(part));
+    k += strlen(part);
+  }
+  return k;
+}
+
 static void regex_equals_hand_written(void **state)
 {
   static const char *const expressions[] = {
@@ -140,7 +175,10 @@ static void regex_equals_hand_written(void **state)
       MODERN("[\\p{L}\\p{M}]", "\\p{L}\\p{M}", "\\p{N}"),
       "\\p{N}{1,3}",
       "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+      CASED(""),
+      CASED("(?i:'s|'t|'re|'ve|'m|'ll|'d)?"),
   };
+  static char words[40000];
   size_t n = 0;
   char *text = util_read(GOLDEN_DIR "/texts.txt", &n);
   assert_non_null(text);
@@ -148,17 +186,11 @@ static void regex_equals_hand_written(void **state)
   for (size_t i = 0; i < sizeof expressions / sizeof *expressions; i++) {
     td_split split;
     bool total;
-    size_t pieces = 0, steps = SIZE_MAX;
     assert_true(td_split_from_regex(expressions[i], &split, &total));
-    assert_int_not_equal(split.kind, TD_SPLIT_REGEX);
-    td_regex *r = td_regex_create(expressions[i]);
-    assert_non_null(r);
-    for (size_t at = 0, k; at < n; at += k, pieces++) {
-      k = td_split_next(&split, (const unsigned char *)text + at, n - at, &steps);
-      assert_int_equal(td_regex_next(r, (const unsigned char *)text + at, n - at, &steps), k);
-    }
-    assert_true(pieces > 5);
-    td_regex_destroy(r);
+    assert_true(split.kind != TD_SPLIT_REGEX || split.cased);
+    cut_alike(&split, expressions[i], text, n);
+    cut_alike(&split, expressions[i], words, random_words(words, sizeof words, (unsigned)i));
+    td_regex_destroy(split.regex);
   }
   free(text);
 }
@@ -478,6 +510,61 @@ static void long_words_equal_naive(void **state)
   td_tokenizer_destroy(t);
 }
 
+/* Each byte of a word and its length tell it from others. */
+static void word_keys_differ(void **state)
+{
+  unsigned char word[TD_WORD_BYTES + 1] = {0};
+  for (size_t n = 1; n <= TD_WORD_BYTES; n++)
+    for (size_t i = 0; i <= n; i++) {
+      const td_word_key key = td_word_key_of(word, n);
+      const td_word w = {.first = key.first, .last = key.last, .n_bytes = (uint16_t)n};
+      word[i] = 1; /* behind the word: it is not looked at */
+      const td_word_key other = td_word_key_of(word, n),
+                        longer = td_word_key_of(word, n + (n < TD_WORD_BYTES));
+      assert_true(td_word_is(&w, &other) == (i == n));
+      assert_true(n == TD_WORD_BYTES || !td_word_is(&w, &longer));
+      word[i] = 0;
+    }
+}
+
+/* Words that are remembered, of two tokenizers in turn on one thread. */
+static void remembered_words_equal_naive(void **state)
+{
+  cJSON *json = small_json(), *merges = cJSON_GetObjectItem(cJSON_GetObjectItem(json, "model"), "merges");
+  td_tokenizer *t[2] = {util_load(json), NULL};
+  for (int i = cJSON_GetArraySize(merges) - 1; i >= 0; i -= 2)
+    cJSON_DeleteItemFromArray(merges, i);
+  t[1] = util_load(json);
+  cJSON_Delete(json);
+  unsigned seed = 11;
+  int n_met = 0, n_differ = 0;
+  for (int i = 0; i < 60000; i++) {
+    unsigned char word[TD_WORD_BYTES + 2];
+    size_t n = 1 + (size_t)(rand_r(&seed) % (int)sizeof word);
+    for (size_t k = 0; k < n; k++)
+      word[k] = (unsigned char)"the in"[rand_r(&seed) % (n < 6 ? 6 : 2)];
+    uint32_t want[2][sizeof word];
+    size_t n_want[2];
+    for (int k = 0; k < 2; k++)
+      n_want[k] = naive(t[k], word, n, want[k]);
+    n_differ += n_want[0] != n_want[1];
+    const int k = i / 10000 % 2;
+    td_ids ids = {0};
+    td_error err;
+    td_id_sink sink = {.ids = &ids, .err = &err, .words = td_words_here(t[k])};
+    bool met;
+    assert_int_equal(td_bpe_emit_known(word, n, &sink, &met), TD_OK);
+    if (!met)
+      assert_int_equal(td_bpe_word(t[k], word, n, &sink), TD_OK);
+    util_assert_ids(&ids, (const int32_t *)want[k], n_want[k]);
+    n_met += met;
+    td_ids_deinit(&ids);
+  }
+  assert_true(n_met > 5000 && n_differ > 1000);
+  td_tokenizer_destroy(t[0]);
+  td_tokenizer_destroy(t[1]);
+}
+
 static double encode_seconds(const td_tokenizer *t, const char *unit, size_t n)
 {
   size_t k = strlen(unit);
@@ -672,6 +759,8 @@ int main(void)
       cmocka_unit_test(token_cap),
       cmocka_unit_test(text_limit),
       cmocka_unit_test(long_words_equal_naive),
+      cmocka_unit_test(word_keys_differ),
+      cmocka_unit_test(remembered_words_equal_naive),
       cmocka_unit_test(worst_cases_are_not_quadratic),
       cmocka_unit_test(long_word_over_cap),
       cmocka_unit_test(threads),
