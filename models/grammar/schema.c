@@ -206,9 +206,10 @@ static void gather(td_schema *s, td_all *all, const cJSON *schema, uint32_t from
     too_large(s, schema);
   if (!td_schema_work(s, schema, "$ref", 1))
     return;
+  schema = td_schema_first(s, schema);
   for (uint32_t i = 0; i < all->n; i++)
     if (all->parts[i].schema == schema) { /* said already; but not by a branch of itself */
-      if (all->parts[i].done || is_loop(all, i, from))
+      if (is_loop(all, i, from))
         too_large(s, schema);
       return;
     }
@@ -595,6 +596,7 @@ td_status td_schema_compile(td_builder *b, const cJSON *schema, const td_expr **
   s->root = schema;
   s->seed = td_random_u64();
   s->has_inner_id = has_inner_id(schema, false);
+  td_schema_find_same(s);
   td_schema_gather(s, &all, schema);
   *out = td_schema_rule(s, &all);
   td_status st = s->status;

@@ -45,6 +45,7 @@ typedef struct td_kept {
 enum { SCHEMA_BUCKETS = 1024 };
 
 typedef struct td_index td_index;   /* schema_index.c */
+typedef struct td_same td_same;     /* schema_same.c */
 typedef struct td_values td_values; /* schema_values.c */
 
 /* A schema that stands for what a schema says with `not` and the like. */
@@ -72,6 +73,7 @@ typedef struct td_schema {
   uint32_t n_kept, cap_kept;
   uint32_t buckets[SCHEMA_BUCKETS]; /* into kept, + 1 */
   td_index *indices[SCHEMA_BUCKETS];
+  td_same *same;
   td_values *values[SCHEMA_BUCKETS];
   td_made *made_of[SCHEMA_BUCKETS];
   uint32_t n_made; /* values in them */
@@ -88,6 +90,9 @@ const td_expr *td_schema_fail(td_schema *s, td_status code, const cJSON *schema,
 bool td_schema_work(td_schema *s, const cJSON *schema, const char *keyword, uint32_t n);
 /* A member by its name; NULL: there is none, or it is no object. In constant time. */
 const cJSON *td_schema_get(td_schema *s, const cJSON *object, const char *key);
+/* Finds schemas that say the same; the first of those that say what this one does. */
+void td_schema_find_same(td_schema *s);
+const cJSON *td_schema_first(const td_schema *s, const cJSON *schema);
 /* Adds a schema (an object, true or false) with all that $ref and allOf bring. The second: because that part
  * says so. */
 void td_schema_gather(td_schema *s, td_all *all, const cJSON *schema);

@@ -154,6 +154,15 @@ static const texts all[] = {
      {"\"a1\"", "\"a123\""},
      {"\"a1234\"", "\"a\""}},
     {S, "{\"type\":\"string\",\"pattern\":\"b|^c$\"}", {"\"abba\"", "\"c\""}, {"\"cc\"", "\"\""}},
+    {S, /* schemas that differ in what are notes elsewhere */
+     "{\"type\":\"array\",\"prefixItems\":[{\"const\":{\"title\":\"x\"}},{\"const\":{\"title\":\"y\"}},"
+     "{\"type\":\"object\",\"properties\":{\"default\":{\"const\":1}},\"required\":[\"default\"]},"
+     "{\"type\":\"object\",\"properties\":{\"default\":{\"const\":2}},\"required\":[\"default\"]},"
+     "{\"type\":\"integer\",\"title\":\"x\"},{\"type\":\"integer\",\"title\":\"y\"}],\"items\":false}",
+     {"[{\"title\":\"x\"},{\"title\":\"y\"},{\"default\":1},{\"default\":2},3,4]"},
+     {"[{\"title\":\"y\"}]", "[{\"title\":\"x\"},{\"title\":\"x\"}]",
+      "[{\"title\":\"x\"},{\"title\":\"y\"},{\"default\":2}]",
+      "[{\"title\":\"x\"},{\"title\":\"y\"},{\"default\":1},{\"default\":1}]"}},
     {S,
      "{\"type\":\"string\",\"minLength\":3,\"maxLength\":42}",
      {"\"a word of more than thirty-two characters\"", "\"a\\n\\ud83d\\ude00\"",

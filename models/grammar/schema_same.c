@@ -1,0 +1,153 @@
+/* Schemas that say the same in the same words are one: generated ones write a schema out at each place where
+ * it is used. Found from the leaves up, so that a container is compared by its members' firsts. */
+#include <string.h>
+
+#include "common/hash.h"
+#include "common/progress.h"
+#include "models/grammar/schema.h"
+
+/* What a container is. A value counts to the letter, a schema without its notes; of a list of schemas by
+ * names the names count. A schema that is taken for a value is only not found to be another. */
+typedef enum words { SCHEMA, NAMED, VALUE } words;
+
+typedef struct entry {
+  const cJSON *at, *first;
+  uint64_t hash;
+  words form;
+} entry;
+
+struct td_same {
+  entry *of;       /* [n_slots] by the container's address */
+  entry *by_words; /* [n_slots] firsts, by their hashes */
+  uint32_t n_slots;
+  uint64_t seed;
+};
+
+static bool is_container(const cJSON *at) { return cJSON_IsObject(at) || cJSON_IsArray(at); }
+
+static uint32_t count_containers(const cJSON *at)
+{
+  uint32_t n = 1;
+  for (const cJSON *m = at->child; m; m = m->next)
+    if (is_container(m))
+      n += count_containers(m);
+  return n;
+}
+
+static entry *entry_of(const td_same *t, const cJSON *at)
+{
+  uint32_t k = (uint32_t)td_hash_u64(t->seed, (uintptr_t)at) & (t->n_slots - 1);
+  while (t->of[k].at && t->of[k].at != at)
+    k = (k + 1) & (t->n_slots - 1);
+  return &t->of[k];
+}
+
+static words form_of(const cJSON *m, words parent)
+{
+  static const char *const named[] = {"properties",       "patternProperties", "$defs",
+                                      "definitions",      "dependentSchemas",  "dependencies",
+                                      "dependentRequired"};
+  if (parent == VALUE || (m->string && (strcmp(m->string, "enum") == 0 || strcmp(m->string, "const") == 0)))
+    return VALUE;
+  for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+    if (m->string && strcmp(m->string, named[i]) == 0)
+      return NAMED;
+  return SCHEMA;
+}
+
+/* The first member from m on that says something. */
+static const cJSON *skip_notes(const cJSON *m, words parent)
+{
+  static const char *const notes[] = {"description", "title", "$comment", "default", "examples"};
+  for (; m && m->string && parent == SCHEMA; m = m->next) {
+    size_t i = 0;
+    while (i < sizeof notes / sizeof *notes && strcmp(m->string, notes[i]) != 0)
+      i++;
+    if (i == sizeof notes / sizeof *notes)
+      break;
+  }
+  return m;
+}
+
+static uint64_t hash_text(const td_same *t, uint64_t h, const char *text)
+{
+  return td_hash_u64(h, text ? td_hash_bytes(t->seed, text, strlen(text)) : 0);
+}
+
+static uint64_t hash_words(const td_same *t, const cJSON *at, words form)
+{
+  uint64_t h = td_hash_u64(t->seed + form, (uint64_t)(at->type & 0xFF));
+  for (const cJSON *m = skip_notes(at->child, form); m; m = skip_notes(m->next, form)) {
+    uint64_t number;
+    memcpy(&number, &m->valuedouble, sizeof number);
+    h = hash_text(t, h, m->string);
+    h = td_hash_u64(h, (uint64_t)(m->type & 0xFF));
+    if (is_container(m))
+      h = td_hash_u64(h, (uintptr_t)entry_of(t, m)->first);
+    else if (cJSON_IsNumber(m))
+      h = td_hash_u64(h, number);
+    else
+      h = hash_text(t, h, m->valuestring);
+  }
+  return h;
+}
+
+static bool is_text(const char *a, const char *b) { return a && b ? strcmp(a, b) == 0 : a == b; }
+
+static bool says_same(const td_same *t, const cJSON *a, const cJSON *b, words form)
+{
+  const cJSON *x = skip_notes(a->child, form), *y = skip_notes(b->child, form);
+  for (; x && y; x = skip_notes(x->next, form), y = skip_notes(y->next, form)) {
+    if ((x->type & 0xFF) != (y->type & 0xFF) || !is_text(x->string, y->string))
+      return false;
+    if (is_container(x) ? entry_of(t, x)->first != entry_of(t, y)->first
+                        : !is_text(x->valuestring, y->valuestring) ||
+                              memcmp(&x->valuedouble, &y->valuedouble, sizeof x->valuedouble) != 0)
+      return false;
+  }
+  return !x && !y && (a->type & 0xFF) == (b->type & 0xFF);
+}
+
+static bool is_it(const td_same *t, const entry *e, const cJSON *at, uint64_t hash, words form)
+{
+  return e->hash == hash && e->form == form && says_same(t, e->at, at, form);
+}
+
+static void enter(const td_same *t, const cJSON *at, words form)
+{
+  for (const cJSON *m = at->child; m; m = m->next)
+    if (is_container(m))
+      enter(t, m, form_of(m, form));
+  uint64_t h = hash_words(t, at, form);
+  uint32_t k = (uint32_t)h & (t->n_slots - 1);
+  td_progress_add(1);
+  while (t->by_words[k].at && !is_it(t, &t->by_words[k], at, h, form))
+    k = (k + 1) & (t->n_slots - 1);
+  if (!t->by_words[k].at)
+    t->by_words[k] = (entry){at, at, h, form};
+  *entry_of(t, at) = (entry){at, t->by_words[k].at, h, form};
+}
+
+void td_schema_find_same(td_schema *s)
+{
+  td_same *t = td_arena_alloc(&s->b->arena, sizeof *t);
+  uint32_t n = is_container(s->root) ? count_containers(s->root) : 1, n_slots = 16;
+  while (n_slots < 2 * n)
+    n_slots *= 2;
+  entry *of = td_arena_alloc_array(&s->b->arena, n_slots, sizeof *of);
+  entry *by_words = td_arena_alloc_array(&s->b->arena, n_slots, sizeof *by_words);
+  if (!t || !of || !by_words) {
+    s->b->failed = true;
+    return;
+  }
+  *t = (td_same){of, by_words, n_slots, s->seed};
+  if (is_container(s->root))
+    enter(t, s->root, SCHEMA);
+  s->same = t;
+}
+
+const cJSON *td_schema_first(const td_schema *s, const cJSON *schema)
+{
+  const entry *e = s->same ? entry_of(s->same, schema) : NULL;
+  return e && e->at ? e->first : schema;
+}
