@@ -128,6 +128,16 @@ const td_expr *td_expr_call(td_builder *b, uint32_t rule)
   return e;
 }
 
+const td_expr *td_expr_share(td_builder *b, const td_expr *e)
+{
+  td_expr *own = new_expr(b, e->kind);
+  if (!own)
+    return &td_expr_none;
+  *own = *e;
+  own->is_shared = true;
+  return own;
+}
+
 uint32_t td_builder_add_rule(td_builder *b)
 {
   if (b->n_rules == b->cap_rules) {

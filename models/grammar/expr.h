@@ -44,6 +44,7 @@ typedef struct td_graph_state {
 typedef struct td_expr td_expr;
 struct td_expr {
   td_expr_kind kind;
+  bool is_shared;    /* stands at many places, before the same: td_expr_share */
   uint32_t n;        /* TEXT: bytes; CAT, ALT: items; CALL: the rule; GRAPH: states, 0 first */
   uint32_t min, max; /* REPEAT; max TD_REPEAT_MANY: no bound */
   td_byte_set set;
@@ -87,6 +88,8 @@ const td_expr *td_expr_repeat(td_builder *b, const td_expr *body, uint32_t min, 
 const td_expr *td_expr_call(td_builder *b, uint32_t rule);
 /* Repetitions of it are counted by the machine, and not written out: calls of characters of a string. */
 bool td_expr_is_counted(const td_expr *e);
+/* A program writes it once where the same follows it. */
+const td_expr *td_expr_share(td_builder *b, const td_expr *e);
 /* One of the texts, sharing their beginnings. Sorts them. */
 const td_expr *td_expr_texts(td_builder *b, const char **texts, size_t *lengths, size_t n);
 

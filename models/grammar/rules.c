@@ -12,6 +12,17 @@
 
 static void no_memory(td_rules *r) { r->failed = r->no_memory = true; }
 
+enum { WRITTEN = 8 };
+
+typedef struct td_writing {
+  uint32_t *numbers; /* [of the builder's rules] */
+  struct {
+    const td_expr *e;
+    uint32_t next, at;
+  } written[WRITTEN]; /* the last that are shared */
+  uint32_t n_written;
+} td_writing;
+
 static uint32_t put(td_rules *r, td_inst inst)
 {
   if (r->n_insts == r->cap_insts && !r->failed) {
@@ -93,7 +104,7 @@ static uint32_t write_repeat(td_rules *r, const td_expr *e, uint32_t next)
 {
   uint32_t at = next;
   if (td_expr_is_counted(e->u.body)) {
-    uint32_t times = put_times(r, (td_times){e->u.body->n, e->min, e->max});
+    uint32_t times = put_times(r, (td_times){r->writing->numbers[e->u.body->n], e->min, e->max});
     return put(r, (td_inst){.op = TD_OP_TIMES, .x = times, .y = next});
   }
   if (e->max == TD_REPEAT_MANY) {
@@ -136,8 +147,25 @@ static uint32_t write_graph(td_rules *r, const td_expr *e, uint32_t next)
   return first;
 }
 
+static uint32_t write_new(td_rules *r, const td_expr *e, uint32_t next);
+
 /* Where e begins, if what follows it is next. */
 static uint32_t write(td_rules *r, const td_expr *e, uint32_t next)
+{
+  td_writing *w = r->writing;
+  if (!e->is_shared)
+    return write_new(r, e, next);
+  for (uint32_t i = 0; i < WRITTEN; i++)
+    if (w->written[i].e == e && w->written[i].next == next)
+      return w->written[i].at;
+  uint32_t at = write_new(r, e, next), k = w->n_written++ % WRITTEN;
+  w->written[k].e = e;
+  w->written[k].next = next;
+  w->written[k].at = at;
+  return at;
+}
+
+static uint32_t write_new(td_rules *r, const td_expr *e, uint32_t next)
 {
   td_byte_set none = {0};
   uint32_t at = next;
@@ -165,7 +193,7 @@ static uint32_t write(td_rules *r, const td_expr *e, uint32_t next)
     }
     return at;
   case TD_EXPR_REPEAT: return write_repeat(r, e, next);
-  case TD_EXPR_CALL: return put(r, (td_inst){.op = TD_OP_CALL, .x = e->n, .y = next});
+  case TD_EXPR_CALL: return put(r, (td_inst){.op = TD_OP_CALL, .x = r->writing->numbers[e->n], .y = next});
   case TD_EXPR_GRAPH: return write_graph(r, e, next);
   }
   return 0;
@@ -402,44 +430,91 @@ static td_status order_rules(td_rules *r, td_error *err)
 
 /* ---- classes of bytes ---- */
 
-static void split_classes(td_rules *r, const td_byte_set *s)
+/* Bytes that are told apart from all others, and the classes of the rest, of two bytes and more each. */
+typedef struct classes {
+  td_byte_set alone, many[128];
+  uint32_t n_many;
+} classes;
+
+static unsigned count_bits(const td_byte_set *s)
 {
-  int16_t moved[256];
-  memset(moved, -1, sizeof moved);
-  uint32_t in[256] = {0}, all[256] = {0};
-  for (unsigned c = 0; c < 256; c++) {
-    all[r->class_of[c]]++;
-    in[r->class_of[c]] += td_byte_set_has(s, c);
-  }
-  for (unsigned c = 0; c < 256; c++) {
-    unsigned k = r->class_of[c];
-    if (!td_byte_set_has(s, c) || in[k] == all[k])
+  unsigned n = 0;
+  for (unsigned k = 0; k < 4; k++)
+    n += (unsigned)__builtin_popcountll(s->bits[k]);
+  return n;
+}
+
+static td_byte_set both_of(const td_byte_set *a, const td_byte_set *b, bool without)
+{
+  td_byte_set out;
+  for (unsigned k = 0; k < 4; k++)
+    out.bits[k] = a->bits[k] & (without ? ~b->bits[k] : b->bits[k]);
+  return out;
+}
+
+static void add_class(classes *c, const td_byte_set *s)
+{
+  if (count_bits(s) > 1)
+    c->many[c->n_many++] = *s;
+  else
+    for (unsigned k = 0; k < 4; k++)
+      c->alone.bits[k] |= s->bits[k];
+}
+
+static void split_classes(classes *c, const td_byte_set *s)
+{
+  for (uint32_t i = c->n_many; i-- > 0;) {
+    td_byte_set in = both_of(&c->many[i], s, false), out = both_of(&c->many[i], s, true);
+    if (count_bits(&in) == 0 || count_bits(&out) == 0)
       continue;
-    if (moved[k] < 0)
-      moved[k] = (int16_t)r->n_classes++;
-    r->class_of[c] = (uint8_t)moved[k];
+    c->many[i] = c->many[--c->n_many]; /* that one has been looked at */
+    add_class(c, &in);
+    add_class(c, &out);
   }
+}
+
+static void number_classes(td_rules *r, const classes *c)
+{
+  r->n_classes = 0;
+  for (unsigned byte = 0; byte < 256; byte++)
+    if (td_byte_set_has(&c->alone, byte))
+      r->class_of[byte] = (uint8_t)r->n_classes++;
+  for (uint32_t i = 0; i < c->n_many; i++, r->n_classes++)
+    for (unsigned byte = 0; byte < 256; byte++)
+      if (td_byte_set_has(&c->many[i], byte))
+        r->class_of[byte] = (uint8_t)r->n_classes;
+  for (unsigned byte = 0; byte < 256; byte++)
+    r->some[r->class_of[byte]] = (uint8_t)byte;
 }
 
 static void make_classes(td_rules *r)
 {
   static _Thread_local uint64_t seen[256][4];
+  classes c = {.n_many = 0};
+  td_byte_set rest = {{~0ull, ~0ull, ~0ull, ~0ull}};
   memset(seen, 0, sizeof seen);
-  r->n_classes = 1;
-  for (uint32_t i = 0; i < r->n_sets; i++)
-    split_classes(r, &r->sets[i]);
   for (uint32_t i = 0; i < r->n_insts; i++) {
     const td_inst *t = &r->insts[i];
-    if (t->op != TD_OP_RANGE || (seen[t->lo][t->hi / 64] >> t->hi % 64 & 1))
-      continue;
-    seen[t->lo][t->hi / 64] |= 1ull << t->hi % 64;
-    td_byte_set s = {0};
-    for (unsigned c = t->lo; c <= t->hi; c++)
-      td_byte_set_add(&s, c);
-    split_classes(r, &s);
+    if (t->op == TD_OP_RANGE)
+      seen[t->lo][t->hi / 64] |= 1ull << t->hi % 64;
   }
-  for (unsigned c = 0; c < 256; c++)
-    r->some[r->class_of[c]] = (uint8_t)c;
+  for (unsigned byte = 0; byte < 256; byte++)
+    if (seen[byte][byte / 64] >> byte % 64 & 1)
+      td_byte_set_add(&c.alone, byte);
+  rest = both_of(&rest, &c.alone, true);
+  if (count_bits(&rest) > 0)
+    add_class(&c, &rest);
+  for (unsigned lo = 0; lo < 256; lo++)
+    for (unsigned k = 0; k < 4; k++)
+      for (uint64_t his = seen[lo][k]; his; his &= his - 1) {
+        td_byte_set s = {0};
+        for (unsigned b = lo; b <= 64 * k + (unsigned)__builtin_ctzll(his); b++)
+          td_byte_set_add(&s, b);
+        split_classes(&c, &s);
+      }
+  for (uint32_t i = 0; i < r->n_sets; i++)
+    split_classes(&c, &r->sets[i]);
+  number_classes(r, &c);
 }
 
 /* ---- whole ---- */
@@ -485,20 +560,31 @@ static uint8_t *find_used(const td_builder *b, uint32_t root, uint32_t n_shared)
   return u.rules;
 }
 
+/* Rules that root does not need have no numbers: there may be many of them, of other expressions. */
 static bool write_rules(const td_builder *b, uint32_t root, uint32_t n_shared, td_rules *r)
 {
   uint8_t *is_used = find_used(b, root, n_shared);
-  r->starts = calloc(b->n_rules, sizeof *r->starts);
-  r->ranks = calloc(b->n_rules, sizeof *r->ranks);
-  r->n_rules = b->n_rules;
-  if (!r->starts || !r->ranks || !is_used)
+  uint32_t *numbers = calloc(b->n_rules, sizeof *numbers);
+  td_writing writing = {.numbers = numbers};
+  for (uint32_t k = 0; is_used && numbers && k < b->n_rules; k++) {
+    numbers[k] = r->n_rules;
+    r->n_rules += is_used[k];
+  }
+  r->starts = calloc(r->n_rules + 1, sizeof *r->starts);
+  r->ranks = calloc(r->n_rules + 1, sizeof *r->ranks);
+  if (!r->starts || !r->ranks || !is_used || !numbers)
     no_memory(r);
+  else
+    r->root = numbers[root];
+  r->writing = &writing;
   for (uint32_t k = 0; k < b->n_rules && !r->failed; k++) {
     if (is_used[k])
-      r->starts[k] = write(r, b->rules[k], put(r, (td_inst){.op = TD_OP_RETURN}));
+      r->starts[numbers[k]] = write(r, b->rules[k], put(r, (td_inst){.op = TD_OP_RETURN}));
     if (k + 1 == n_shared)
       r->n_shared_insts = r->n_insts;
   }
+  r->writing = NULL;
+  free(numbers);
   free(is_used);
   return !r->failed;
 }
@@ -511,15 +597,14 @@ static td_status too_large(const td_builder *b, const td_rules *r, td_error *err
 
 td_status td_rules_make(const td_builder *b, uint32_t root, uint32_t n_shared, td_rules *r, td_error *err)
 {
-  *r = (td_rules){.root = root,
-                  .max_insts = (uint32_t)td_limit_max(TD_LIMIT_GRAMMAR_INSTRUCTIONS),
+  *r = (td_rules){.max_insts = (uint32_t)td_limit_max(TD_LIMIT_GRAMMAR_INSTRUCTIONS),
                   .max_work = td_builder_work_left(b)};
   if (b->failed || !write_rules(b, root, n_shared, r))
     return too_large(b, r, err);
   mark_live(r);
   if (r->failed)
     return too_large(b, r, err);
-  r->none = !r->insts[r->starts[root]].live;
+  r->none = !r->insts[r->starts[r->root]].live;
   if (r->none)
     return td_fail(err, TD_ERR_REQUEST, "no text fits: what it asks for contradicts itself");
   TD_TRY(order_rules(r, err));

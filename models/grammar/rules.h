@@ -35,8 +35,9 @@ typedef struct td_rules {
   uint32_t *starts; /* [n_rules] */
   uint32_t *ranks;  /* [n_rules]: a rule that another begins with has a higher one */
   uint32_t n_rules, root;
-  uint8_t class_of[256]; /* bytes that no instruction tells apart are of one class */
-  uint8_t some[256];     /* [n_classes] a byte of each */
+  struct td_writing *writing; /* while it is written */
+  uint8_t class_of[256];      /* bytes that no instruction tells apart are of one class */
+  uint8_t some[256];          /* [n_classes] a byte of each */
   uint32_t n_classes;
   uint32_t n_shared_insts; /* the first ones, which all grammars of a vocabulary have */
   uint64_t work, max_work; /* instructions looked at while it is made */

@@ -280,31 +280,46 @@ static int compare_keys(const void *x, const void *y)
   return strcmp(a->text, b->text);
 }
 
-/* What may stand behind the first bytes, which all texts share: any key but these, and the quote. Texts are
- * sorted, plain ASCII and apart. */
-static const td_expr *behind(td_schema *s, const cJSON *at, const key_text *t, size_t n, size_t from)
+/* What all branches of keys that are no names have. */
+typedef struct no_names {
+  td_schema *s;
+  const cJSON *at;
+  const td_expr *rest, *odd;  /* any more; an odd character and any more */
+  const td_expr *odd_or_ends; /* that, or the key ends */
+  td_byte_set plain;
+} no_names;
+
+static void begin_no_names(no_names *k, object *o)
 {
-  td_builder *b = s->b;
-  const td_expr *rest = td_expr_call(b, TD_RULE_KEY_REST);
-  td_expr_list alt = {0};
-  td_byte_set others = {0};
-  if (n == 0)
-    return rest;
+  td_builder *b = o->s->b;
+  *k = (no_names){.s = o->s, .at = o->all->parts[0].schema};
+  k->rest = td_expr_share(b, td_expr_call(b, TD_RULE_KEY_REST));
+  k->odd = td_expr_share(b, td_expr_cat2(b, td_expr_call(b, TD_RULE_KEY_ODD), k->rest));
+  k->odd_or_ends = td_expr_share(b, td_expr_alt2(b, k->odd, td_expr_string(b, "\"")));
   for (unsigned c = 0x20; c < 0x7F; c++)
     if (c != '"' && c != '\\')
-      td_byte_set_add(&others, c);
+      td_byte_set_add(&k->plain, c);
+}
+
+/* What may stand behind the first bytes, which all texts share: any key but these, and the quote. Texts are
+ * sorted, plain ASCII and apart. */
+static const td_expr *behind(const no_names *m, const key_text *t, size_t n, size_t from)
+{
+  td_builder *b = m->s->b;
+  td_expr_list alt = {0};
+  td_byte_set others = m->plain;
+  if (n == 0)
+    return m->rest;
   bool is_name = t[0].n == from;
-  for (size_t i = is_name, k; i < n && td_schema_work(s, at, "properties", 1); i = k) {
+  for (size_t i = is_name, k; i < n && td_schema_work(m->s, m->at, "properties", 1); i = k) {
     unsigned c = (unsigned char)t[i].text[from];
     for (k = i + 1; k < n && (unsigned char)t[k].text[from] == c;)
       k++;
     others.bits[c / 64] &= ~(1ull << c % 64);
-    td_expr_add(b, &alt, td_expr_cat2(b, td_expr_range(b, c, c), behind(s, at, t + i, k - i, from + 1)));
+    td_expr_add(b, &alt, td_expr_cat2(b, td_expr_range(b, c, c), behind(m, t + i, k - i, from + 1)));
   }
-  td_expr_add(b, &alt, td_expr_cat2(b, td_expr_set(b, &others), rest));
-  td_expr_add(b, &alt, td_expr_cat2(b, td_expr_call(b, TD_RULE_KEY_ODD), rest));
-  if (!is_name)
-    td_expr_add(b, &alt, td_expr_string(b, "\""));
+  td_expr_add(b, &alt, td_expr_cat2(b, td_expr_set(b, &others), m->rest));
+  td_expr_add(b, &alt, is_name ? m->odd : m->odd_or_ends);
   return td_expr_alt(b, &alt);
 }
 
@@ -323,8 +338,9 @@ static const td_expr *no_name(object *o)
     t[i] = (key_text){o->members[i].key, quoted->n - 2};
   }
   qsort(t, o->n, sizeof *t, compare_keys);
-  return td_expr_cat2(o->s->b, td_expr_string(o->s->b, "\""),
-                      behind(o->s, o->all->parts[0].schema, t, o->n, 0));
+  no_names all;
+  begin_no_names(&all, o);
+  return td_expr_cat2(o->s->b, td_expr_string(o->s->b, "\""), behind(&all, t, o->n, 0));
 }
 
 /* A key in all its spellings. */
@@ -397,6 +413,11 @@ static void make_extra(object *o)
     td_expr_add(b, &alt, td_expr_cat3(b, key, colon(b), v));
   }
   o->extra = td_expr_alt(b, &alt);
+  uint32_t rule = o->extra->kind == TD_EXPR_NONE ? 0 : td_builder_add_rule(b);
+  if (rule == 0 || b->failed)
+    return;
+  b->rules[rule] = o->extra; /* it stands at several places */
+  o->extra = td_expr_call(b, rule);
 }
 
 /* ---- counts ---- */

@@ -349,8 +349,11 @@ static const td_expr *fraction(td_builder *b, const char *f, bool up, bool exclu
   const td_expr *some = td_expr_cat2(b, digit, any);
   bool large;
   const td_expr *both[] = {e, some};
-  const td_expr *tail =
-      td_expr_cat2(b, td_expr_string(b, "."), td_expr_intersect(b, both, 2, NULL, 0, &large));
+  if (e == any || e == zeros) /* the bound is whole */
+    some = e == any ? some : td_expr_cat2(b, td_expr_string(b, "0"), zeros);
+  else
+    some = e == above ? above : td_expr_intersect(b, both, 2, NULL, 0, &large);
+  const td_expr *tail = td_expr_cat2(b, td_expr_string(b, "."), some);
   bool bare = up ? !excluded && none_left : !none_left || !excluded;
   return bare ? td_expr_alt2(b, &td_expr_empty, tail) : tail;
 }
