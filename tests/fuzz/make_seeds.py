@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes the seed inputs seeds/<target>/* and the small tokenizers in tokenizers/. Needs nothing but Python.
 
-Files that fuzzing found (seeds/<target>/found-*) are left alone: they stay for ever, as regression tests.
+Files that fuzzing found (seeds/<target>/found-*) are left alone: they stay for ever, as regression tests. So are targets for
+which nothing is made here: their seeds were collected.
 """
 import glob
 import json
@@ -9,19 +10,23 @@ import os
 import struct
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+WRITTEN = set()
 
 
 def write(target, name, data):
     folder = os.path.join(HERE, "seeds", target)
     os.makedirs(folder, exist_ok=True)
+    WRITTEN.add(os.path.join(folder, name))
     with open(os.path.join(folder, name), "wb") as f:
         f.write(data if isinstance(data, bytes) else data.encode())
 
 
-def clear():
-    for path in glob.glob(os.path.join(HERE, "seeds", "*", "*")):
-        if not os.path.basename(path).startswith("found-"):
-            os.unlink(path)
+def drop_stale():
+    """What an earlier version of this program wrote."""
+    for folder in {os.path.dirname(path) for path in WRITTEN}:
+        for path in set(glob.glob(os.path.join(folder, "*"))) - WRITTEN:
+            if not os.path.basename(path).startswith("found-"):
+                os.unlink(path)
 
 
 # ---- grammars ----
@@ -67,6 +72,7 @@ def make_json():
         "spaces": " \t\r\n[ 1 , 2 ]\n",
         "ids": json.dumps(list(range(200))),
         "long-number": "1" * 64,
+        "nul": '{"a":["\\u0000",{"b":"x\\u0000\\\\u0000"}]}',
         "escapes": '"\\"\\\\\\/\\b\\f\\n\\r\\t\\u001f"',
     }
     for name, text in texts.items():
@@ -517,10 +523,10 @@ def make_stop():
 
 
 def main():
-    clear()
     for make in (make_json, make_options, make_gguf, make_safetensors, make_model_config, make_products, make_steps, make_tokenizers, make_tokenize, make_template, make_http,
                  make_grammar, make_request, make_sentencepiece, make_stop, make_answers):
         make()
+    drop_stale()
 
 
 main()
