@@ -62,17 +62,17 @@ enum { FORESEEN_EACH = 16 };
 static bool drain_inbox(td_engine *e)
 {
   td_ring_item item;
-  td_sched_forecast f = {0};
+  double wait_us = 0;
   uint32_t n_submitted = 0, foreseen_next = 0;
   bool any = false;
   while (td_ring_pop(&e->inbox, &item)) {
     any = true;
     if (item.kind == TD_COMMAND_SUBMIT) {
       if (n_submitted++ == foreseen_next) {
-        f = td_sched_foresee(e->sched);
+        wait_us = td_sched_foresee_start_us(e->sched);
         foreseen_next = n_submitted + n_submitted / FORESEEN_EACH;
       }
-      take_submit(e, item.slot, item.generation, f.start_us);
+      take_submit(e, item.slot, item.generation, wait_us);
     } else
       take_cancel(e, item.slot, item.generation, item.kind == TD_COMMAND_END);
   }

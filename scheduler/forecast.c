@@ -374,22 +374,45 @@ static load load_of(const td_sched *s)
   sum_up_to_come(&l);
   collect_decodes(&l, s);
   foresee_steps(&l, s);
-  sum_up(&l);
   return l;
+}
+
+/* k: ends that a newcomer needs; if it needs some, l is summed up. */
+static td_sched_forecast start_of(const load *l, uint32_t k)
+{
+  td_sched_forecast f = {0};
+  double before = l->waiting_tokens + (double)l->prompt_rest;
+  f.prompt_token_us = l->hybrid_now_us / l->chunk_now;
+  f.step_us = before > 0 ? l->hybrid_now_us : l->decode_now_us;
+  double ends_us = k > 0 ? time_of(l, steps_to_end(l, k), k - 1) : 0;
+  f.start_us = f.step_us / 2 + fmax(before * f.prompt_token_us, ends_us);
+  return f;
+}
+
+static bool says_nothing(const td_sched *s)
+{
+  return !s->budget.has_cost || s->table.n_running + n_waiting(s) == 0;
+}
+
+/* Where there are places and pages, nobody's end is waited for: then there is little to compute. */
+double td_sched_foresee_start_us(const td_sched *s)
+{
+  if (says_nothing(s))
+    return 0;
+  load l = load_of(s);
+  uint32_t k = ends_needed(s, &l);
+  if (k > 0)
+    sum_up(&l);
+  return start_of(&l, k).start_us;
 }
 
 td_sched_forecast td_sched_foresee(const td_sched *s)
 {
-  td_sched_forecast f = {0};
-  if (!s->budget.has_cost || s->table.n_running + n_waiting(s) == 0)
-    return f;
+  if (says_nothing(s))
+    return (td_sched_forecast){0};
   load l = load_of(s);
-  double before = l.waiting_tokens + (double)l.prompt_rest;
-  uint32_t k = ends_needed(s, &l);
-  f.prompt_token_us = l.hybrid_now_us / l.chunk_now;
-  f.step_us = before > 0 ? l.hybrid_now_us : l.decode_now_us;
-  double ends_us = k > 0 ? time_of(&l, steps_to_end(&l, k), k - 1) : 0;
-  f.start_us = f.step_us / 2 + fmax(before * f.prompt_token_us, ends_us);
+  sum_up(&l);
+  td_sched_forecast f = start_of(&l, ends_needed(s, &l));
   f.next_end_us = time_of(&l, steps_to_end(&l, 1), 0);
   f.end_gap_us = (time_of(&l, steps_to_end(&l, 1 + ENDS_SEEN), ENDS_SEEN) - f.next_end_us) / ENDS_SEEN;
   return f;

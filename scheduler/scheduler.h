@@ -147,6 +147,8 @@ typedef struct td_sched_forecast {
   double step_us;
 } td_sched_forecast;
 td_sched_forecast td_sched_foresee(const td_sched *s);
+/* Its start_us alone: mostly much less work. */
+double td_sched_foresee_start_us(const td_sched *s);
 
 typedef struct td_sched_slot_info {
   uint32_t n_tokens; /* prompt + generated so far */
