@@ -112,6 +112,33 @@ static char *put_int(char *at, int32_t v)
   return end;
 }
 
+enum { UINT_DIGITS = 20 };
+
+/* Writes v before end; returns where it begins. */
+static char *put_uint_before(char *end, uint64_t v)
+{
+  do
+    *--end = (char)('0' + v % 10);
+  while ((v /= 10) > 0);
+  return end;
+}
+
+void td_buf_append_uint(td_buf *b, uint64_t v)
+{
+  char text[UINT_DIGITS], *end = text + sizeof text, *at = put_uint_before(end, v);
+  td_buf_append(b, at, (size_t)(end - at));
+}
+
+void td_buf_append_tenths(td_buf *b, double v)
+{
+  char text[UINT_DIGITS + 2], *end = text + sizeof text;
+  uint64_t tenths = v > 0 && v < 1e18 ? (uint64_t)(v * 10 + 0.5) : v > 0 ? (uint64_t)1e19 : 0;
+  end[-1] = (char)('0' + tenths % 10);
+  end[-2] = '.';
+  char *at = put_uint_before(end - 2, tenths / 10);
+  td_buf_append(b, at, (size_t)(end - at));
+}
+
 void td_buf_append_json_ints(td_buf *b, const int32_t *v, size_t n)
 {
   enum { PIECE = 64, INT_BYTES = 12 }; /* of -2147483648 and a comma */

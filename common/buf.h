@@ -26,6 +26,9 @@ void td_buf_append(td_buf *b, const void *bytes, size_t n);
 void td_buf_append_str(td_buf *b, const char *s);
 void td_buf_append_char(td_buf *b, char c);
 void td_buf_printf(td_buf *b, const char *fmt, ...) TD_PRINTF(2, 3);
+void td_buf_append_uint(td_buf *b, uint64_t v);
+/* v >= 0 with one digit behind the point: much less work than %.1f. */
+void td_buf_append_tenths(td_buf *b, double v);
 /* Appends "[1,2,3]". */
 void td_buf_append_json_ints(td_buf *b, const int32_t *v, size_t n);
 /* Appends s (n bytes, any bytes) as a JSON string with quotes; invalid UTF-8 becomes U+FFFD. */

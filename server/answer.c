@@ -1,18 +1,21 @@
 /* Whole answers. A short one is written on the loop. One with many log-probabilities or vectors takes longer
  * than others can wait, so a worker writes it; the call is that worker's meanwhile. */
-#include <stdio.h>
-
 #include "common/progress.h"
 #include "server/call.h"
 
 enum { LONG_NUMBERS_BYTES = 32768 };
 
-static void timing_headers(const td_request_note *note, char *out, size_t n)
+static void timing_headers(const td_request_note *note, td_buf *out)
 {
-  snprintf(out, n,
-           "x-tandem-queue-ms: %.1f\r\nx-tandem-prefill-ms: %.1f\r\nx-tandem-decode-ms: %.1f\r\n"
-           "x-tandem-cached-tokens: %llu\r\n",
-           note->queue_ms, note->prefill_ms, note->decode_ms, (unsigned long long)note->cached_tokens);
+  td_buf_append_str(out, "x-tandem-queue-ms: ");
+  td_buf_append_tenths(out, note->queue_ms);
+  td_buf_append_str(out, "\r\nx-tandem-prefill-ms: ");
+  td_buf_append_tenths(out, note->prefill_ms);
+  td_buf_append_str(out, "\r\nx-tandem-decode-ms: ");
+  td_buf_append_tenths(out, note->decode_ms);
+  td_buf_append_str(out, "\r\nx-tandem-cached-tokens: ");
+  td_buf_append_uint(out, note->cached_tokens);
+  td_buf_append_str(out, "\r\n");
 }
 
 static void render(td_call *call)
@@ -28,9 +31,10 @@ static void render(td_call *call)
 
 static void respond(td_call *call)
 {
-  char headers[256];
-  timing_headers(&call->conn->note, headers, sizeof headers);
-  td_call_respond(call, headers, &call->answer);
+  td_buf headers;
+  td_buf_init(&headers, 0);
+  timing_headers(&call->conn->note, &headers);
+  td_call_respond(call, &headers, &call->answer);
   td_call_destroy(call);
 }
 

@@ -101,14 +101,17 @@ static bool prepare(td_call *c)
 static void render_choice(const td_call *c, const td_delta *d, bool prompt_ids, td_buf *out)
 {
   const td_choice *ch = d->choice;
-  td_buf_printf(out, "{\"index\":%u,\"text\":", ch->index);
+  td_buf_append_str(out, "{\"index\":");
+  td_buf_append_uint(out, ch->index);
+  td_buf_append_str(out, ",\"text\":");
   td_buf_append_json_string(out, d->text, d->n_text);
   td_render_logprobs(ch, d->echo_begin, d->echo_end, out);
   td_buf_append_str(out, ",\"finish_reason\":");
-  if (d->finish)
-    td_buf_printf(out, "\"%s\"", d->finish);
-  else
-    td_buf_append_str(out, "null");
+  td_buf_append_str(out, d->finish ? "\"" : "null");
+  if (d->finish) {
+    td_buf_append_str(out, d->finish);
+    td_buf_append_char(out, '"');
+  }
   td_render_prompt_logprobs(c, &c->prompts[ch->prompt], out);
   if (c->request.return_token_ids) {
     if (prompt_ids)

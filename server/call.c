@@ -2,7 +2,6 @@
 #include "server/call.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -181,23 +180,23 @@ static td_terms terms_of(const td_call *call)
 }
 
 /* What fields were ignored is known by the route's own body. */
-static bool translate(td_call *call, cJSON **root)
+static bool translate(td_call *call)
 {
   if (!call->api->translate)
     return true;
-  cJSON *chat = call->api->translate(call, *root);
-  cJSON_Delete(*root);
-  *root = chat;
+  cJSON *chat = call->api->translate(call, call->root);
+  cJSON_Delete(call->root);
+  call->root = chat;
   return chat;
 }
 
-static bool read_call(td_call *call)
+/* From the body to fields that are checked each by itself. The time is linear in the body. */
+static bool read_fields(td_call *call)
 {
   td_error err;
   td_json_limits limits = {td_limit_max(TD_LIMIT_JSON_DEPTH), call->json_nodes, TD_ERR_REQUEST};
-  cJSON *root = NULL;
   if (td_json_parse_ids(call->body.data ? call->body.data : "", call->body.len_bytes, &limits,
-                        call->api->ids_member, &root, &err) != TD_OK) {
+                        call->api->ids_member, &call->root, &err) != TD_OK) {
     td_api_error_from(&call->error, &err);
     if (call->error.status == 400 && call->body.len_bytes == 0)
       td_api_error_set(&call->error, 400, "invalid_json", NULL,
@@ -211,11 +210,11 @@ static bool read_call(td_call *call)
   const td_engine_info *info = call->info;
   td_api_request *r = &call->request;
   td_request_rules rules = {info->default_sampling, info->vocab, call->strict_fields};
-  if (!translate(call, &root))
+  if (!translate(call))
     return false;
   td_unknown unknown = r->unknown; /* of the route's own body, before those of the chat that was made of it */
-  bool ok =
-      td_request_read(root, call->api->is_chat ? TD_ROUTE_CHAT : call->api->route, &rules, r, &call->error);
+  bool ok = td_request_read(call->root, call->api->is_chat ? TD_ROUTE_CHAT : call->api->route, &rules, r,
+                            &call->error);
   if (call->api->translate) {
     td_unknown_merge(&unknown, &r->unknown);
     r->unknown = unknown;
@@ -232,10 +231,16 @@ static bool read_call(td_call *call)
   if (ok && r->messages) /* the tree is ours */
     ok = td_messages_normalise((cJSON *)r->messages, &message_rules, &r->unknown, &call->error);
   td_progress_note(td_progress_here);
-  if (ok && !atomic_load(&call->abandoned))
-    ok = td_bad_words_read(call->engine, r->bad_words, &call->bad_words, &call->error) &&
-         call->api->prepare(call);
-  cJSON_Delete(root);
+  return ok;
+}
+
+/* From the fields to prompts of tokens, and what answers are held to. */
+static bool prepare(td_call *call)
+{
+  bool ok = td_bad_words_read(call->engine, call->request.bad_words, &call->bad_words, &call->error) &&
+            call->api->prepare(call);
+  cJSON_Delete(call->root);
+  call->root = NULL;
   return ok;
 }
 
@@ -244,7 +249,7 @@ static void run_call(td_job *job)
   td_call *call = (td_call *)job;
   if (atomic_load(&call->abandoned))
     return;
-  call->failed = !read_call(call);
+  call->failed = (!call->root && !read_fields(call)) || (!atomic_load(&call->abandoned) && !prepare(call));
   if (call->failed && call->api->translate)
     td_translation_name(call->api->route, &call->error);
 }
@@ -274,14 +279,12 @@ static td_conn *detach(td_call *call)
   return c;
 }
 
-void td_call_respond(td_call *call, const char *headers, const td_buf *body)
+void td_call_respond(td_call *call, td_buf *headers, const td_buf *body)
 {
-  td_buf all, none = {.failed = true};
-  td_buf_init(&all, 0);
-  td_buf_append_str(&all, headers ? headers : "");
-  td_unknown_render(&call->request.unknown, &all);
-  td_conn_respond_buf(detach(call), 200, "application/json", all.data, all.failed ? &none : body);
-  td_buf_deinit(&all);
+  td_buf none = {.failed = true};
+  td_unknown_render(&call->request.unknown, headers);
+  td_conn_respond_buf(detach(call), 200, "application/json", headers->data, headers->failed ? &none : body);
+  td_buf_deinit(headers);
 }
 
 static void call_done(td_job *job)
@@ -306,17 +309,30 @@ static void call_done(td_job *job)
     td_conn_respond_error(c, &call->error);
     td_call_destroy(call);
   } else if (!call->api->render_delta) {
-    td_call_respond(call, NULL, &call->answer);
+    td_buf headers;
+    td_buf_init(&headers, 0);
+    td_call_respond(call, &headers, &call->answer);
     td_call_destroy(call);
   } else {
     td_generation_submit(call);
   }
 }
 
+/* Writes sixteen digits. */
+static char *put_hex(char *at, uint64_t v)
+{
+  for (int shift = 60; shift >= 0; shift -= 4)
+    *at++ = "0123456789abcdef"[v >> shift & 15];
+  return at;
+}
+
 static void make_id(td_call *call)
 {
-  snprintf(call->id, sizeof call->id, "%s%016" PRIx64 "%016" PRIx64, call->api->id_prefix, td_random_u64(),
-           td_random_u64());
+  size_t n = strlen(call->api->id_prefix);
+  TD_BUG_ON(n + 33 > sizeof call->id);
+  memcpy(call->id, call->api->id_prefix, n);
+  char *end = put_hex(put_hex(call->id + n, td_random_u64()), td_random_u64());
+  *end = '\0';
 }
 
 static void link_call(td_call *call)
@@ -334,6 +350,41 @@ static void no_room(td_conn *c, const char *text)
   td_api_error e;
   td_api_error_set(&e, 429, "queue_full", NULL, "%s", text);
   td_conn_respond_error(c, &e);
+}
+
+/* Token ids that an answer follows as it comes: from its fields on nothing is to be computed. */
+static bool is_plain(const td_call *call)
+{
+  const td_api_request *r = &call->request;
+  return call->api == &td_api_completions && td_json_is_ids(r->prompt) && !r->echo && !r->bad_words &&
+         r->grammar.kind == TD_GRAMMAR_NONE;
+}
+
+/* Where a body is short, reading its fields costs less than to hand it to a worker and back. What is more
+ * than that is the worker's still. True: all is read. */
+static bool read_at_once(td_call *call)
+{
+  if (call->api != &td_api_completions || call->body.len_bytes > td_limit_max(TD_LIMIT_LOOP_BODY_BYTES) ||
+      call->server->polling) /* an answer that was just sent let the next request of its connection begin */
+    return false;
+  call->failed = !read_fields(call);
+  if (!call->failed && is_plain(call))
+    call->failed = !prepare(call);
+  else if (!call->failed)
+    return false;
+  return true;
+}
+
+static void enter_reading(td_call *call)
+{
+  td_conn *c = call->conn;
+  call->server->n_reading++;
+  call->tenant->n_reading++;
+  call->asking = call->api->render_delta != NULL;
+  call->tenant->n_asking += call->asking;
+  c->state = TD_CONN_ANSWERING;
+  c->since_ms = uv_now(&call->server->loop);
+  c->call = call;
 }
 
 /* Of something that waits, when nobody else has any. */
@@ -384,6 +435,11 @@ void td_call_begin(td_conn *c, const td_api *api)
   call->job.work = &call->tenant->work;
   call->job.n_bytes = call->body.len_bytes;
   link_call(call);
+  if (read_at_once(call)) {
+    enter_reading(call);
+    call_done(&call->job);
+    return;
+  }
   if (td_workers_submit(s->workers, &call->job, td_tenants_are_several(&s->tenants), &err) != TD_OK) {
     uncount_body(call);
     call->conn = NULL;
@@ -392,13 +448,7 @@ void td_call_begin(td_conn *c, const td_api *api)
     return;
   }
   call->with_worker = true;
-  s->n_reading++;
-  call->tenant->n_reading++;
-  call->asking = api->render_delta != NULL;
-  call->tenant->n_asking += call->asking;
-  c->state = TD_CONN_ANSWERING;
-  c->since_ms = uv_now(&s->loop);
-  c->call = call;
+  enter_reading(call);
 }
 
 void td_call_abandon(td_call *call)
@@ -477,6 +527,7 @@ static void free_call(td_call *call)
   td_bad_words_drop(call->bad_words);
   td_tools_deinit(&call->tools);
   td_request_deinit(&call->request);
+  cJSON_Delete(call->root);
   td_buf_deinit(&call->body);
   td_buf_deinit(&call->answer);
   td_buf_deinit(&call->echo);

@@ -1,8 +1,9 @@
 /* A call: one API request, from its body to its answer. One struct holds all it needs and is freed at once.
  *
- * Life: made by the router when the body is complete -> a worker reads it (`prepare`) -> the loop answers, or
- * submits its choices to the engine and streams. The connection owns it. If the connection goes while a
- * worker has it, `conn` becomes NULL and the loop frees it when the worker is done. */
+ * Life: made by the router when the body is complete -> a worker reads it (`prepare`), or the loop where that
+ * is little -> the loop answers, or submits its choices to the engine and streams. The connection owns it. If
+ * the connection goes while a worker has it, `conn` becomes NULL and the loop frees it when the worker is
+ * done. */
 #ifndef TD_SERVER_CALL_H
 #define TD_SERVER_CALL_H
 
@@ -123,7 +124,8 @@ struct td_call {
   td_buf body;
   uint64_t body_counted; /* its part of the tenant's and the server's body_bytes */
 
-  /* made by the worker */
+  /* made by who reads it */
+  cJSON *root; /* of the body, or the chat that was made of it; until it is prepared */
   bool failed;
   td_api_error error;
   td_api_request request;
@@ -157,8 +159,8 @@ void td_call_writable(td_call *call);
  * stream. */
 void td_call_fail(td_call *call, const td_api_error *e);
 /* A whole 200 answer in JSON, with the names of ignored fields; the connection is no longer the call's.
- * headers: NULL, or lines. */
-void td_call_respond(td_call *call, const char *headers, const td_buf *body);
+ * headers: lines; freed here. */
+void td_call_respond(td_call *call, td_buf *headers, const td_buf *body);
 void td_call_destroy(td_call *call);
 /* Frees the calls that ended while updates were being read. */
 void td_call_bury(td_server *s);

@@ -280,16 +280,27 @@ static void take_request_id(td_conn *c)
              ++c->server->ids);
 }
 
+static void append_header(td_buf *out, const char *name, const char *value)
+{
+  td_buf_append_str(out, name);
+  td_buf_append_str(out, value);
+  td_buf_append(out, "\r\n", 2);
+}
+
 static void answer_head(td_conn *c, int status, const char *content_type, const char *headers)
 {
   if (c->request_id[0] == '\0')
     take_request_id(c);
   if (c->server->draining)
     c->keep_alive = false;
-  td_buf_printf(&c->out, "HTTP/1.1 %d %s\r\nserver: tandem\r\ndate: %s\r\nx-request-id: %s\r\n", status,
-                td_http_reason(status), http_date(), c->request_id);
+  td_buf_append_str(&c->out, "HTTP/1.1 ");
+  td_buf_append_uint(&c->out, (uint64_t)status);
+  td_buf_append_char(&c->out, ' ');
+  td_buf_append_str(&c->out, td_http_reason(status));
+  append_header(&c->out, "\r\nserver: tandem\r\ndate: ", http_date());
+  append_header(&c->out, "x-request-id: ", c->request_id);
   if (content_type)
-    td_buf_printf(&c->out, "content-type: %s\r\n", content_type);
+    append_header(&c->out, "content-type: ", content_type);
   if (!c->keep_alive)
     td_buf_append_str(&c->out, "connection: close\r\n");
   else if (c->http.head.minor == 0)
@@ -325,8 +336,11 @@ void td_conn_respond(td_conn *c, int status, const char *content_type, const cha
                      size_t n)
 {
   answer_head(c, status, content_type, headers);
-  if (status != 204 && status != 304)
-    td_buf_printf(&c->out, "content-length: %zu\r\n", n);
+  if (status != 204 && status != 304) {
+    td_buf_append_str(&c->out, "content-length: ");
+    td_buf_append_uint(&c->out, n);
+    td_buf_append_str(&c->out, "\r\n");
+  }
   td_buf_append_str(&c->out, "\r\n");
   if (!c->head_only)
     td_buf_append(&c->out, body, n);

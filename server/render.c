@@ -1,5 +1,4 @@
 /* JSON that both API families write. */
-#include <inttypes.h>
 #include <string.h>
 
 #include "server/call.h"
@@ -40,17 +39,27 @@ void td_render_prompt_logprobs(const td_call *c, const td_prompt *p, td_buf *out
 
 void td_render_head(const td_call *c, const char *object, td_buf *out)
 {
-  td_buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%" PRId64 ",\"model\":", c->id, object,
-                c->created_s);
+  td_buf_append_str(out, "{\"id\":\"");
+  td_buf_append_str(out, c->id);
+  td_buf_append_str(out, "\",\"object\":\"");
+  td_buf_append_str(out, object);
+  td_buf_append_str(out, "\",\"created\":");
+  td_buf_append_uint(out, (uint64_t)c->created_s);
+  td_buf_append_str(out, ",\"model\":");
   td_buf_append_json_string(out, c->info->model_name, strlen(c->info->model_name));
 }
 
 static void render_usage(uint64_t prompt, uint64_t completion, uint64_t cached, td_buf *out)
 {
-  td_buf_printf(out,
-                "{\"prompt_tokens\":%" PRIu64 ",\"completion_tokens\":%" PRIu64 ",\"total_tokens\":%" PRIu64
-                ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRIu64 "}}",
-                prompt, completion, prompt + completion, cached);
+  td_buf_append_str(out, "{\"prompt_tokens\":");
+  td_buf_append_uint(out, prompt);
+  td_buf_append_str(out, ",\"completion_tokens\":");
+  td_buf_append_uint(out, completion);
+  td_buf_append_str(out, ",\"total_tokens\":");
+  td_buf_append_uint(out, prompt + completion);
+  td_buf_append_str(out, ",\"prompt_tokens_details\":{\"cached_tokens\":");
+  td_buf_append_uint(out, cached);
+  td_buf_append_str(out, "}}");
 }
 
 /* A prompt counts once, however many choices it has; so do its cached tokens. */

@@ -151,6 +151,25 @@ def test_worker_time_is_shared(two_keys):
         assert done == [200] * 8 and n_meanwhile <= 4, f"{n_meanwhile} of the 8 large ones were done while four small ones were"
 
 
+def test_short_token_ids_wait_for_no_worker():
+    """They are read where they come, and so are their errors: the only worker has work of the same client before them."""
+    heavy = {"model": MODEL_ID, "prompt": words(2_000_000, 2)}
+    short = {"model": MODEL_ID, "prompt": [5, 6, 7, 8], "max_tokens": 1}
+    with Daemon("--workers", "1") as d:
+        done = []
+        threads = [threading.Thread(target=lambda: done.append(d.post("/tokenize", heavy).status_code)) for _ in range(4)]
+        for t in threads:
+            t.start()
+        d.eventually(lambda: sum(v for (n, _), v in parse_metrics(d.get("/metrics").text).items() if n == "tandem:requests_reading") >= 4, 30, "they are there")
+        answers = [d.post("/v1/completions", body) for body in (short, {**short, "temperature": -1}, {**short, "prompt": [5, -1]})]
+        n_meanwhile = len(done)
+        for t in threads:
+            t.join()
+        assert [r.status_code for r in answers] == [200, 400, 400] and answers[0].json()["usage"]["completion_tokens"] == 1
+        assert [r.json()["error"]["param"] for r in answers[1:]] == ["temperature", "prompt"]
+        assert done == [200] * 4 and n_meanwhile < 4, "they stood in the worker's queue"
+
+
 def hold_body(d, n, headers="", source="127.0.0.1", request="POST /v1/completions"):
     s = socket.socket()
     s.settimeout(60 * SLOWNESS)
@@ -168,7 +187,7 @@ def hold_body(d, n, headers="", source="127.0.0.1", request="POST /v1/completion
 def test_held_bodies_refuse_nobody_else(two_keys, by):
     options = two_keys if by == "key" else ()
     body = 2 << 20
-    with Daemon(*options, "--http-bodies-bytes", 8 * body, "--http-body-bytes", body) as d:
+    with Daemon(*options, "--http-bodies-bytes", 8 * body, "--http-body-bytes", body, "--http-body-grace-ms", 300000) as d:  # not cut meanwhile
         held = [hold_body(d, body, HOG) for _ in range(12)]
         source = "127.0.0.1" if by == "key" else "127.0.0.2"
         with httpx.Client(transport=httpx.HTTPTransport(local_address=source), timeout=60 * SLOWNESS) as client:

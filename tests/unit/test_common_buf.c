@@ -114,6 +114,32 @@ static void test_buf_json_ints(void **state)
   td_buf_deinit(&want);
 }
 
+static void test_buf_numbers(void **state)
+{
+  static const uint64_t whole[] = {0, 9, 10, 99, 100, 12345678901234567890u, UINT64_MAX};
+  td_buf b, want;
+  td_buf_init(&b, 0);
+  td_buf_init(&want, 0);
+  for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
+    td_buf_append_uint(&b, whole[i]);
+    td_buf_printf(&want, "%llu", (unsigned long long)whole[i]);
+  }
+  for (uint32_t i = 0; i < 3000; i++) { /* no halves, where rounding is a matter of taste */
+    double v = i < 2000 ? i / 1000.0 + 0.0001 : (i - 2000) * 12345.6 + 0.01;
+    td_buf_append_tenths(&b, v);
+    td_buf_printf(&want, "%.1f", v);
+  }
+  assert_string_equal(b.data, want.data);
+  td_buf_clear(&b);
+  td_buf_append_tenths(&b, 0.96); /* carries */
+  td_buf_append_tenths(&b, -1);
+  td_buf_append_tenths(&b, 0.0 / 0.0);
+  td_buf_append_tenths(&b, 1.0 / 0.0); /* the most that can be said */
+  assert_string_equal(b.data, "1.00.00.01000000000000000000.0");
+  td_buf_deinit(&b);
+  td_buf_deinit(&want);
+}
+
 static void test_buf_json_string(void **state)
 {
   static const struct {
@@ -306,6 +332,7 @@ int main(void)
       cmocka_unit_test(test_buf_grows),
       cmocka_unit_test(test_buf_cap),
       cmocka_unit_test(test_buf_json_ints),
+      cmocka_unit_test(test_buf_numbers),
       cmocka_unit_test(test_buf_json_string),
       cmocka_unit_test(test_arena),
       cmocka_unit_test(test_arena_cap),
