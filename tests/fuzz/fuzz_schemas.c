@@ -8,10 +8,14 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "models/grammar/grammar.h"
+#include "../grammar_fixture.h"
+#include "config/limits.h"
+
+static const char *const longer[] = {"\", \"", "\": ", "ab", "word", "\"}", "\xE2\x98"};
 
 enum {
-  END = 256 + 6,
+  N_LONGER = sizeof longer / sizeof *longer,
+  END = 256 + N_LONGER,
   N_TOKENS = END + 1,
   N_WORDS = (N_TOKENS + 31) / 32,
   TEXT_MAX = 1 << 16,
@@ -28,22 +32,6 @@ typedef struct maker {
 } maker;
 
 static td_vocabulary *vocab;
-static const char *const longer[] = {"\", \"", "\": ", "ab", "word", "\"}", "\xE2\x98"};
-
-static void make_vocab(void)
-{
-  static char bytes[256];
-  td_token_bytes tokens[N_TOKENS] = {{"", 0}};
-  td_error err;
-  int32_t end = END;
-  for (int i = 0; i < 256; i++) {
-    bytes[i] = (char)i;
-    tokens[i] = (td_token_bytes){&bytes[i], 1};
-  }
-  for (int i = 256; i < END; i++)
-    tokens[i] = (td_token_bytes){longer[i - 256], (uint32_t)strlen(longer[i - 256])};
-  FUZZ_CHECK(td_vocabulary_create(tokens, N_TOKENS, &end, 1, 1u << 30, &vocab, &err) == TD_OK);
-}
 
 /* ---- choices ---- */
 
@@ -252,8 +240,6 @@ static void make_root(maker *m)
 
 /* ---- answers ---- */
 
-static bool has(const uint32_t *mask, int id) { return mask[id / 32] >> id % 32 & 1; }
-
 static void read_answer(maker *m, td_grammar *g)
 {
   uint32_t mask[N_WORDS];
@@ -265,12 +251,12 @@ static void read_answer(maker *m, td_grammar *g)
       break;
     unsigned from = choose(m, N_TOKENS), id = from;
     do { /* the first behind it that may be next */
-      if (has(mask, (int)id))
+      if (grammar_fixture_has(mask, (int)id))
         break;
       id = (id + 1) % N_TOKENS;
     } while (id != from);
-    FUZZ_CHECK(has(mask, (int)id));
-    bool forbidden = !has(mask, (int)from) && td_matcher_read(t, (int32_t)from);
+    FUZZ_CHECK(grammar_fixture_has(mask, (int)id));
+    bool forbidden = !grammar_fixture_has(mask, (int)from) && td_matcher_read(t, (int32_t)from);
     FUZZ_CHECK(!forbidden);
     FUZZ_CHECK(td_matcher_read(t, (int32_t)id) || td_matcher_stuck(t));
     if (id == END)
@@ -282,24 +268,22 @@ static void read_answer(maker *m, td_grammar *g)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
   static maker m;
-  const td_json_limits limits = {64, 65536, TD_ERR_REQUEST};
   td_error err = {0};
   td_grammar *g = NULL;
-  cJSON *json;
   if (!vocab)
-    make_vocab();
+    vocab = grammar_fixture_vocabulary(longer, N_LONGER);
+  FUZZ_CHECK(vocab);
   m = (maker){.in = {data, size}};
   for (size_t i = 0; i < size; i++)
     m.random = (m.random ^ data[i]) * 1099511628211u;
   make_root(&m);
-  if (td_json_parse(m.text, m.n, &limits, &json, &err) != TD_OK) /* deep, or a name twice */
-    return 0;
-  td_grammar_source s = {.kind = TD_GRAMMAR_JSON_SCHEMA, .json = json};
-  td_status st = td_grammar_compile(vocab, &s, &g, &err);
+  td_status st = grammar_fixture_compile(vocab, TD_GRAMMAR_JSON_SCHEMA, m.text, m.n, &g, &err);
   FUZZ_CHECK(st == TD_OK || ((st == TD_ERR_REQUEST || st == TD_ERR_UNSUPPORTED) && *err.message));
-  cJSON_Delete(json);
   if (st == TD_OK)
     read_answer(&m, g);
+  FUZZ_CHECK(td_vocabulary_grammar_bytes(vocab) <=
+             (size_t)(td_limit_max(TD_LIMIT_GRAMMAR_STATE_BYTES) + td_limit_max(TD_LIMIT_GRAMMAR_MASK_BYTES) +
+                      td_limit_max(TD_LIMIT_GRAMMAR_COMPILE_BYTES)));
   td_grammar_drop(g);
   FUZZ_CHECK(td_vocabulary_grammar_bytes(vocab) == 0);
   return 0;

@@ -1,9 +1,12 @@
-/* main() of a replay: runs a target once over every file given, and over every file of a folder given. */
+/* main() of a replay: runs a target once over every file given, and over every file of a folder given; or,
+ * with
+ * --random N SEED, over N inputs of random bytes, and tells the processor time of the slowest. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "fuzz.h"
 
@@ -32,8 +35,50 @@ static int replay_file(const char *path)
   return 1;
 }
 
+enum { RANDOM_BYTES = 96 };
+
+static double now_s(void)
+{
+  struct timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static uint64_t next_random(uint64_t *state) /* splitmix64 */
+{
+  uint64_t z = *state += 0x9E3779B97F4A7C15u;
+  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+  return z ^ z >> 31;
+}
+
+static int run_random(uint64_t n, uint64_t seed)
+{
+  double slowest = 0;
+  uint64_t which = 0;
+  for (uint64_t i = 0; i < n; i++) {
+    uint64_t state = seed * 0x100000001B3u + i;
+    uint8_t data[RANDOM_BYTES];
+    size_t size = next_random(&state) % RANDOM_BYTES;
+    for (size_t k = 0; k < size; k++)
+      data[k] = (uint8_t)(next_random(&state) >> 56);
+    snprintf(current, sizeof current, "input %llu of seed %llu", (unsigned long long)i,
+             (unsigned long long)seed);
+    double from = now_s();
+    LLVMFuzzerTestOneInput(data, size);
+    double took = now_s() - from;
+    which = took > slowest ? i : which;
+    slowest = took > slowest ? took : slowest;
+  }
+  printf("%llu inputs of seed %llu; the slowest, %llu, took %.3f s of processor time\n",
+         (unsigned long long)n, (unsigned long long)seed, (unsigned long long)which, slowest);
+  return n > 0 ? 0 : 2;
+}
+
 int main(int argc, char **argv)
 {
+  if (argc == 4 && strcmp(argv[1], "--random") == 0)
+    return run_random(strtoull(argv[2], NULL, 10), strtoull(argv[3], NULL, 10));
   int n = 0;
   for (int i = 1; i < argc; i++) {
     DIR *d = opendir(argv[i]);

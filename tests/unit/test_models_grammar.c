@@ -14,6 +14,7 @@
 #include "common/progress.h"
 #include "config/limits.h"
 #include "models/grammar/grammar.h"
+#include "../grammar_fixture.h"
 
 /* All bytes, and longer tokens that cross every border there is: of strings, numbers, members, characters. */
 static const char *const longer[] = {"\", \"",
@@ -57,18 +58,8 @@ static td_vocabulary *vocab;
 
 static int make_vocab(void **state)
 {
-  static char bytes[256];
-  td_token_bytes tokens[N_TOKENS];
-  td_error err;
-  int32_t end = END;
-  for (int i = 0; i < 256; i++) {
-    bytes[i] = (char)i;
-    tokens[i] = (td_token_bytes){&bytes[i], 1};
-  }
-  for (int i = 0; i < N_LONGER; i++)
-    tokens[256 + i] = (td_token_bytes){longer[i], (uint32_t)strlen(longer[i])};
-  tokens[END] = (td_token_bytes){"", 0};
-  return td_vocabulary_create(tokens, N_TOKENS, &end, 1, 1u << 30, &vocab, &err) == TD_OK ? 0 : -1;
+  vocab = grammar_fixture_vocabulary(longer, N_LONGER);
+  return vocab ? 0 : -1;
 }
 
 static int free_vocab(void **state)
@@ -79,17 +70,7 @@ static int free_vocab(void **state)
 
 static td_status compile(td_grammar_kind kind, const char *text, td_grammar **g, td_error *err)
 {
-  const td_json_limits limits = {64, 100000, TD_ERR_REQUEST};
-  td_grammar_source s = {.kind = kind, .text = text, .n_text = strlen(text)};
-  cJSON *json = NULL;
-  *err = (td_error){0};
-  if (kind == TD_GRAMMAR_JSON_SCHEMA || kind == TD_GRAMMAR_CHOICE) {
-    assert_int_equal(td_json_parse(text, strlen(text), &limits, &json, err), TD_OK);
-    s = (td_grammar_source){.kind = kind, .json = json};
-  }
-  td_status st = td_grammar_compile(vocab, &s, g, err);
-  cJSON_Delete(json);
-  return st;
+  return grammar_fixture_compile(vocab, kind, text, strlen(text), g, err);
 }
 
 static td_grammar *must_compile(td_grammar_kind kind, const char *text)
@@ -101,30 +82,15 @@ static td_grammar *must_compile(td_grammar_kind kind, const char *text)
   return g;
 }
 
-static bool takes(td_grammar *g, const char *text)
-{
-  td_matcher *m = td_matcher_create(g);
-  bool whole = td_matcher_read_bytes(m, text, strlen(text)) && td_matcher_is_whole(m);
-  td_matcher_destroy(m);
-  return whole;
-}
-
 /* At each byte of a text that fits: the mask has a token if, and only if, the matcher reads it. */
 static void check_masks(td_grammar *g, const char *text)
 {
-  uint32_t mask[(N_TOKENS + 31) / 32];
   td_matcher *m = td_matcher_create(g);
+  bool any;
   for (size_t i = 0;; i++) {
-    td_matcher_fill(m, mask);
-    uint32_t n = td_matcher_n_tokens(m);
-    for (int32_t id = 0; id < N_TOKENS; id++) {
-      bool reads = td_matcher_read(m, id);
-      if (reads)
-        td_matcher_roll_back(m, n);
-      assert_int_equal(td_matcher_n_tokens(m), n);
-      if (reads != (mask[id / 32] >> id % 32 & 1))
-        fail_msg("token %d behind %.*s of %s", id, (int)i, text, text);
-    }
+    int32_t id = grammar_fixture_disagrees(m, N_TOKENS, &any);
+    if (id >= 0)
+      fail_msg("token %d behind %.*s of %s", id, (int)i, text, text);
     if (!text[i])
       break;
     assert_true(td_matcher_read(m, (unsigned char)text[i]));
@@ -274,12 +240,12 @@ static void test_texts(void **state)
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
     td_grammar *g = must_compile(all[i].kind, all[i].source);
     for (size_t k = 0; k < 6 && all[i].good[k]; k++) {
-      if (!takes(g, all[i].good[k]))
+      if (!grammar_fixture_takes(g, all[i].good[k]))
         fail_msg("%s does not take %s", all[i].source, all[i].good[k]);
       check_masks(g, all[i].good[k]);
     }
     for (size_t k = 0; k < 8 && all[i].bad[k]; k++)
-      if (takes(g, all[i].bad[k]))
+      if (grammar_fixture_takes(g, all[i].bad[k]))
         fail_msg("%s takes %s", all[i].source, all[i].bad[k]);
     td_grammar_drop(g);
   }
@@ -306,7 +272,7 @@ static void test_counts(void **state)
       }
       text[n++] = s ? ']' : '"';
       text[n] = '\0';
-      assert_int_equal(takes(g, text), lengths[i] >= 130 && lengths[i] <= 4099);
+      assert_int_equal(grammar_fixture_takes(g, text), lengths[i] >= 130 && lengths[i] <= 4099);
     }
     td_grammar_drop(g);
   }
@@ -411,13 +377,13 @@ static void test_hostile(void **state)
     n += (size_t)sprintf(text + n, ",\"v%d\"", i * 7919);
   sprintf(text + n, "]}");
   g = must_compile(S, text);
-  assert_true(takes(g, "\"v7919\"") && !takes(g, "\"v7918\""));
+  assert_true(grammar_fixture_takes(g, "\"v7919\"") && !grammar_fixture_takes(g, "\"v7918\""));
   td_grammar_drop(g);
   g = must_compile(TD_GRAMMAR_GBNF, "root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"\"");
   memset(text, 'a', 400);
   memset(text + 400, 'c', 400);
   text[800] = '\0';
-  assert_true(takes(g, text));
+  assert_true(grammar_fixture_takes(g, text));
   td_grammar_drop(g);
 }
 
@@ -501,7 +467,7 @@ static void test_hostile_lists(void **state)
   size_t n = put_each((size_t)sprintf(long_text, "{\"enum\":["), "\"v%u\"", 0, 60000);
   sprintf(long_text + n, "]}");
   assert_int_equal(compile_long(&g, &err), TD_OK);
-  assert_true(takes(g, "\"v59999\"") && !takes(g, "\"v60000\""));
+  assert_true(grammar_fixture_takes(g, "\"v59999\"") && !grammar_fixture_takes(g, "\"v60000\""));
   td_grammar_drop(g);
   /* two lists, of which both must have the value; two that have none in common */
   for (unsigned one = 0; one < 2; one++) {
@@ -511,14 +477,15 @@ static void test_hostile_lists(void **state)
     n = put_each(n, "\"v%u\"", one ? 40000 : 39998, 80000);
     sprintf(long_text + n, "]}]}");
     assert_int_equal(compile_long(&g, &err), TD_OK);
-    assert_true(takes(g, "\"v39999\"") && takes(g, "\"v1\"") == one && takes(g, "\"v40001\"") == one);
+    assert_true(grammar_fixture_takes(g, "\"v39999\"") && grammar_fixture_takes(g, "\"v1\"") == one &&
+                grammar_fixture_takes(g, "\"v40001\"") == one);
     td_grammar_drop(g);
   }
   /* values of a type against what is said of it: one machine for all */
   n = put_each((size_t)sprintf(long_text, "{\"pattern\":\"^v[0-9]*7$\",\"enum\":["), "\"v%u\"", 0, 60000);
   sprintf(long_text + n, "]}");
   assert_int_equal(compile_long(&g, &err), TD_OK);
-  assert_true(takes(g, "\"v59997\"") && !takes(g, "\"v59998\""));
+  assert_true(grammar_fixture_takes(g, "\"v59997\"") && !grammar_fixture_takes(g, "\"v59998\""));
   td_grammar_drop(g);
   /* each branch against each other one, and all their values: more than is done */
   n = (size_t)sprintf(long_text, "{\"oneOf\":[");
@@ -549,13 +516,14 @@ static void test_hostile_members(void **state)
                       "\"p%u\":{\"const\":%u}", 0, 20000);
   sprintf(long_text + n, "}}");
   assert_int_equal(compile_long(&g, &err), TD_OK);
-  assert_true(takes(g, "{\"p7\":7,\"p19999\":19999}") && !takes(g, "{\"p7\":8}"));
+  assert_true(grammar_fixture_takes(g, "{\"p7\":7,\"p19999\":19999}") &&
+              !grammar_fixture_takes(g, "{\"p7\":8}"));
   td_grammar_drop(g);
   n = put_each((size_t)sprintf(long_text, "{\"type\":\"array\",\"maxItems\":20000,\"prefixItems\":["),
                "{\"const\":%u}", 0, 20000);
   sprintf(long_text + n, "]}");
   assert_int_equal(compile_long(&g, &err), TD_OK);
-  assert_true(takes(g, "[0,1,2,3]") && !takes(g, "[0,2]"));
+  assert_true(grammar_fixture_takes(g, "[0,1,2,3]") && !grammar_fixture_takes(g, "[0,2]"));
   td_grammar_drop(g);
   n = put_each((size_t)sprintf(long_text, "{\"type\":\"object\",\"additionalProperties\":false,\"$defs\":{"),
                "\"d%u\":{\"const\":%u}", 0, 10000);
@@ -563,7 +531,8 @@ static void test_hostile_members(void **state)
                0, 10000);
   sprintf(long_text + n, "}}");
   assert_int_equal(compile_long(&g, &err), TD_OK);
-  assert_true(takes(g, "{\"p7\":7,\"p9999\":9999}") && !takes(g, "{\"p7\":8}"));
+  assert_true(grammar_fixture_takes(g, "{\"p7\":7,\"p9999\":9999}") &&
+              !grammar_fixture_takes(g, "{\"p7\":8}"));
   td_grammar_drop(g);
   n = put_each(
       (size_t)sprintf(long_text,
@@ -572,9 +541,9 @@ static void test_hostile_members(void **state)
       "\"p%u\":{\"type\":\"number\"}", 0, 5000);
   sprintf(long_text + n, "}}");
   assert_int_equal(compile_long(&g, &err), TD_OK);
-  assert_true(takes(g, "{\"p17\":7,\"p18\":0.5}"));
-  assert_false(takes(g, "{\"p17\":0.5}"));
-  assert_true(takes(g, "{\"x\":null}"));
+  assert_true(grammar_fixture_takes(g, "{\"p17\":7,\"p18\":0.5}"));
+  assert_false(grammar_fixture_takes(g, "{\"p17\":0.5}"));
+  assert_true(grammar_fixture_takes(g, "{\"x\":null}"));
   td_grammar_drop(g);
 }
 
@@ -697,10 +666,10 @@ static void test_bounds_of_numbers(void **state)
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     g = must_compile(S, cases[i].source);
     for (size_t k = 0; k < 6 && cases[i].good[k]; k++)
-      if (!takes(g, cases[i].good[k]))
+      if (!grammar_fixture_takes(g, cases[i].good[k]))
         fail_msg("%s does not take %s", cases[i].source, cases[i].good[k]);
     for (size_t k = 0; k < 8 && cases[i].bad[k]; k++)
-      if (takes(g, cases[i].bad[k]))
+      if (grammar_fixture_takes(g, cases[i].bad[k]))
         fail_msg("%s takes %s", cases[i].source, cases[i].bad[k]);
     td_grammar_drop(g);
   }

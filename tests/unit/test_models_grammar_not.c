@@ -11,20 +11,14 @@
 #include <cmocka.h>
 
 #include "models/grammar/grammar.h"
+#include "../grammar_fixture.h"
 
 static td_vocabulary *vocab;
 
 static int make_vocab(void **state)
 {
-  static char bytes[256];
-  td_token_bytes tokens[257] = {{NULL, 0}};
-  td_error err;
-  int32_t end = 256;
-  for (int i = 0; i < 256; i++) {
-    bytes[i] = (char)i;
-    tokens[i] = (td_token_bytes){&bytes[i], 1};
-  }
-  return td_vocabulary_create(tokens, 257, &end, 1, 1u << 30, &vocab, &err) == TD_OK ? 0 : -1;
+  vocab = grammar_fixture_vocabulary(NULL, 0);
+  return vocab ? 0 : -1;
 }
 
 static int free_vocab(void **state)
@@ -35,21 +29,7 @@ static int free_vocab(void **state)
 
 static td_status compile(const char *schema, td_grammar **g, td_error *err)
 {
-  const td_json_limits limits = {64, 10000, TD_ERR_REQUEST};
-  cJSON *json;
-  assert_int_equal(td_json_parse(schema, strlen(schema), &limits, &json, err), TD_OK);
-  td_grammar_source s = {.kind = TD_GRAMMAR_JSON_SCHEMA, .json = json};
-  td_status st = td_grammar_compile(vocab, &s, g, err);
-  cJSON_Delete(json);
-  return st;
-}
-
-static bool takes(td_grammar *g, const char *text)
-{
-  td_matcher *m = td_matcher_create(g);
-  bool whole = td_matcher_read_bytes(m, text, strlen(text)) && td_matcher_is_whole(m);
-  td_matcher_destroy(m);
-  return whole;
+  return grammar_fixture_compile(vocab, TD_GRAMMAR_JSON_SCHEMA, schema, strlen(schema), g, err);
 }
 
 typedef struct texts {
@@ -181,10 +161,10 @@ static void test_texts(void **state)
     if (compile(all[i].schema, &g, &err) != TD_OK)
       fail_msg("%s: %s", all[i].schema, err.message);
     for (size_t k = 0; k < 6 && all[i].good[k]; k++)
-      if (!takes(g, all[i].good[k]))
+      if (!grammar_fixture_takes(g, all[i].good[k]))
         fail_msg("%s does not take %s", all[i].schema, all[i].good[k]);
     for (size_t k = 0; k < 6 && all[i].bad[k]; k++)
-      if (takes(g, all[i].bad[k]))
+      if (grammar_fixture_takes(g, all[i].bad[k]))
         fail_msg("%s takes %s", all[i].schema, all[i].bad[k]);
     td_grammar_drop(g);
   }

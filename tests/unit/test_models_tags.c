@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "common/json.h"
 #include "models/grammar/grammar.h"
+#include "../grammar_fixture.h"
 
 /* All bytes but that of special tokens, tokens across the borders of marks, and a special one. */
 static const char *const longer[] = {"<a", ">1", "1<", "</a>", "x<", "ab", TD_SPECIAL_BYTE "[X]"};
@@ -20,18 +20,8 @@ static td_vocabulary *vocab;
 
 static int make_vocab(void **state)
 {
-  static char bytes[256];
-  td_token_bytes tokens[N_TOKENS];
-  td_error err;
-  int32_t end = END;
-  for (int i = 0; i < 256; i++) {
-    bytes[i] = (char)i;
-    tokens[i] = (td_token_bytes){&bytes[i], i < 255};
-  }
-  for (int i = 0; i < N_LONGER; i++)
-    tokens[256 + i] = (td_token_bytes){longer[i], (uint32_t)strlen(longer[i])};
-  tokens[END] = (td_token_bytes){"", 0};
-  return td_vocabulary_create(tokens, N_TOKENS, &end, 1, 1u << 30, &vocab, &err) == TD_OK ? 0 : -1;
+  vocab = grammar_fixture_vocabulary(longer, N_LONGER);
+  return vocab ? 0 : -1;
 }
 
 static int free_vocab(void **state)
@@ -42,39 +32,18 @@ static int free_vocab(void **state)
 
 static td_status compile(const char *tag, td_grammar **g, td_error *err)
 {
-  const td_json_limits limits = {64, 100000, TD_ERR_REQUEST};
-  cJSON *json = NULL;
-  *err = (td_error){0};
-  assert_int_equal(td_json_parse(tag, strlen(tag), &limits, &json, err), TD_OK);
-  td_grammar_source s = {.kind = TD_GRAMMAR_TAGS, .json = json};
-  td_status st = td_grammar_compile(vocab, &s, g, err);
-  cJSON_Delete(json);
-  return st;
-}
-
-static bool takes(td_grammar *g, const char *text)
-{
-  td_matcher *m = td_matcher_create(g);
-  bool whole = td_matcher_read_bytes(m, text, strlen(text)) && td_matcher_is_whole(m);
-  td_matcher_destroy(m);
-  return whole;
+  return grammar_fixture_compile(vocab, TD_GRAMMAR_TAGS, tag, strlen(tag), g, err);
 }
 
 /* At each byte of a text that fits: the mask has a token if, and only if, the matcher reads it. */
 static void check_masks(td_grammar *g, const char *text)
 {
-  uint32_t mask[(N_TOKENS + 31) / 32];
   td_matcher *m = td_matcher_create(g);
+  bool any;
   for (size_t i = 0;; i++) {
-    td_matcher_fill(m, mask);
-    uint32_t n = td_matcher_n_tokens(m);
-    for (int32_t id = 0; id < N_TOKENS; id++) {
-      bool reads = td_matcher_read(m, id);
-      if (reads)
-        td_matcher_roll_back(m, n);
-      if (reads != (mask[id / 32] >> id % 32 & 1))
-        fail_msg("token %d behind %.*s of %s", id, (int)i, text, text);
-    }
+    int32_t id = grammar_fixture_disagrees(m, N_TOKENS, &any);
+    if (id >= 0)
+      fail_msg("token %d behind %.*s of %s", id, (int)i, text, text);
     if (!text[i])
       break;
     bool special = text[i] == TD_SPECIAL_BYTE[0];
@@ -145,12 +114,12 @@ static void test_texts(void **state)
     if (compile(all[i].tag, &g, &err) != TD_OK)
       fail_msg("%s: %s", all[i].tag, err.message);
     for (unsigned k = 0; k < 6 && all[i].good[k]; k++) {
-      if (!takes(g, all[i].good[k]))
+      if (!grammar_fixture_takes(g, all[i].good[k]))
         fail_msg("%s does not take %s", all[i].tag, all[i].good[k]);
       check_masks(g, all[i].good[k]);
     }
     for (unsigned k = 0; k < 6 && all[i].bad[k]; k++)
-      if (takes(g, all[i].bad[k]))
+      if (grammar_fixture_takes(g, all[i].bad[k]))
         fail_msg("%s takes %s", all[i].tag, all[i].bad[k]);
     td_grammar_drop(g);
   }
