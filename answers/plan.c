@@ -2,6 +2,7 @@
 #include "answers/plan.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "answers/tools.h"
@@ -110,17 +111,37 @@ static cJSON *of_property(const cJSON *parameters, const cJSON *property, bool s
   return python ? with(f, "style", cJSON_CreateString("python")) : f;
 }
 
-static bool is_required(const cJSON *parameters, const char *name)
-{
-  const cJSON *required = td_json_get(parameters, "required"), *r;
-  cJSON_ArrayForEach(r, required) if (cJSON_IsString(r) && strcmp(r->valuestring, name) == 0) return true;
-  return false;
-}
-
 static const cJSON *properties_of(const cJSON *function)
 {
   const cJSON *p = td_json_get(td_json_get(function, "parameters"), "properties");
   return cJSON_IsObject(p) ? p : NULL;
+}
+
+static int by_text(const void *a, const void *b)
+{
+  return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Of each property: must it be? Sorted first, as either list may be as long as a body. NULL: no memory. */
+static bool *make_required(const cJSON *function, const cJSON *properties)
+{
+  const cJSON *required = td_json_get(td_json_get(function, "parameters"), "required"), *m;
+  size_t n = 0, i = 0;
+  bool *flags = calloc((size_t)cJSON_GetArraySize(properties) + 1, sizeof *flags);
+  const char **names = calloc((size_t)cJSON_GetArraySize(required) + 1, sizeof *names);
+  cJSON_ArrayForEach(m, required) if (names && cJSON_IsString(m)) names[n++] = m->valuestring;
+  if (names && n > 1)
+    qsort(names, n, sizeof *names, by_text);
+  for (m = properties ? properties->child : NULL; m && names && flags; m = m->next, i++) {
+    const char *name = m->string;
+    flags[i] = n > 0 && bsearch(&name, names, n, sizeof *names, by_text);
+  }
+  bool ok = names && flags;
+  free(names);
+  if (ok)
+    return flags;
+  free(flags);
+  return NULL;
 }
 
 /* ---- pythonic ---- */
@@ -141,28 +162,28 @@ static cJSON *python_argument(const cJSON *function, const cJSON *p, bool comma)
   return f;
 }
 
-/* Those that must be come first; then others, each or not. */
-static cJSON *python_rest(const cJSON *function, const cJSON *after, cJSON *list, bool comma)
+/* Those that must be come first; then others, each or not. required: of each from `after` on. */
+static cJSON *python_rest(const cJSON *function, const cJSON *after, const bool *required, cJSON *list)
 {
-  const cJSON *parameters = td_json_get(function, "parameters");
-  for (const cJSON *p = after; p && list; p = p->next)
-    if (is_identifier(p->string) && !is_required(parameters, p->string))
-      list = add(list, optional(python_argument(function, p, comma)));
+  for (const cJSON *p = after; p && list; p = p->next, required++)
+    if (is_identifier(p->string) && !*required)
+      list = add(list, optional(python_argument(function, p, true)));
   return list;
 }
 
 /* Where none must be, the first that is there has no comma. */
 enum { FIRSTS = 12 };
 
-static cJSON *python_any(const cJSON *function, const cJSON *properties)
+static cJSON *python_any(const cJSON *function, const cJSON *properties, const bool *required)
 {
   cJSON *ways = add(cJSON_CreateArray(), text(""));
   unsigned n = 0;
-  for (const cJSON *p = properties ? properties->child : NULL; p && ways && n < FIRSTS; p = p->next) {
+  size_t i = 0;
+  for (const cJSON *p = properties ? properties->child : NULL; p && ways && n < FIRSTS; p = p->next, i++) {
     if (!is_identifier(p->string))
       continue;
     cJSON *way = add(cJSON_CreateArray(), python_argument(function, p, false));
-    ways = add(ways, list_of("sequence", python_rest(function, p->next, way, true)));
+    ways = add(ways, list_of("sequence", python_rest(function, p->next, required + i + 1, way)));
     n++;
   }
   return list_of("or", ways);
@@ -170,18 +191,23 @@ static cJSON *python_any(const cJSON *function, const cJSON *properties)
 
 static cJSON *python_arguments(const cJSON *function)
 {
-  const cJSON *properties = properties_of(function), *parameters = td_json_get(function, "parameters");
-  cJSON *list = cJSON_CreateArray();
-  bool comma = false;
-  for (const cJSON *p = properties ? properties->child : NULL; p && list; p = p->next)
-    if (is_identifier(p->string) && is_required(parameters, p->string)) {
+  const cJSON *properties = properties_of(function);
+  bool *required = make_required(function, properties), comma = false;
+  cJSON *list = required ? cJSON_CreateArray() : NULL;
+  size_t i = 0;
+  for (const cJSON *p = properties ? properties->child : NULL; p && list; p = p->next, i++)
+    if (is_identifier(p->string) && required[i]) {
       list = add(list, python_argument(function, p, comma));
       comma = true;
     }
-  if (comma)
-    return list_of("sequence", python_rest(function, properties->child, list, true));
-  cJSON_Delete(list);
-  return python_any(function, properties);
+  if (list && comma) {
+    list = list_of("sequence", python_rest(function, properties->child, required, list));
+  } else if (list) {
+    cJSON_Delete(list);
+    list = python_any(function, properties, required);
+  }
+  free(required);
+  return list;
 }
 
 /* ---- Qwen3-Coder's XML ---- */
@@ -209,9 +235,11 @@ static cJSON *xml_value(const cJSON *function, const cJSON *p, unsigned types)
 static cJSON *xml_arguments(const cJSON *function)
 {
   const cJSON *properties = properties_of(function), *parameters = td_json_get(function, "parameters");
-  cJSON *list = add(cJSON_CreateArray(), text(""));
+  bool *required = make_required(function, properties);
+  cJSON *list = required ? add(cJSON_CreateArray(), text("")) : NULL;
   uint32_t budget = TD_TOOLS_LOOKS / 16;
-  for (const cJSON *p = properties ? properties->child : NULL; p && list; p = p->next) {
+  size_t i = 0;
+  for (const cJSON *p = properties ? properties->child : NULL; p && list; p = p->next, i++) {
     td_buf begin;
     td_buf_init(&begin, 0);
     td_buf_printf(&begin, "<parameter=%s>\n", p->string);
@@ -220,8 +248,9 @@ static cJSON *xml_arguments(const cJSON *function)
                    ? text("")
                    : tag(begin.data, xml_value(function, p, types), "\n</parameter>\n");
     td_buf_deinit(&begin);
-    list = add(list, is_required(parameters, p->string) ? t : optional(t));
+    list = add(list, required[i] ? t : optional(t));
   }
+  free(required);
   return list_of("sequence", list);
 }
 

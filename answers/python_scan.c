@@ -141,8 +141,10 @@ static bool in_string(td_python_scan *s, unsigned char c, td_buf *out)
       end_value(s);
     return true;
   }
+  if (c == 0xFF) /* the mark of a special token */
+    return false;
   td_json_scan_char(c, out);
-  return c != 0xFF;
+  return true;
 }
 
 static int digit_of(unsigned char c)

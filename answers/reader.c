@@ -289,7 +289,7 @@ static td_look read_text(td_reader *r)
     return TD_LOOK_OK;
   }
   size_t blanks = r->rules.tools || r->after ? blanks_ahead(r) : 0;
-  if (blanks == left && !r->final && blanks < TD_BLANKS_HELD)
+  if (blanks == left && !r->final)
     return TD_LOOK_MORE;
   td_look look = blanks < left ? look_for_call(r, blanks, &marked) : TD_LOOK_NO;
   if (look == TD_LOOK_OK)
@@ -332,7 +332,7 @@ static td_look read_thoughts(td_reader *r)
     return TD_LOOK_OK;
   }
   size_t blanks = blanks_ahead(r);
-  if (blanks == left && !r->final && blanks < TD_BLANKS_HELD)
+  if (blanks == left && !r->final)
     return TD_LOOK_MORE;
   td_look look = blanks < left ? td_reader_look_mark(r, blanks, TD_MARK_THINK_END) : TD_LOOK_NO;
   if (look == TD_LOOK_OK) {

@@ -195,6 +195,8 @@ static void test_pythonic(void **state)
   expect(&r, "[g(a=1)]", false, "C:[g(a=1)]|");
   expect(&r, "[f(a={1: 2})]", false, "C:[f(a={1: 2})]|");
   expect(&r, "[f(1)]", false, "C:[f(1)]|");
+  td_reader_rules streams = rules_of(&d, false);
+  expect(&streams, "[f(a='x" TD_MARK_BYTE "y')]", false, "!f|={\"a\": \"x|C:y')]|");
 }
 
 static void test_mistral(void **state)
@@ -270,6 +272,79 @@ static void test_how_much_is_held_back(void **state)
   td_reader_destroy(r);
 }
 
+/* As many blanks as are ever held back, and one more or less, before a mark and behind a call: each as it
+ * would be said of the text in one piece. */
+static void test_as_many_blanks_as_are_held(void **state)
+{
+  enum { HELD = 64 };
+  td_dialect d = dialect("<tool_call></think>", NULL, "auto", "auto");
+  static const char call[] = "<tool_call>{\"name\":\"f\"}</tool_call>";
+  for (size_t n = HELD - 1; n <= HELD + 1; n++)
+    for (size_t form = 0; form < 3; form++) {
+      char text[512], got[2][1024];
+      const char *front = form == 0 ? "ab" : form == 1 ? call : "<think>ab";
+      int k = snprintf(text, sizeof text, "%s%*s%s", front, (int)n, "",
+                       form == 0   ? call
+                       : form == 1 ? "x"
+                                   : "</think>x");
+      for (size_t cut = 0; cut < 2; cut++) {
+        td_reader_rules rules = rules_of(&d, true);
+        td_reader *r = td_reader_create(&rules);
+        td_said said;
+        size_t at = cut ? strlen(front) + HELD : (size_t)k;
+        td_said_init(&said);
+        td_reader_push(r, text, at < (size_t)k ? at : (size_t)k, &said);
+        td_reader_push(r, text + at, (size_t)k - at, &said);
+        td_reader_finish(r, false, &said);
+        describe(&said, got[cut], sizeof got[cut]);
+        td_said_deinit(&said);
+        td_reader_destroy(r);
+      }
+      assert_string_equal(got[1], got[0]);
+    }
+}
+
+/* ---- plans ---- */
+
+/* Each list may be as long as a body. Looked through for each other's, these would take hours. */
+static void test_plans_of_long_lists(void **state)
+{
+  enum { PROPERTIES = 1000, REQUIRED = 1 << 20 };
+  static const char *const formats[] = {"pythonic", "qwen3-coder"};
+  td_buf text;
+  td_buf_init(&text, 0);
+  td_buf_append_str(&text, "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"p\":{}");
+  for (unsigned i = 0; i < PROPERTIES; i++)
+    td_buf_printf(&text, ",\"p%u\":{}", i);
+  td_buf_append_str(&text, "},\"required\":[\"last\"");
+  for (unsigned i = 0; i < REQUIRED; i++)
+    td_buf_append_str(&text, ",\"none\"");
+  td_buf_append_str(&text, "]}}}]");
+  assert_false(text.failed);
+  cJSON *json = cJSON_Parse(text.data), *f = cJSON_GetObjectItem(cJSON_GetArrayItem(json, 0), "function"),
+        *parameters = cJSON_GetObjectItem(f, "parameters"), *plan;
+  assert_non_null(parameters);
+  for (size_t i = 0; i < 2; i++) {
+    td_dialect d = dialect("x", NULL, formats[i], "none");
+    td_plan_rules rules = {.dialect = &d, .tools = json, .required = true};
+    assert_non_null(plan = td_plan_make(&rules));
+    cJSON_Delete(plan);
+  }
+  cJSON *few = cJSON_Parse("[\"p7\",1,\"p3\"]");
+  assert_true(cJSON_ReplaceItemInObject(parameters, "required", few));
+  td_dialect d = dialect("x", NULL, "pythonic", "none");
+  td_plan_rules rules = {.dialect = &d, .tools = json, .required = true};
+  assert_non_null(plan = td_plan_make(&rules));
+  char *printed = cJSON_PrintUnformatted(plan);
+  const char *p3 = strstr(printed, "\"p3="), *p7 = strstr(printed, "\", p7="), *p = strstr(printed, "\", p=");
+  assert_true(p3 && p7 && p && p3 < p7 && p7 < p); /* those that must be, then the others */
+  assert_null(strstr(p7 + 1, "p3="));
+  cJSON_free(printed);
+  cJSON_Delete(plan);
+  cJSON_Delete(json);
+  td_buf_deinit(&text);
+}
+
 /* However long and however cut: work in proportion to the text. */
 static void test_long_texts(void **state)
 {
@@ -308,6 +383,8 @@ int main(void)
       cmocka_unit_test(test_xml),
       cmocka_unit_test(test_reasoning),
       cmocka_unit_test(test_how_much_is_held_back),
+      cmocka_unit_test(test_as_many_blanks_as_are_held),
+      cmocka_unit_test(test_plans_of_long_lists),
       cmocka_unit_test(test_long_texts),
   };
   return cmocka_run_group_tests(tests, make_tools, free_tools);
