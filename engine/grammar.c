@@ -108,20 +108,27 @@ void td_engine_free_grammars(td_engine *e)
 
 /* ---- kept ones ---- */
 
+/* NULL: it is too long to be kept, or there is no memory for it. The tree of a plan repeats what it refers
+ * to, so its text may be far longer than the request. */
 static char *key_of(const td_grammar_source *s, size_t *n)
 {
-  td_buf key;
-  td_buf_init(&key, 0);
-  td_buf_append_char(&key, (char)('0' + s->kind));
-  if (s->text)
-    td_buf_append(&key, s->text, s->n_text);
-  if (s->json) {
-    char *text = cJSON_PrintUnformatted(s->json);
-    key.failed |= !text;
-    td_buf_append_str(&key, text ? text : "");
-    cJSON_free(text);
+  enum { SLACK = 64 }; /* cJSON wants some room behind the text */
+  size_t most = (size_t)td_limit_max(TD_LIMIT_GRAMMAR_KEY_BYTES), at = 1;
+  char *key = s->n_text < most ? malloc(most + SLACK) : NULL;
+  if (!key)
+    return NULL;
+  key[0] = (char)('0' + s->kind);
+  if (s->text) {
+    memcpy(key + at, s->text, s->n_text);
+    at += s->n_text;
   }
-  return td_buf_take(&key, n);
+  key[at] = '\0';
+  if (s->json && !cJSON_PrintPreallocated((cJSON *)s->json, key + at, (int)(most + SLACK - at), false)) {
+    free(key);
+    return NULL;
+  }
+  *n = at + strlen(key + at);
+  return key;
 }
 
 static td_grammar *find(td_grammars *g, const char *key, size_t n)
@@ -171,18 +178,16 @@ td_status td_engine_compile_grammar(const td_engine *e, const td_grammar_source 
                                     td_error *err)
 {
   td_grammars *g = e->grammars;
-  size_t n;
+  size_t n = 0;
   if (!g || e->desc.n_eos_ids == 0)
     return td_fail(err, TD_ERR_UNSUPPORTED, "this model has no %s, which structured output needs",
                    g ? "token that ends an answer" : "tokenizer");
   char *key = key_of(source, &n);
-  if (!key)
-    return td_fail(err, TD_ERR_NOMEM, "no memory for a grammar");
-  *out = find(g, key, n);
+  *out = key ? find(g, key, n) : NULL;
   td_status st = *out ? TD_OK : td_grammar_compile(g->vocab, source, out, err);
   if (st == TD_ERR_CAPACITY && drop_kept(g))
     st = td_grammar_compile(g->vocab, source, out, err);
-  if (st == TD_OK)
+  if (st == TD_OK && key)
     keep(g, key, n, *out);
   free(key);
   return st;

@@ -1,5 +1,7 @@
 """Calls of tools through the openai client: in each format, held to it, streamed and whole; reasoning apart from content."""
 import json
+import pathlib
+import re
 
 import openai
 import pytest
@@ -172,6 +174,24 @@ def test_a_schema_that_cannot_be_held(hermes):
     odd["function"]["strict"] = True
     with pytest.raises(openai.BadRequestError, match="uniqueItems"):
         ask(hermes.client(), tools=[odd], tool_choice="required")
+
+
+@pytest.mark.parametrize("says", ["pythonic", "qwen3-coder"])
+def test_long_definitions_are_not_repeated(says, tmp_path):
+    """In forms that write arguments one by one, each has its own schema, and may name all definitions."""
+    template = write_template(tmp_path, SAYS[says])
+    template.write_text(template.read_text().replace("{{ tools|tojson }}", "{{ tools[0].function.name }}"))
+    n_properties, n_bytes = 300, 1 << 20
+    tool = {"type": "function", "function": {"name": "f", "parameters": {
+        "type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(n_properties)},
+        "$defs": {"long": {"type": "string", "description": "x" * n_bytes}}}}}
+    with Daemon("--chat-template", template) as d:
+        body = {"messages": ASK, "tools": [tool], "tool_choice": "required", "max_tokens": 4}
+        for _ in range(2):
+            r = d.post("/v1/chat/completions", body)
+            assert r.status_code == 200, r.text
+        peak = int(re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path(f"/proc/{d.process.pid}/status").read_text())[1]) << 10
+        assert peak < (256 << 20) + 64 * n_bytes, f"{peak >> 20} MiB"
 
 
 def test_history(hermes):
