@@ -458,6 +458,19 @@ size_t td_json_text(const char *string, char *out)
   return n + rest;
 }
 
+void td_json_print(const cJSON *item, td_buf *out)
+{
+  char *text = cJSON_PrintUnformatted(item);
+  const char *from = text ? text : "";
+  out->failed |= !text;
+  for (const char *hit; (hit = strstr(from, nul_form)) != NULL; from = hit + 2) {
+    td_buf_append(out, from, (size_t)(hit - from));
+    td_buf_append_str(out, "\\u0000");
+  }
+  td_buf_append_str(out, from);
+  cJSON_free(text);
+}
+
 /* The document with that form in place of each \u0000. Backslashes stand in strings only, and each begins an
  * escape. */
 static void replace_nuls(const char *text, size_t n, td_buf *out)

@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/buf.h"
 #include "common/status.h"
 
 /* Numbers inside arrays that count 1/16 value each (config/limits.def lists it). */
@@ -48,6 +49,8 @@ TD_MUST_CHECK td_status td_json_parse_ids(const char *text, size_t n, const td_j
  * others it is a string that equals none of theirs. */
 size_t td_json_text(const char *string, char *out);
 bool td_json_has_nul(const char *string);
+/* The tree as JSON behind what out has, U+0000 as an escape again. */
+void td_json_print(const cJSON *item, td_buf *out);
 
 /* Is this number a float, as Python's json reads it: written with a point or an exponent (1.0, 1e2)? To the
  * getters 1.0 is the integer 1. */

@@ -1,7 +1,9 @@
 /* POST /v1/messages and /v1/messages/count_tokens: Anthropic's shapes over the same answers as a chat's. */
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "answers/json_scan.h"
 #include "server/said_json.h"
 #include "server/tool_choice.h"
 #include "server/translate.h"
@@ -69,8 +71,33 @@ static void render_head(const td_call *c, td_buf *out)
 /* Input must be an object: one that is cut off is not told. */
 static bool is_input(const td_said *s, const td_said_piece *p)
 {
-  const td_json_limits limits = {64, SIZE_MAX, TD_ERR_REQUEST};
-  return p && p->kind == TD_SAID_ARGUMENTS && td_json_check(td_said_text(s, p), p->n, &limits, NULL) == TD_OK;
+  td_json_scan scan;
+  td_json_scan_begin(&scan);
+  return p && p->kind == TD_SAID_ARGUMENTS &&
+         td_json_scan_push(&scan, td_said_text(s, p), p->n, NULL) == p->n && scan.done && !scan.bad;
+}
+
+/* The code of a surrogate's escape at i; 0: there is none. */
+static unsigned surrogate_at(const char *text, size_t n, size_t i)
+{
+  char hex[5] = "";
+  if (n - i < 6 || text[i] != '\\' || text[i + 1] != 'u')
+    return 0;
+  memcpy(hex, text + i + 2, 4);
+  unsigned code = (unsigned)strtoul(hex, NULL, 16);
+  return code >= 0xD800 && code <= 0xDFFF ? code : 0;
+}
+
+/* The model's bytes, which stand in the answer as they are. Half of a surrogate pair, which many clients'
+ * JSON refuses, becomes U+FFFD: or they could not read the answer at all. */
+static void append_input(const char *text, size_t n, td_buf *out)
+{
+  for (size_t i = 0, k; i < n; i += k) {
+    unsigned code = surrogate_at(text, n, i), next = code ? surrogate_at(text, n, i + 6) : 0;
+    bool pair = code && code < 0xDC00 && next >= 0xDC00;
+    k = pair ? 12 : code ? 6 : text[i] == '\\' && i + 1 < n ? 2 : 1;
+    td_buf_append(out, code && !pair ? "\\ufffd" : text + i, k);
+  }
 }
 
 static void render_block(const td_choice *ch, size_t i, bool first, td_buf *out)
@@ -84,7 +111,7 @@ static void render_block(const td_choice *ch, size_t i, bool first, td_buf *out)
     td_buf_printf(out, "{\"type\":\"tool_use\",\"id\":\"%s\",\"name\":", id);
     td_buf_append_json_string(out, td_said_text(s, p), p->n);
     td_buf_append_str(out, ",\"input\":");
-    td_buf_append(out, td_said_text(s, next), next->n);
+    append_input(td_said_text(s, next), next->n, out);
     td_buf_append_char(out, '}');
     return;
   }
@@ -207,7 +234,7 @@ static void render_end(const td_call *c, td_buf *out)
   end_event(out);
 }
 
-static void render_error_event(const td_api_error *e, td_buf *out)
+static void render_error_event(const td_call *c, const td_api_error *e, td_buf *out)
 {
   td_buf_append_str(out, "event: error\ndata: ");
   td_api_error_render_anthropic(e, out);

@@ -183,7 +183,7 @@ static size_t last_item(const td_said *s)
 static void end_item(td_choice *ch, td_buf *out)
 {
   const td_said *s = &ch->told;
-  if (!ch->item.open)
+  if (!ch->item.open || s->failed) /* for want of memory what was told is not known: the stream is cut */
     return;
   size_t i = last_item(s);
   const td_said_piece *p = &s->pieces[i], *arguments = arguments_of(s, i);
@@ -239,9 +239,10 @@ static void render_delta(const td_call *c, const td_delta *d, td_buf *out)
 
 static void render_end(const td_call *c, td_buf *out) {}
 
-static void render_error_event(const td_api_error *e, td_buf *out)
+static void render_error_event(const td_call *c, const td_api_error *e, td_buf *out)
 {
-  td_buf_append_str(out, "event: error\ndata: {\"type\":\"error\",\"sequence_number\":0,\"code\":");
+  td_buf_printf(out, "event: error\ndata: {\"type\":\"error\",\"sequence_number\":%u,\"code\":",
+                c->choices[0].item.n_events);
   td_buf_append_json_string(out, e->code ? e->code : "", e->code ? strlen(e->code) : 0);
   td_buf_append_str(out, ",\"message\":");
   td_buf_append_json_string(out, e->message, strlen(e->message));

@@ -482,7 +482,7 @@ void td_call_fail(td_call *call, const td_api_error *e)
     td_buf event;
     td_buf_init(&event, 0);
     if (call->api->render_error_event) {
-      call->api->render_error_event(e, &event);
+      call->api->render_error_event(call, e, &event);
     } else {
       td_buf_append_str(&event, "data: ");
       td_api_error_render(e, &event);

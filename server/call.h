@@ -97,7 +97,7 @@ typedef struct td_api {
   void (*render_answer)(const td_call *c, td_buf *out);
   /* How a stream ends, well or not; NULL: as OpenAI's chat does. */
   void (*render_end)(const td_call *c, td_buf *out);
-  void (*render_error_event)(const td_api_error *e, td_buf *out);
+  void (*render_error_event)(const td_call *c, const td_api_error *e, td_buf *out);
 } td_api;
 
 extern const td_api td_api_completions, td_api_chat, td_api_tokenize, td_api_detokenize, td_api_messages,

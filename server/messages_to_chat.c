@@ -83,12 +83,16 @@ static void add_use(td_translation *t, const cJSON *block, const char *path, cJS
     td_translation_invalid(t, path, "name", "is required and must be a string");
   else if (!cJSON_IsObject(input))
     td_translation_invalid(t, path, "input", "is required and must be an object");
-  char *text = t->failed ? NULL : cJSON_PrintUnformatted(input);
-  if (text)
-    td_translation_add_call(t, m, id->valuestring, name->valuestring, text);
-  else if (!t->failed)
+  if (t->failed)
+    return;
+  td_buf text;
+  td_buf_init(&text, 0);
+  td_json_print(input, &text);
+  if (!text.failed)
+    td_translation_add_call(t, m, id->valuestring, name->valuestring, text.data);
+  else
     td_translation_no_memory(t);
-  cJSON_free(text);
+  td_buf_deinit(&text);
 }
 
 /* Earlier thoughts go to the template, which may show them or not. */

@@ -256,12 +256,11 @@ static void keep_echo(td_translation *t, const cJSON *body)
   td_buf *out = &t->call->echo;
   for (size_t i = 0; i < sizeof echoed / sizeof *echoed && !t->failed; i++) {
     const cJSON *m = td_json_get(body, echoed[i].name);
-    char *text = m && !cJSON_IsNull(m) ? cJSON_PrintUnformatted(m) : NULL;
-    if (m && !cJSON_IsNull(m) && !text)
-      td_translation_no_memory(t);
     td_buf_printf(out, ",\"%s\":", echoed[i].name);
-    td_buf_append_str(out, text ? text : echoed[i].absent);
-    cJSON_free(text);
+    if (m && !cJSON_IsNull(m))
+      td_json_print(m, out);
+    else
+      td_buf_append_str(out, echoed[i].absent);
   }
   if (out->failed)
     td_translation_no_memory(t);

@@ -82,6 +82,26 @@ def test_tools(client):
     assert m.content[-1].type == "tool_use"
 
 
+def test_input_with_what_json_escapes(server):
+    """U+0000 in a call's input: to the model it is the object that it is on other routes."""
+    value = {"city": "a\0b", "n": [1.5, None]}
+    use = {"type": "tool_use", "id": "c1", "name": "get_weather", "input": value}
+    n = server.post("/v1/messages/count_tokens", {"messages": ASK + [{"role": "assistant", "content": [use]}]}).json()["input_tokens"]
+    call = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": json.dumps(value)}}
+    same = server.post("/tokenize", {"messages": ASK + [{"role": "assistant", "content": "", "tool_calls": [call]}]}).json()["count"]
+    assert n == same
+
+
+def test_a_call_with_what_json_escapes(server):
+    """The model writes U+0000: its call is told all the same."""
+    tool = {"name": "f", "input_schema": {"type": "object", "additionalProperties": False, "required": ["x"],
+                                          "properties": {"x": {"type": "string", "pattern": "^\\u0000{2}$"}}}}
+    r = server.post("/v1/messages", {"messages": ASK, "max_tokens": 100, "tools": [tool],
+                                     "tool_choice": {"type": "tool", "name": "f"}}).json()
+    assert r["stop_reason"] == "tool_use", r
+    assert [block.get("input") for block in r["content"]] == [{"x": "\0\0"}]
+
+
 def test_stream(client):
     """The client puts the events together, and checks their order as it goes."""
     with client.messages.stream(model=MODEL_ID, messages=ASK, max_tokens=60, tools=[TOOL],

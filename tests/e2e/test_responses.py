@@ -1,5 +1,6 @@
 """OpenAI's /v1/responses through the openai client: items, events, function tools, and what agents send."""
 import json
+import signal
 from typing import Literal
 
 import openai
@@ -71,6 +72,24 @@ def test_stream(client):
         else:
             assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == final.output_text
             assert final.output_text == ask(client, **fields).output_text and final.usage.output_tokens == 12
+
+
+def test_what_it_repeats(server):
+    """Text of a request stays text of JSON, U+0000 too."""
+    r = server.post("/v1/responses", {"input": "Hi", "max_output_tokens": 1, "instructions": "a\0b", "metadata": {"k": ["\0", "é"]}})
+    body = r.json()
+    assert r.status_code == 200 and body["instructions"] == "a\0b" and body["metadata"] == {"k": ["\0", "é"]}
+
+
+def test_an_error_has_its_number(tmp_path):
+    """In a stream that dies, behind the events before it."""
+    with Daemon("--chat-template", write_template(tmp_path, SAYS["hermes"]), "--drain-timeout-ms", "0") as d:
+        events = ask(d.client(), stream=True, max_output_tokens=4000, temperature=2)
+        numbers = [next(events).sequence_number for _ in range(5)]
+        d.process.send_signal(signal.SIGTERM)
+        rest = list(events)
+        numbers += [event.sequence_number for event in rest]
+        assert rest[-1].type == "error" and rest[-1].code == "shutting_down" and numbers == list(range(len(numbers)))
 
 
 class Weather(BaseModel):
