@@ -43,7 +43,8 @@ static bool parse_arguments(cJSON *function, const char *path, size_t *nodes_lef
   td_status st = td_json_parse_ids(json, strlen(json), &limits, NULL, &object, NULL);
   if (st == TD_ERR_NOMEM)
     return no_memory(e);
-  if (st != TD_OK && td_json_check(json, strlen(json), &any, NULL) == TD_OK)
+  if (st != TD_OK && td_json_check(json, strlen(json), &any, NULL) == TD_OK &&
+      td_json_check(json, strlen(json), &limits, NULL) != TD_OK)
     return td_fields_invalid(e, path, "arguments", "holds too many values, with those before it");
   if (st != TD_OK || !cJSON_IsObject(object)) {
     cJSON_Delete(object);

@@ -763,6 +763,8 @@ static void test_messages(void **state)
                   CALLS("[" CALL("{}") "," CALL("{\"b\":2}") "]"));
   expect_messages(CALLS("[" CALL("\"{cut\"") "," CALL("\"[1]\"") "]"), 200, "",
                   CALLS("[" CALL("\"{cut\"") "," CALL("\"[1]\"") "]"));
+  expect_messages(CALLS("[" CALL("\"{\\\"a\\\":1,\\\"a\\\":2}\"") "]"), 200, "", /* models write that too */
+                  CALLS("[" CALL("\"{\\\"a\\\":1,\\\"a\\\":2}\"") "]"));
   expect_messages(CALLS("[]"), 200, "", "[{\"role\":\"assistant\",\"content\":\"\"}]");
   expect_messages(CALLS("7"), 400, "messages[0].tool_calls", NULL);
   expect_messages(CALLS("[1]"), 400, "messages[0].tool_calls[0].function.name", NULL);
