@@ -1,9 +1,14 @@
 # cmake -DIN=page.html -DOUT=page_data.c -P embed_page.cmake
 #
 # Turns the page into a C array, with its ETag and the Content-Security-Policy that lets its own <style> and <script> run and
-# nothing else: by their SHA-256, which a policy wants in base64.
+# nothing else: by their SHA-256, which a policy wants in base64. Indentation and comments are left out.
 file(READ ${IN} page)
-file(READ ${IN} hex HEX)
+string(REGEX REPLACE "\n +" "\n" page "${page}")
+string(REGEX REPLACE "<!--[^>]*-->\n" "" page "${page}")
+string(REGEX REPLACE "\n//[^\n]*" "" page "${page}")
+string(REGEX REPLACE "\n\n+" "\n" page "${page}")
+file(WRITE ${OUT}.html "${page}")
+file(READ ${OUT}.html hex HEX)
 
 # sha256_base64(TAG VAR): of what stands between <TAG> and </TAG>
 function(sha256_base64 tag result)
@@ -34,7 +39,7 @@ endfunction()
 
 sha256_base64(style style)
 sha256_base64(script script)
-file(SHA256 ${IN} etag)
+file(SHA256 ${OUT}.html etag)
 string(SUBSTRING ${etag} 0 32 etag)
 string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
 string(REGEX REPLACE "(0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,)" "\\1\n" bytes "${bytes}")

@@ -232,6 +232,155 @@ def test_what_the_model_says_stays_text(daemon, open_page):
     assert page.locator("main img, main script").count() == 0 and "broken" not in page.title()
 
 
+def answer_with(page, *deltas, **choice):
+    """The next answers are these deltas, whatever is asked; the requests' bodies come to page.asked."""
+    events = [{"choices": [{"index": 0, "delta": d, **choice}]} for d in deltas]
+    page.asked = []
+
+    def reply(route):
+        page.asked.append(route.request.post_data_json)
+        route.fulfill(status=200, content_type="text/event-stream",
+                      body="".join(f"data: {json.dumps(e)}\n\n" for e in events) + "data: [DONE]\n\n")
+    page.unroute("**/v1/chat/completions")
+    page.route("**/v1/chat/completions", reply)
+
+
+MARKDOWN = """# A *title*
+
+Some **bold `code`** text with [a page](https://example.org/a?b=1&c) and https://example.net/x.
+- one
+- two
+  1. deeper
+- [x](javascript:alert(1)) [y](data:text/html,x) [z](JaVaScRiPt:alert(1)) [w](//example.com)
+
+| a | b |
+|---|---|
+| 1 | <b>2</b> |
+
+> quoted
+
+```html
+<script>document.title = 'broken'</script>
+```
+<img src=x onerror="document.title='broken'">
+"""
+
+
+def test_markdown(daemon, open_page):
+    page = ready(open_page(daemon))
+    answer_with(page, *({"content": MARKDOWN[i:i + 7]} for i in range(0, len(MARKDOWN), 7)))
+    say(page, "Hi")
+    md = last_answer(page).locator(".md")
+    expect(last_answer(page).locator("small")).to_have_count(1)
+    assert md.locator("h3 em").inner_text() == "title" and md.locator("strong code").inner_text() == "code"
+    assert md.locator("ul > li").count() == 3 and md.locator("ul > li > ol > li").inner_text() == "deeper"
+    assert md.locator("td").all_inner_texts() == ["1", "<b>2</b>"] and md.locator("blockquote").inner_text() == "quoted"
+    assert md.locator("pre code").text_content() == "<script>document.title = 'broken'</script>"
+    assert md.locator("p").last.text_content() == "<img src=x onerror=\"document.title='broken'\">"
+    links = md.locator("a").evaluate_all("all => all.map(a => [a.href, a.rel])")
+    assert links == [[to, "noreferrer nofollow"] for to in ("https://example.org/a?b=1&c", "https://example.net/x")]
+    assert md.locator("img, script, b").count() == 0 and "broken" not in page.title()
+
+
+HOSTILE = ["[" * 60000, "`*" * 30000, "**" * 30000, "[a](" * 20000, "- " * 30000, "  " * 30000 + "- x", "#" * 60000, "|" * 60000,
+           "\n".join(" " * i + "- x" for i in range(300)), "> " * 30000, "* * " * 20000, "https://" * 8000, "https://" + "." * 60000, "*a " * 20000, "*a" * 30000]
+
+
+def test_hostile_markdown_takes_no_time(daemon, open_page):
+    """A shape that takes time for its square would take minutes."""
+    page = ready(open_page(daemon))
+    for evil in HOSTILE:
+        took = page.evaluate("""t => {
+          const begin = performance.now();
+          showMarkdown(document.createElement('div'), t);
+          return performance.now() - begin;
+        }""", evil)
+        assert took < 1000 * SLOWNESS, evil[:40]
+
+
+def test_log_probabilities_on_demand(daemon, open_page):
+    page = ready(open_page(daemon))
+    say(page, "Hi", 6)
+    expect(last_answer(page).locator("small")).to_be_visible()
+    assert last_answer(page).locator(".tokens").count() == 0
+    page.check("#logprobs")
+    say(page, "Hi again", 6)
+    tokens = last_answer(page).locator(".tokens")
+    expect(tokens.locator("summary")).to_have_text("Log-probabilities of 6 tokens")
+    assert tokens.locator("span").count() == 0, "made when somebody looks"
+    tokens.locator("summary").click()
+    expect(tokens.locator("span")).to_have_count(6)
+    assert "".join(tokens.locator("span").all_text_contents()) == last_answer(page).locator(".md").text_content()
+    tokens.locator("span").first.click()
+    expect(tokens.locator("p")).to_contain_text(re.compile(r"-?\d+\.\d{3}, [\d.]+ %\n.* %( \u00b7 .* %){4}$"))
+
+
+def test_settings_are_remembered(daemon, open_page):
+    page = ready(open_page(daemon))
+    page.check("#logprobs")
+    page.locator("summary", has_text="System prompt").click()
+    page.fill("#system", "Be brief.")
+    say(page, "Hi", 7)
+    expect(last_answer(page).locator("small")).to_be_visible()
+    page.reload()
+    ready(page)
+    assert page.input_value("#max") == "7" and page.input_value("#temperature") == "0" and page.is_checked("#logprobs")
+    assert page.input_value("#system") == "Be brief." and page.locator(".turn").count() == 0
+    page.evaluate("localStorage.setItem('tandem-settings', '{broken')")
+    page.reload()
+    ready(page)
+    assert page.input_value("#max") == "256"
+
+
+def test_calls_and_reasoning(daemon, open_page):
+    page = ready(open_page(daemon))
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+    page.locator("summary", has_text="Tools").click()
+    page.fill("#tools", json.dumps([tool]))
+    answer_with(page, {"reasoning_content": "They want "}, {"reasoning_content": "weather."},
+                {"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ""}}]},
+                {"tool_calls": [{"index": 0, "function": {"arguments": '{"city": '}}]}, {"tool_calls": [{"index": 0, "function": {"arguments": '"<b>Oslo"}'}}]})
+    say(page, "Oslo?")
+    call = last_answer(page).locator(".call")
+    expect(call.locator("b")).to_have_text("weather")
+    assert json.loads(call.locator("pre").text_content()) == {"city": "<b>Oslo"}
+    last_answer(page).locator(".thought summary").click()
+    expect(last_answer(page).locator(".thought")).to_contain_text("They want weather.")
+    assert page.asked[0]["tools"] == [tool]
+    call.locator("input").fill("rain")
+    answer_with(page, {"content": "It rains."})
+    say(page, "And now?")
+    expect(last_answer(page).locator(".md")).to_have_text("It rains.")
+    assert [m["role"] for m in page.asked[0]["messages"]] == ["user", "assistant", "tool", "user"]
+    assert page.asked[0]["messages"][1]["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "<b>Oslo"}'}
+    assert page.asked[0]["messages"][2] == {"role": "tool", "tool_call_id": "call_1", "content": "rain"}
+    page.fill("#tools", "[{")
+    say(page, "x")
+    expect(page.locator(".turn.error")).to_contain_text("Tools are no JSON")
+
+
+def test_the_server_takes_what_the_page_sends(open_page, tmp_path):
+    """Tools, calls, results: a template that knows them, a call that a strict tool holds to its schema."""
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function|tojson }}"
+                        "</tool_call>{% endfor %}<|im_end|>\n{% endfor %}{% if tools %}{{ tools|tojson }}<tool_call>{% endif %}<|im_start|>assistant\n")
+    tool = {"type": "function", "function": {"name": "weather", "strict": True, "parameters": {
+        "type": "object", "required": ["city"], "additionalProperties": False, "properties": {"city": {"enum": ["Oslo"]}}}}}
+    with Daemon("--chat-template", template) as d:
+        page = ready(open_page(d))
+        page.locator("summary", has_text="Tools").click()
+        page.fill("#tools", json.dumps([tool]))
+        page.evaluate("() => { const asked = requestOf; requestOf = m => ({ ...asked(m), ...(m.some(x => x.role === 'tool') ? {} : { tool_choice: 'required', parallel_tool_calls: false }) }) }")
+        say(page, "Oslo?", 60)
+        expect(last_answer(page).locator(".call b")).to_have_text("weather")
+        assert json.loads(last_answer(page).locator(".call pre").text_content()) == {"city": "Oslo"}
+        last_answer(page).locator(".call input").fill("rain")
+        page.click("#send")  # the result alone
+        expect(page.locator(".turn.assistant")).to_have_count(2)
+        expect(last_answer(page).locator("small")).to_contain_text("token")
+        assert page.locator(".turn.error").count() == 0
+
+
 def test_a_models_name_stays_text(open_page):
     with Daemon("--served-model-name", EVIL) as d:
         page = ready(open_page(d))
@@ -265,7 +414,7 @@ def test_key(open_page, tmp_path):
         expect(last_answer(page).locator("small")).to_contain_text("tokens")
         page.reload()  # the tab remembers it
         ready(page)
-        assert page.evaluate("localStorage.length") == 0
+        assert "sk-one" not in page.evaluate("JSON.stringify(localStorage)")
 
 
 def test_several_keys(open_page, tmp_path):
