@@ -164,6 +164,13 @@ static td_status encode_bytes(encoder *e, const unsigned char *p, size_t n, size
   return TD_OK;
 }
 
+static td_status push_all(td_id_sink *sink, const td_around *around)
+{
+  for (uint32_t i = 0; i < around->n; i++)
+    TD_TRY(td_id_sink_push(sink, around->ids[i]));
+  return TD_OK;
+}
+
 td_status td_tokenizer_encode(const td_tokenizer *t, const char *text, size_t n_bytes, const td_span *trusted,
                               size_t n_trusted, bool add_bos, size_t max_tokens, td_ids *out, td_error *err)
 {
@@ -179,14 +186,20 @@ td_status td_tokenizer_encode(const td_tokenizer *t, const char *text, size_t n_
   const size_t base = out->n;
   const bool bos = add_bos && t->adds_bos && t->bos >= 0;
   td_status status = bos ? td_id_sink_push(&e.sink, t->bos) : TD_OK;
+  if (status == TD_OK && add_bos)
+    status = push_all(&e.sink, &t->front);
+  const size_t begin = out->n;
   if (status == TD_OK && n_bytes > 0)
     status = encode_around(&e, &t->added_raw, (const unsigned char *)text, n_bytes, 0, e.spans, e.n_spans,
                            encode_bytes);
+  const bool own_bos = bos && t->front.n == 0 && out->n > begin && out->ids[begin] == t->bos;
+  if (status == TD_OK && add_bos)
+    status = push_all(&e.sink, &t->rear);
   if (status != TD_OK) {
     out->n = base;
     return status;
   }
-  if (bos && out->n - base >= 2 && out->ids[base + 1] == t->bos) { /* the text brought its own */
+  if (own_bos) {
     out->n--;
     memmove(out->ids + base, out->ids + base + 1, (out->n - base) * sizeof *out->ids);
   }

@@ -384,7 +384,13 @@ int td_protobuf_next(td_protobuf *r, td_protobuf_field *f);
 
 /* ---- bpe.c, encode.c, the whole ---- */
 
-enum { TD_SPLITS_MAX = 8 };
+enum { TD_SPLITS_MAX = 8, TD_AROUND_MAX = 8 };
+
+/* Tokens that the model's own tokenizer puts beside a text. */
+typedef struct td_around {
+  int32_t ids[TD_AROUND_MAX];
+  uint32_t n;
+} td_around;
 
 struct td_tokenizer {
   uint64_t serial; /* no other tokenizer of this process has it */
@@ -402,6 +408,7 @@ struct td_tokenizer {
   td_spm spm;
   int32_t bos, eos;
   bool adds_bos;
+  td_around front, rear; /* between BOS and the text; behind the text */
 };
 
 /* A place in a word of many symbols. */
@@ -446,6 +453,8 @@ td_tokenizer *td_tokenizer_new(td_error *err);
 /* Registers an added token by id; the vocabulary has it already, or gets it. */
 td_status td_tokenizer_add(td_tokenizer *t, uint32_t id, const char *text, size_t n_bytes, bool special,
                            bool normalized, uint8_t flags, td_error *err);
+/* EOS, where there is one, stands behind a text. */
+void td_tokenizer_add_eos(td_tokenizer *t);
 /* Builds what derives from vocabulary, merges and added tokens. */
 td_status td_tokenizer_finish(td_tokenizer *t, td_error *err);
 /* A piece of SentencePiece that matches in marked text wherever it stands (USER_DEFINED). */

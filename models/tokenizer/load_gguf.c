@@ -191,9 +191,11 @@ td_status td_tokenizer_load_gguf(const td_model_files *files, td_tokenizer *t, t
     TD_TRY(read_token_id(t, files, KEY("unknown_token_id"), &t->spm.unk, err));
   TD_TRY(read_token_id(t, files, KEY("bos_token_id"), &t->bos, err));
   TD_TRY(read_token_id(t, files, KEY("eos_token_id"), &t->eos, err));
-  bool adds_bos;
+  bool adds_bos, adds_eos;
   if (td_gguf_get_bool(files, KEY("add_bos_token"), &adds_bos))
     t->adds_bos = adds_bos;
   t->adds_bos = t->adds_bos && t->bos >= 0;
+  if (td_gguf_get_bool(files, KEY("add_eos_token"), &adds_eos) && adds_eos)
+    td_tokenizer_add_eos(t);
   return TD_OK;
 }

@@ -122,14 +122,54 @@ static td_status load_merges(td_tokenizer *t, const cJSON *model, td_error *err)
   return TD_OK;
 }
 
-/* ---- post_processor: only BOS in front is served ---- */
+/* ---- post_processor: what stands beside a text ---- */
+
+/* The first token in front of the text is BOS. */
+static td_status add_around(td_tokenizer *t, int32_t id, bool behind, td_error *err)
+{
+  td_around *around = behind ? &t->rear : &t->front;
+  if (!behind && !t->adds_bos) {
+    t->adds_bos = true;
+    t->bos = id;
+    return TD_OK;
+  }
+  if (around->n == TD_AROUND_MAX)
+    return td_fail(err, TD_ERR_UNSUPPORTED, "tokenizer.json: post_processor adds more than %d tokens",
+                   TD_AROUND_MAX);
+  around->ids[around->n++] = id;
+  return TD_OK;
+}
+
+/* A template's token by its name: the ids that the template lists for it, or the added token of that text. */
+static td_status add_named(td_tokenizer *t, const cJSON *o, const char *name, bool behind, td_error *err)
+{
+  const cJSON *ids = td_json_get(td_json_get(td_json_get(o, "special_tokens"), name), "ids"), *item;
+  if (!cJSON_IsArray(ids)) {
+    const int32_t id = td_tokenizer_added_token(t, name, strlen(name));
+    return id >= 0
+               ? add_around(t, id, behind, err)
+               : td_fail(err, TD_ERR_MODEL,
+                         "tokenizer.json: post_processor adds \"%.200s\", which is not an added token", name);
+  }
+  cJSON_ArrayForEach(item, ids)
+  {
+    uint32_t id = 0;
+    TD_TRY(read_id(item, name, &id, err));
+    if (!td_vocab_has(&t->vocab, id))
+      return td_fail(err, TD_ERR_MODEL,
+                     "tokenizer.json: post_processor adds \"%.200s\" as %u, which is no token", name, id);
+    TD_TRY(add_around(t, (int32_t)id, behind, err));
+  }
+  return TD_OK;
+}
 
 static td_status load_template(td_tokenizer *t, const cJSON *o, bool *decided, td_error *err)
 {
   const cJSON *single = td_json_get(o, "single"), *part;
   if (!cJSON_IsArray(single))
     return td_load_wrong(err, "post_processor.single is not an array");
-  const char *first = NULL;
+  if (*decided)
+    return td_load_unsupported(err, "post_processor of several", "TemplateProcessing");
   bool text_seen = false;
   cJSON_ArrayForEach(part, single)
   {
@@ -142,20 +182,12 @@ static td_status load_template(td_tokenizer *t, const cJSON *o, bool *decided, t
     }
     if (!cJSON_IsString(id))
       return td_load_wrong(err, "post_processor.single has a special token without id");
-    if (text_seen || first)
-      return td_load_unsupported(err, "post_processor that adds, behind BOS or the text, the token",
-                                 id->valuestring);
-    first = id->valuestring;
+    TD_TRY(add_named(t, o, id->valuestring, text_seen, err));
   }
+  if (!text_seen)
+    return td_load_wrong(err, "post_processor.single is not one text and special tokens");
   *decided = true;
-  t->adds_bos = first != NULL;
-  if (!first)
-    return TD_OK;
-  t->bos = td_tokenizer_added_token(t, first, strlen(first));
-  return t->bos >= 0
-             ? TD_OK
-             : td_fail(err, TD_ERR_MODEL,
-                       "tokenizer.json: post_processor adds \"%.200s\", which is not an added token", first);
+  return TD_OK;
 }
 
 /* *decided: a template said whether BOS is added. */
@@ -222,6 +254,8 @@ static void load_config(td_tokenizer *t, const cJSON *config, bool bos_decided)
   t->eos = config_token(t, config, "eos_token");
   if (!bos_decided)
     t->adds_bos = t->bos >= 0 && cJSON_IsTrue(td_json_get(config, "add_bos_token"));
+  if (!bos_decided && cJSON_IsTrue(td_json_get(config, "add_eos_token")))
+    td_tokenizer_add_eos(t);
 }
 
 static td_status load_all(td_tokenizer *t, const cJSON *json, const cJSON *config, td_error *err)

@@ -280,8 +280,6 @@ static td_status load_config(td_tokenizer *t, const cJSON *config, const cJSON *
   TD_TRY(td_load_flag(config, "legacy", true, &legacy, err));
   TD_TRY(td_load_flag(config, "add_prefix_space", true, &prefix, err));
   TD_TRY(td_load_flag(config, "add_bos_token", true, &adds_bos, err));
-  if (adds_eos)
-    return td_fail(err, TD_ERR_UNSUPPORTED, "tokenizer_config.json: add_eos_token is not supported");
   if (!prefix)
     t->spm.prefix = TD_SPM_PREFIX_NONE;
   if (!legacy && t->spm.prefix == TD_SPM_PREFIX_EVERY) {
@@ -295,6 +293,8 @@ static td_status load_config(td_tokenizer *t, const cJSON *config, const cJSON *
   named_token(t, config, "bos_token", &t->bos);
   named_token(t, config, "eos_token", &t->eos);
   t->adds_bos = adds_bos && t->bos >= 0;
+  if (adds_eos)
+    td_tokenizer_add_eos(t);
   return TD_OK;
 }
 

@@ -137,6 +137,12 @@ td_status td_tokenizer_finish(td_tokenizer *t, td_error *err)
   return t->spm.on ? td_spm_finish(t, err) : finish_bytes(t, err);
 }
 
+void td_tokenizer_add_eos(td_tokenizer *t)
+{
+  if (t->eos >= 0)
+    t->rear = (td_around){{t->eos}, 1};
+}
+
 uint32_t td_tokenizer_vocab(const td_tokenizer *t) { return t->vocab.n_tokens; }
 int32_t td_tokenizer_bos(const td_tokenizer *t) { return t->bos; }
 int32_t td_tokenizer_eos(const td_tokenizer *t) { return t->eos; }

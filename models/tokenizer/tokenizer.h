@@ -51,7 +51,8 @@ void td_ids_deinit(td_ids *ids);
 /* Appends the ids of text to *out. Special added tokens are recognised only where they lie wholly inside one
  * trusted span (spans sorted, not overlapping); other added tokens everywhere. Invalid UTF-8 is
  * tokenised byte by byte. add_bos: put BOS first if td_tokenizer_adds_bos and the text does not begin with
- * it. TD_ERR_REQUEST if longer than max_tokens (0 = no cap). */
+ * it, and whatever else the model's own tokenizer puts in front and behind (EOS, of models for embeddings).
+ * TD_ERR_REQUEST if longer than max_tokens (0 = no cap). */
 TD_MUST_CHECK td_status td_tokenizer_encode(const td_tokenizer *t, const char *text, size_t n_bytes,
                                             const td_span *trusted, size_t n_trusted, bool add_bos,
                                             size_t max_tokens, td_ids *out, td_error *err);

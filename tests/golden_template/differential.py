@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Renders templates x conversations with ours and with the live reference, and compares.
 
-  differential.py CLI [--dir FOLDER_OF_JINJA ...] [--gguf FILE ...] [--programs N [--seed S]] [--show N]
-CLI is td_render_cli. Own templates (templates/*.jinja) are always used."""
+  differential.py CLI [--dir FOLDER_OF_JINJA ...] [--gguf FILE ...] [--programs N | --chats N] [--seed S] [--show N]
+CLI is td_render_cli. Own templates (templates/*.jinja) are always used.
+--chats: random conversations for each template instead of the listed ones."""
 import argparse
 import collections
 import json
@@ -13,7 +14,8 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 from conversations import conversations  # noqa: E402
-from reference import Reference  # noqa: E402
+from random_chats import random_chats  # noqa: E402
+from jinja_reference import Reference  # noqa: E402
 
 NOW = 1735689600
 
@@ -66,6 +68,7 @@ def main():
     ap.add_argument("--dir", action="append", default=[])
     ap.add_argument("--gguf", action="append", default=[])
     ap.add_argument("--programs", type=int, default=0)
+    ap.add_argument("--chats", type=int, default=0)
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--show", type=int, default=5)
     args = ap.parse_args()
@@ -75,7 +78,8 @@ def main():
         from programs import programs
         work = programs(args.programs, args.seed)
     else:
-        work = ((f"{name} x {chat['name']}", source, chat) for name, source in templates(args) for chat in conversations())
+        chats = list(random_chats(args.chats, args.seed)) if args.chats else list(conversations())
+        work = ((f"{name} x {chat['name']}", source, chat) for name, source in templates(args) for chat in chats)
     for name, source, chat in work:
         difference, ok = compare(ours, ref, source, chat)
         counts["total"] += 1

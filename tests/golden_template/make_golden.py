@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes golden.json: what the reference makes of templates/*.jinja x conversations, and of random programs.
-Needs jinja2 (see reference.py). test_template_golden.c checks our rendering against it."""
+Needs jinja2 (see jinja_reference.py). test_template_golden.c checks our rendering against it."""
 import json
 import os
 import pathlib
@@ -11,7 +11,7 @@ os.environ["TZ"] = "UTC"
 time.tzset()
 from conversations import conversations  # noqa: E402
 from programs import INPUT, programs  # noqa: E402
-from reference import Reference  # noqa: E402
+from jinja_reference import Reference  # noqa: E402
 
 NOW = 1735689600
 PROGRAMS = 900

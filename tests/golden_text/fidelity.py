@@ -181,10 +181,12 @@ def template_column(a):
     sys.path.insert(0, str(GOLDEN.parent / "golden_template"))
     import conversations
     import differential
+    import random_chats
+    chats = [*conversations.conversations(), *random_chats.random_chats(a.chats, a.seed)]
     ours, ref = differential.Ours(a.render), differential.Reference(differential.NOW)
     for path in sorted(pathlib.Path(a.folder, "templates").glob("*.jinja")):
         source, cases, bad = path.read_bytes().decode(), 0, 0
-        for chat in conversations.conversations():
+        for chat in chats:
             difference, _ = differential.compare(ours, ref, source, chat)
             cases += 1
             bad += difference is not None
@@ -255,6 +257,7 @@ def main():
     p.add_argument("cli")
     p.add_argument("folder")
     p.add_argument("--megabytes", type=float, default=100, help="of text for each form of each vocabulary")
+    p.add_argument("--chats", type=int, default=100, help="random conversations for each template, beside those that are listed")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--family", action="append")
     p.add_argument("--column", action="append", choices=COLUMNS, help="only this one; may be given again (all)")

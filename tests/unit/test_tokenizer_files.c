@@ -81,7 +81,21 @@ static const refusal refusals[] = {
     {WITH("\"post_processor\":{\"type\":\"BertProcessing\"}"), TD_ERR_UNSUPPORTED, "BertProcessing"},
     {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}},{"
           "\"SpecialToken\":{\"id\":\"</s>\"}}]}"),
-     TD_ERR_UNSUPPORTED, "</s>"},
+     TD_ERR_MODEL, "</s>"},
+    {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}},{"
+          "\"SpecialToken\":{\"id\":\"</s>\"}}],\"special_tokens\":{\"</s>\":{\"ids\":[4000]}}}"),
+     TD_ERR_MODEL, "</s>"},
+    {WITH(
+         "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}},{"
+         "\"SpecialToken\":{\"id\":\"</s>\"}}],\"special_tokens\":{\"</s>\":{\"ids\":[0,0,0,0,0,0,0,0,0]}}}"),
+     TD_ERR_UNSUPPORTED, "more than 8"},
+    {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[]}"), TD_ERR_MODEL, "single"},
+    {WITH("\"post_processor\":{\"type\":\"Sequence\",\"processors\":[{\"type\":\"TemplateProcessing\","
+          "\"single\":"
+          "[{\"Sequence\":{\"id\":\"A\"}}]},{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{"
+          "\"id\":"
+          "\"A\"}}]}]}"),
+     TD_ERR_UNSUPPORTED, "several"},
     {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<x>\"}"
           "},{\"Sequence\":{\"id\":\"A\"}}]}"),
      TD_ERR_MODEL, "<x>"},
@@ -180,6 +194,39 @@ static void damage(cJSON *node, unsigned *seed)
     }
     node = child;
   }
+}
+
+#define AROUND                                                                                               \
+  "\"post_processor\":{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},{\"type\":"            \
+  "\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},{\"SpecialToken\":{\"id\":"        \
+  "\"two\"}},"                                                                                               \
+  "{\"Sequence\":{\"id\":\"A\"}},{\"SpecialToken\":{\"id\":\"</"                                             \
+  "s>\"}}],\"special_tokens\":{\"two\":{\"ids\":[1,0]}}}"                                                    \
+  "]},\"added_tokens\":[{\"id\":3,\"content\":\"<s>\",\"special\":true},{\"id\":4,\"content\":\"</s>\","     \
+  "\"special\":true}]"
+
+/* Several tokens in front of a text and one behind, as models for embeddings have it; all count for the cap.
+ */
+static void json_around(void **state)
+{
+  cJSON *json = util_parse(WITH(AROUND), strlen(WITH(AROUND)));
+  td_tokenizer *t = util_load(json);
+  td_error err;
+  td_ids ids = {0};
+  assert_int_equal(td_tokenizer_encode(t, "ab", 2, NULL, 0, true, 5, &ids, &err), TD_OK);
+  util_assert_ids(&ids, (int32_t[]){3, 1, 0, 2, 4}, 5);
+  ids.n = 0;
+  assert_int_equal(td_tokenizer_encode(t, "", 0, NULL, 0, true, 0, &ids, &err), TD_OK);
+  util_assert_ids(&ids, (int32_t[]){3, 1, 0, 4}, 4);
+  ids.n = 0;
+  assert_int_equal(td_tokenizer_encode(t, "ab", 2, NULL, 0, false, 0, &ids, &err), TD_OK);
+  util_assert_ids(&ids, (int32_t[]){2}, 1);
+  ids.n = 0;
+  assert_int_equal(td_tokenizer_encode(t, "ab", 2, NULL, 0, true, 4, &ids, &err), TD_ERR_REQUEST);
+  assert_int_equal(ids.n, 0);
+  td_ids_deinit(&ids);
+  td_tokenizer_destroy(t);
+  cJSON_Delete(json);
 }
 
 static void json_damaged(void **state)
@@ -320,6 +367,9 @@ static void gguf_files(void **state)
     u32(&g, 0);
     key(&g, "tokenizer.ggml.eos_token_id", U32);
     u32(&g, c->eos);
+    const char ends = i % 2 == 1;
+    key(&g, "tokenizer.ggml.add_eos_token", BOOL);
+    td_buf_append(&g.b, &ends, 1);
     td_error err = {0};
     td_tokenizer *t = NULL;
     td_status status = load_gguf(&g, &t, &err);
@@ -330,6 +380,9 @@ static void gguf_files(void **state)
       util_assert_ids(&ids, (int32_t[]){2, 3, 4}, 3);
       util_assert_ids(&plain, (int32_t[]){4, 2}, 2); /* < s > have no tokens */
       assert_int_equal(td_tokenizer_adds_bos(t), strcmp(c->pre, "llama-bpe") == 0);
+      ids.n = 0;
+      assert_int_equal(td_tokenizer_encode(t, "ab", 2, NULL, 0, true, 0, &ids, &err), TD_OK);
+      assert_int_equal(ids.ids[ids.n - 1], ends ? 3 : 2);
       td_ids_deinit(&ids);
       td_ids_deinit(&plain);
     }
@@ -457,8 +510,8 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(json_refusals), cmocka_unit_test(json_accepted), cmocka_unit_test(json_damaged),
-      cmocka_unit_test(gguf_files),    cmocka_unit_test(gguf_kinds),    cmocka_unit_test(gguf_names),
-      cmocka_unit_test(gguf_phi3),
+      cmocka_unit_test(json_around),   cmocka_unit_test(gguf_files),    cmocka_unit_test(gguf_kinds),
+      cmocka_unit_test(gguf_names),    cmocka_unit_test(gguf_phi3),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -223,6 +223,15 @@ static void prefixes(void **state)
   assert_text(plain, "a a", true, "a " M "a");
   assert_false(td_tokenizer_adds_bos(plain));
   td_tokenizer_destroy(plain);
+  td_tokenizer *ends = load_model("{\"add_eos_token\":true}");
+  td_ids ids = {0};
+  td_error err;
+  assert_int_equal(td_tokenizer_encode(ends, "a", 1, NULL, 0, true, 0, &ids, &err), TD_OK);
+  assert_int_equal(ids.n, 3);
+  assert_int_equal(ids.ids[0], td_tokenizer_bos(ends));
+  assert_int_equal(ids.ids[2], td_tokenizer_eos(ends));
+  td_ids_deinit(&ids);
+  td_tokenizer_destroy(ends);
 }
 
 static void config_tokens(void **state)
