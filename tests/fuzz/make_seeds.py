@@ -467,6 +467,39 @@ def make_request():
     write("request", "not-json", b"\1{")
 
 
+def make_translate():
+    tool = {"name": "f", "description": "d", "input_schema": {"type": "object"}, "strict": True}
+    messages = {"model": "m", "max_tokens": 5, "system": [{"type": "text", "text": "x-anthropic-billing-header: a\nBe brief."}],
+                "messages": [{"role": "user", "content": "a"},
+                             {"role": "assistant", "content": [{"type": "thinking", "thinking": "t"}, {"type": "text", "text": "b"},
+                                                               {"type": "tool_use", "id": "1", "name": "f", "input": {"a": [1.0, None]}}]},
+                             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "r"}]},
+                                                          {"type": "text", "text": "and?"}]}],
+                "tools": [tool], "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True}, "stop_sequences": ["x"],
+                "thinking": {"type": "enabled", "budget_tokens": 9}, "chat_template_kwargs": {"a": 1}, "temperature": 0.5, "top_k": 3,
+                "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}}, "stream": True}
+    function = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}
+    responses = {"model": "m", "instructions": "i", "max_output_tokens": 5, "tools": [function, {"type": "web_search"}],
+                 "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+                 "input": [{"role": "developer", "content": "a"}, {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "t"}]},
+                           {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "b"}, {"type": "refusal", "refusal": "n"}]},
+                           {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{\"a\": 1}"},
+                           {"type": "function_call_output", "call_id": "1", "output": "r"}, {"role": "user", "content": [{"type": "input_text", "text": "c"}]}],
+                 "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}, "verbosity": "low"},
+                 "reasoning": {"effort": "low", "summary": "auto"}, "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
+                 "seed": 1, "stop": ["x"], "logit_bias": {"5": 1}, "structured_outputs": {"choice": ["a"]}, "stream": False}
+    for name, body in (("messages", messages), ("responses", responses)):
+        for flags in range(4):
+            write("translate", f"{name}-{flags}", bytes([flags]) + json.dumps(body).encode())
+        write("translate", f"{name}-nulls", b"\0" + json.dumps({k: None for k in body}).encode())
+        for key, wrong in (("tools", 5), ("tool_choice", {"type": "x"}), ("text", 5), ("output_config", []), ("system", [5]), ("thinking", "x"), ("input", [[]]),
+                           ("messages", [{"role": "user", "content": [{"type": "image"}]}]), ("max_output_tokens", "x"), ("stop_sequences", 5)):
+            if key in body:
+                write("translate", f"{name}-{key}", b"\1" + json.dumps({**body, key: wrong}).encode())
+    write("translate", "text", b"\2" + json.dumps({"input": "a", "model": "m"}).encode())
+    write("translate", "system", b"\2" + json.dumps({"max_tokens": 1, "system": "x-anthropic-billing-header: a", "messages": [{"role": "user", "content": []}]}).encode())
+
+
 def make_sentencepiece():
     """tokenizer.model: messages of SentencePiece's, whole, cut, and with settings that are refused."""
     def field(number, value):
@@ -524,7 +557,7 @@ def make_stop():
 
 def main():
     for make in (make_json, make_options, make_gguf, make_safetensors, make_model_config, make_products, make_steps, make_tokenizers, make_tokenize, make_template, make_http,
-                 make_grammar, make_request, make_sentencepiece, make_stop, make_answers):
+                 make_grammar, make_request, make_translate, make_sentencepiece, make_stop, make_answers):
         make()
     drop_stale()
 
