@@ -45,8 +45,10 @@ def test_neutral_values_are_taken(daemon):
 def limits():
     """The request fields of config/limits.def: {name: (min, max)}."""
     text = (ROOT / "config/limits.def").read_text()
-    rows = re.findall(r'^TD_LIMIT\(\w+, "(\w+)", REQUEST, (-?[\d.]+), (-?[\d.]+), (-?[\d.]+),', text, re.M)
-    return {name: (float(lo), float(hi)) for name, lo, _, hi in rows}
+    named = dict(re.findall(r"(TD_\w+_MAX) = (\d+)", (ROOT / "config/limits.h").read_text()))
+    rows = re.findall(r'^TD_LIMIT\(\w+, "(\w+)", REQUEST, (-?[\d.]+), (-?[\d.]+), (-?[\d.]+|TD_\w+),', text, re.M)
+    assert len(rows) == text.count('", REQUEST, ')
+    return {name: (float(lo), float(named.get(hi, hi))) for name, lo, _, hi in rows}
 
 
 NUMERIC = {"max_tokens": int, "temperature": float, "top_p": float, "top_k": int, "min_p": float, "n": int, "priority": int,
@@ -55,7 +57,42 @@ NUMERIC = {"max_tokens": int, "temperature": float, "top_p": float, "top_k": int
 
 
 def test_the_table_is_covered():
-    assert set(limits()) == set(NUMERIC) | {"stop", "stop_token_ids", "prompts", "messages", "logit_bias_value", "bad_words", "inputs", "dimensions"}
+    assert set(limits()) == set(NUMERIC) | set(BEYOND)
+
+
+# A value beyond the bound, of limits that are not of a number in the body: {name: (field, value of the bound)}.
+BEYOND = {"stop": ("stop", lambda n: ["x"] * (n + 1)), "stop_token_ids": ("stop_token_ids", lambda n: [2] * (n + 1)),
+          "bad_words": ("bad_words", lambda n: ["x"] * (n + 1)), "logit_bias": ("logit_bias", lambda n: {str(i): 1 for i in range(n + 1)}),
+          "logit_bias_value": ("logit_bias", lambda n: {"1": n + 0.1}), "top_logprobs": ("top_logprobs", lambda n: n + 1),
+          "prompt_logprobs": ("prompt_logprobs", lambda n: n + 1), "prompts": ("prompt", lambda n: ["a"] * (n + 1)),
+          "messages": ("messages", lambda n: [{"role": "user", "content": ""}] * (n + 1)), "inputs": ("input", lambda n: ["a"] * (n + 1)),
+          "dimensions": ("dimensions", lambda n: n + 1)}
+OWN = {"/v1/messages": {"stop": "stop_sequences"}, "/v1/responses": {"max_tokens": "max_output_tokens"}}
+OF_ROUTE = {"prompt": ("/v1/completions",), "messages": ("/v1/chat/completions", "/v1/messages"), "input": (), "dimensions": ()}
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses"])
+@pytest.mark.parametrize("limit", limits())
+def test_no_route_takes_what_is_beyond_a_limit(daemon, limit, path):
+    """Of a field that the route has: a 400 in its own words. Of another: it is refused, or named as ignored."""
+    lo, hi = limits()[limit]
+    body = {"/v1/completions": TEXT, "/v1/chat/completions": CHAT, "/v1/messages": {**CHAT, "max_tokens": 1},
+            "/v1/responses": {"model": MODEL_ID, "input": "Hi", "max_output_tokens": 1}}[path]
+    if limit in NUMERIC:
+        field, values = limit, [hi + 1, lo - 1, "1", [], {"a": 1}, True]
+    else:
+        field, values = BEYOND[limit][0], [BEYOND[limit][1](int(hi))]
+    if path not in OF_ROUTE.get(field, (path,)):
+        pytest.skip("no field of this route")
+    field = OWN.get(path, {}).get(field, field)
+    for v in values:
+        value = int(v) if isinstance(v, float) and v.is_integer() else v
+        r = daemon.post(path, {**body, field: value, **({"logprobs": True} if field == "top_logprobs" and "chat" in path else {})})
+        if r.status_code == 200:
+            assert field in r.headers["x-tandem-ignored"].split(", "), (value, r.text)
+            break  # whatever its value
+        else:
+            assert r.status_code == 400 and field in r.json()["error"]["message"], (value, r.text)
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
