@@ -487,6 +487,7 @@ td_status td_engine_load(td_engine *e, td_error *err)
                            &e->trace, err));
   td_backend_config bc = {.n_threads = (uint32_t)td_option(&e->options, TD_LIMIT_THREADS),
                           .batch_invariant = td_option(&e->options, TD_LIMIT_BATCH_INVARIANT) == 1,
+                          .int8_activations = td_option(&e->options, TD_LIMIT_CPU_EXACT) == 0,
                           .max_slots = e->n_slots,
                           .max_rows = (uint32_t)td_option(&e->options, TD_LIMIT_RUNNING_REQUESTS),
                           .max_tokens = (uint32_t)td_option(&e->options, TD_LIMIT_STEP_TOKENS),

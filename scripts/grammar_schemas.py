@@ -6,11 +6,11 @@ WORDS = ("type type enum const required properties properties additionalProperti
          "exclusiveMinimum exclusiveMaximum multipleOf items prefixItems minItems maxItems contains contains allOf anyOf oneOf oneOf "
          "not not if if dependentRequired dependentSchemas patternProperties propertyNames minProperties maxProperties "
          "unevaluatedProperties unevaluatedItems $ref").split()
-VALUES = [0, 1, 2, -1, 1.5, "a", "ab", "", True, False, None, "b1"]
+VALUES = [0, 1, 2, -1, 1.5, "a", "ab", "", True, False, None, "b1", [], [1], ["a", None], {}, {"a": 1}, {"a": [1], "b": "a"}]
 SIMPLE = ["string", "integer", "number", "null", "boolean"]
 CHOICES = {"type": ["object", "array", "string", "integer", "number", ["string", "number"], ["object", "null"], ["integer", "array"], "boolean"],
            "pattern": ["^a", "b$", "^[a-c]+$", "a|^b", "^.$", "[0-9]", "^(ab)*$", "x?"],
-           "multipleOf": [1, 2, 3, 0.5, 0.25],
+           "multipleOf": [1, 2, 3, 4, 0.5, 0.25],
            "propertyNames": [{"pattern": "^a"}, {"enum": ["a", "b"]}, {"maxLength": 1}, {"not": {"const": "a"}}, {"minLength": 2}]}
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")

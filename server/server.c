@@ -19,6 +19,7 @@
 #include "server/watch.h"
 
 enum { SWEEP_MS = 100, END_FLUSH_MS = 1000 };
+enum { FAILED_LEAST_MS = 200 }; /* for who has come, but was not read yet, when the engine failed */
 /* Descriptors that are not connections: model files, epoll, sockets, logs. */
 enum { SPARE_DESCRIPTORS = 64 };
 
@@ -147,6 +148,8 @@ static bool all_sent(const td_server *s)
 /* Whether a request is on its way that this process is still to answer. */
 static bool awaits_request(const td_server *s)
 {
+  if (uv_now(&s->loop) < s->answers_until_ms)
+    return true;
   if (!s->handing_over)
     return false;
   for (const td_conn *c = s->conns; c; c = c->next)
@@ -234,8 +237,11 @@ static void engine_failed(td_server *s)
   td_error_log("%s", err.message);
   s->exit_code = exit_code_of(err.code);
   fail_calls(s, "engine_failed", "the engine has failed");
-  if (!s->draining)
-    begin_drain(s, END_FLUSH_MS);
+  s->answers_until_ms = uv_now(&s->loop) + FAILED_LEAST_MS;
+  if (s->draining)
+    return;
+  begin_drain(s, END_FLUSH_MS);
+  s->handing_over = true; /* nobody takes over, yet the same are waited for: they get a 503 */
 }
 
 static int32_t find_token(const void *engine, const char *text, bool *special)

@@ -81,7 +81,8 @@ typedef struct td_server {
   bool draining, stopping;
   bool handing_over; /* draining, and the next process has the socket: what has come is still served */
   uint64_t drain_end_ms;
-  bool drain_is_over; /* drain_timeout_ms is: errors have a moment to leave */
+  uint64_t answers_until_ms; /* after a failure of the engine: no end before */
+  bool drain_is_over;        /* drain_timeout_ms is: errors have a moment to leave */
   int exit_code;
   uint64_t ids; /* counter for made ids */
   char read_buffer[TD_READ_BUFFER_BYTES];

@@ -118,6 +118,17 @@ static bool grow(cpu_backend *be, float **buffer, size_t n)
   return *buffer != NULL;
 }
 
+static bool grow_rounded(cpu_backend *be, size_t n)
+{
+  if (n <= be->n_rounded)
+    return true;
+  if (be->rounded)
+    free_memory(be, be->rounded);
+  be->rounded = td_cpu_alloc(be, n, sizeof *be->rounded);
+  be->n_rounded = be->rounded ? n : 0;
+  return be->rounded != NULL;
+}
+
 /* Scratch for products of this width: packed activations of the largest step, a panel for each thread. */
 static td_status reserve_scratch(cpu_backend *be, uint32_t n_strips, td_error *err)
 {
@@ -125,8 +136,10 @@ static td_status reserve_scratch(cpu_backend *be, uint32_t n_strips, td_error *e
   size_t tokens = c->max_tokens > c->max_rows ? c->max_tokens : c->max_rows;
   size_t panel = (size_t)n_strips * 32 * TD_ISA_PANEL_ROWS,
          packed = (tokens + be->isa->tile_tokens) * n_strips * 32;
-  bool ok = true;
-  if (packed > be->packed_floats) {
+  bool ok = !be->int8 || grow_rounded(be, tokens * n_strips);
+  if (be->int8 && panel < n_strips * (size_t)be->int8->panel_bytes / sizeof(float))
+    panel = n_strips * (size_t)be->int8->panel_bytes / sizeof(float);
+  if (ok && packed > be->packed_floats) {
     ok = grow(be, &be->packed, packed);
     be->packed_floats = ok ? packed : 0;
   }
@@ -395,6 +408,21 @@ static td_status pick_isa(const td_isa **out, td_error *err)
   return td_fail(err, TD_ERR_CONFIG, "TANDEM_ISA=%s: not an instruction set of this machine", want);
 }
 
+/* The int8 products that go with an instruction set; those of AVX-512 need VNNI. */
+static const td_int8 *pick_int8(const td_isa *isa)
+{
+#ifdef TD_ISA_X86
+#ifdef TD_ISA_AVX512
+  if (isa == &td_isa_avx512 && __builtin_cpu_supports("avx512vnni"))
+    return &td_int8_avx512;
+#endif
+  if (isa != &td_isa_scalar)
+    return &td_int8_avx2;
+#endif
+  (void)isa;
+  return &td_int8_scalar;
+}
+
 static bool alloc_outcome(cpu_backend *be, cpu_outcome *o)
 {
   uint32_t n = be->base.max_logits;
@@ -436,7 +464,7 @@ static bool alloc_workspace(cpu_backend *be)
   return ok;
 }
 
-/* "AMD EPYC 7763 64-Core Processor, avx2, 8 threads" */
+/* "AMD EPYC 7763 64-Core Processor, avx2, 8 threads", "..., avx2 int8, ..." */
 static void identify(cpu_backend *be)
 {
   char line[256], model[160] = "a CPU";
@@ -446,14 +474,15 @@ static void identify(cpu_backend *be)
       break;
   if (f)
     fclose(f);
-  snprintf(be->base.identity, sizeof be->base.identity, "%s, %s, %u threads", model, be->isa->name,
-           td_pool_threads(be->pool));
+  snprintf(be->base.identity, sizeof be->base.identity, "%s, %s%s, %u threads", model, be->isa->name,
+           be->int8 ? " int8" : "", td_pool_threads(be->pool));
 }
 
 /* Of one thread by its instruction set, in millions; of all threads, what memory gives. */
 #define SCALAR_MFLOP_US 0.006
 #define AVX2_MFLOP_US 0.064
 #define AVX512_MFLOP_US 0.09
+#define INT8_TIMES 2.5 /* as fast as floats */
 #define THREAD_BYTES_US 8e3
 #define MEMORY_BYTES_US 60e3
 
@@ -464,7 +493,7 @@ static void rate(cpu_backend *be)
   double mflop_us = strcmp(isa, "avx512") == 0 ? AVX512_MFLOP_US
                     : strcmp(isa, "avx2") == 0 ? AVX2_MFLOP_US
                                                : SCALAR_MFLOP_US;
-  be->base.flop_us = 1e6 * mflop_us * n_threads;
+  be->base.flop_us = 1e6 * mflop_us * n_threads * (be->int8 ? INT8_TIMES : 1);
   be->base.bytes_us = fmin(THREAD_BYTES_US * n_threads, MEMORY_BYTES_US);
 }
 
@@ -489,6 +518,7 @@ td_status td_cpu_backend_create(const td_backend_config *config, td_backend **ou
   be->base.rank = be->config.rank;
   be->base.n_ranks = be->config.n_ranks;
   be->isa = isa;
+  be->int8 = config->int8_activations ? pick_int8(isa) : NULL;
   be->base.sampling_bytes = td_sample_place_bytes(be->config.max_vocab) * be->config.max_rows;
   td_status st = td_pool_create(config->n_threads, &be->pool, err);
   if (st == TD_OK)

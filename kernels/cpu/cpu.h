@@ -3,6 +3,7 @@
 #ifndef TD_KERNELS_CPU_CPU_H
 #define TD_KERNELS_CPU_CPU_H
 
+#include "kernels/cpu/int8.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/kernels.h"
@@ -89,6 +90,7 @@ typedef struct cpu_backend {
   td_backend base; /* first: td_backend * is cpu_backend * */
   td_backend_config config;
   const td_isa *isa;
+  const td_int8 *int8; /* products with int8 activations; NULL: all are exact */
   td_pool *pool;
   struct cpu_block *blocks;     /* all memory */
   td_sampling *sampling;        /* [max_slots] */
@@ -106,6 +108,8 @@ typedef struct cpu_backend {
   /* Scratch of linear, grown when a weight is imported. */
   float *packed; /* packed or padded activations */
   size_t packed_floats;
+  td_int8_strip *rounded; /* activations as int8 */
+  size_t n_rounded;
   float **panels; /* [threads] */
   size_t panel_floats;
   cpu_attention_item *items, *split_items; /* [CPU_ITEMS] each */

@@ -1,4 +1,7 @@
-/* Products: which loop runs, and how output features are split over the threads. Neither changes a bit. */
+/* Products: which loop runs, and how output features are split over the threads. Neither changes a bit.
+ *
+ * Parts of quantised types are multiplied by int8 activations where the backend has been told so, all others
+ * by floats. */
 #include <string.h>
 
 #include "common/checked.h"
@@ -6,6 +9,7 @@
 
 enum {
   DIRECT_TOKENS_MAX = TD_ISA_DIRECT_TOKENS, /* more tokens than this: panels (measured: README.md) */
+  ROUND_TOKENS = 8,                         /* tokens not worth sharing */
   TASKS_PER_THREAD = 6,                     /* so that a thread that was held up leaves work to the others */
 };
 
@@ -14,31 +18,62 @@ typedef struct linear_job {
   const td_cpu_weight *weight;
   const float *x;
   uint32_t x_stride, n_tokens;
+  const td_int8_strip *rounded; /* x as int8, where a part wants that */
   float *out;
   bool add;
   uint32_t rows_per_task;
   uint32_t first_task[TD_WEIGHT_PARTS_MAX]; /* of each part */
 } linear_job;
 
-/* Rows of one task, as the loops want them. */
-static td_isa_linear task_rows(const linear_job *j, uint32_t task)
+static const cpu_part *task_part(const linear_job *j, uint32_t task, uint32_t *row_begin, uint32_t *row_end)
 {
   uint32_t i = j->weight->base.n_parts - 1;
   while (task < j->first_task[i])
     i--;
   const cpu_part *part = &j->weight->parts[i];
   uint32_t begin = (task - j->first_task[i]) * j->rows_per_task;
+  *row_begin = begin;
+  *row_end = part->n_rows - begin < j->rows_per_task ? part->n_rows : begin + j->rows_per_task;
+  return part;
+}
+
+static bool is_int8(const linear_job *j, const cpu_part *part)
+{
+  return j->be->int8 && td_int8_serves(part->dtype);
+}
+
+/* Rows of one task, as the loops want them. */
+static td_isa_linear task_rows(const linear_job *j, const cpu_part *part, uint32_t begin, uint32_t end)
+{
   return (td_isa_linear){
       .dtype = part->dtype,
       .weight = part->data,
       .row_bytes = part->row_bytes,
       .row_begin = begin,
-      .row_end = part->n_rows - begin < j->rows_per_task ? part->n_rows : begin + j->rows_per_task,
+      .row_end = end,
       .n_cols = j->weight->base.n_in,
       .n_strips = j->weight->n_strips,
       .n_tokens = j->n_tokens,
       .x = j->x,
       .x_stride = j->x_stride,
+      .out = j->out + part->first_out,
+      .out_stride = j->weight->base.n_out,
+      .bias = part->bias,
+      .add = j->add,
+  };
+}
+
+static td_int8_linear task_int8(const linear_job *j, const cpu_part *part, uint32_t begin, uint32_t end)
+{
+  return (td_int8_linear){
+      .dtype = part->dtype,
+      .weight = part->data,
+      .row_bytes = part->row_bytes,
+      .row_begin = begin,
+      .row_end = end,
+      .n_strips = j->weight->n_strips,
+      .n_tokens = j->n_tokens,
+      .x = j->rounded,
       .out = j->out + part->first_out,
       .out_stride = j->weight->base.n_out,
       .bias = part->bias,
@@ -67,7 +102,14 @@ static uint32_t rows_per_task(const cpu_backend *be, uint32_t n_out, uint32_t st
 static void direct_task(void *arg, uint32_t task, uint32_t thread)
 {
   const linear_job *j = arg;
-  td_isa_linear p = task_rows(j, task);
+  uint32_t begin, end;
+  const cpu_part *part = task_part(j, task, &begin, &end);
+  if (is_int8(j, part)) {
+    td_int8_linear p = task_int8(j, part, begin, end);
+    j->be->int8->direct(&p);
+    return;
+  }
+  td_isa_linear p = task_rows(j, part, begin, end);
   /* groups of nearly equal size: 5 tokens are 3 + 2 */
   uint32_t left = j->n_tokens, groups = (left + TD_ISA_DIRECT_TOKENS - 1) / TD_ISA_DIRECT_TOKENS;
   for (; groups > 0; groups--) {
@@ -82,7 +124,15 @@ static void direct_task(void *arg, uint32_t task, uint32_t thread)
 static void panel_task(void *arg, uint32_t task, uint32_t thread)
 {
   const linear_job *j = arg;
-  td_isa_linear p = task_rows(j, task);
+  uint32_t begin, end;
+  const cpu_part *part = task_part(j, task, &begin, &end);
+  if (is_int8(j, part)) {
+    td_int8_linear p = task_int8(j, part, begin, end);
+    p.panel = j->be->panels[thread];
+    j->be->int8->panel(&p);
+    return;
+  }
+  td_isa_linear p = task_rows(j, part, begin, end);
   p.panel = j->be->panels[thread];
   j->be->isa->linear_panel(&p);
 }
@@ -109,6 +159,22 @@ static void pad_rows(linear_job *j)
   j->x_stride = padded;
 }
 
+static void round_tokens(void *arg, uint32_t begin, uint32_t end)
+{
+  const linear_job *j = arg;
+  uint32_t n_cols = j->weight->base.n_in;
+  for (uint32_t t = begin; t < end; t++)
+    j->be->int8->round(j->x + (size_t)t * n_cols, n_cols, j->be->rounded + (size_t)t * j->weight->n_strips);
+}
+
+/* A weight's parts may be of both kinds: their activations are then made ready for both. */
+static void count_kinds(const linear_job *j, bool *any_int8, bool *any_float)
+{
+  *any_int8 = *any_float = false;
+  for (uint32_t i = 0; i < j->weight->base.n_parts; i++)
+    *(is_int8(j, &j->weight->parts[i]) ? any_int8 : any_float) = true;
+}
+
 void td_cpu_linear(cpu_backend *be, const td_linear_params *p, uint32_t n)
 {
   const td_cpu_weight *w = cpu_weight(p->weight);
@@ -119,14 +185,20 @@ void td_cpu_linear(cpu_backend *be, const td_linear_params *p, uint32_t n)
                   .n_tokens = n,
                   .out = cpu_floats(p->out),
                   .add = p->add};
-  if (n <= DIRECT_TOKENS_MAX) {
-    if (w->base.n_in % 32)
-      pad_rows(&j);
-    td_pool_run(be->pool, direct_task, &j, split_rows(&j, rows_per_task(be, w->base.n_out, 16)));
-    return;
+  bool any_int8, any_float, is_direct = n <= DIRECT_TOKENS_MAX;
+  uint32_t step = is_direct ? 16 : TD_ISA_PANEL_ROWS;
+  count_kinds(&j, &any_int8, &any_float);
+  if (any_int8) {
+    td_cpu_for(be, n, ROUND_TOKENS, round_tokens, &j);
+    j.rounded = be->rounded;
+    step = be->int8->tile_rows > step ? be->int8->tile_rows : step;
   }
-  uint32_t n_tiles = (uint32_t)td_div_ceil_u64(n, be->isa->tile_tokens);
-  td_cpu_for(be, n_tiles, 8, pack_tiles, &j);
-  j.x = be->packed;
-  td_pool_run(be->pool, panel_task, &j, split_rows(&j, rows_per_task(be, w->base.n_out, TD_ISA_PANEL_ROWS)));
+  if (any_float && is_direct && w->base.n_in % 32)
+    pad_rows(&j);
+  if (any_float && !is_direct) {
+    td_cpu_for(be, (uint32_t)td_div_ceil_u64(n, be->isa->tile_tokens), 8, pack_tiles, &j);
+    j.x = be->packed;
+  }
+  td_pool_run(be->pool, is_direct ? direct_task : panel_task, &j,
+              split_rows(&j, rows_per_task(be, w->base.n_out, step)));
 }

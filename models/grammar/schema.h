@@ -59,6 +59,7 @@ typedef struct td_made {
 /* Words and types of our own: no text of a request has this byte. */
 #define WORD_NO_PATTERN "\xFFno pattern"
 #define WORD_NONE_OF "\xFFnone of"
+#define WORD_NO_MULTIPLE "\xFFno multiple"
 #define WORD_DENIAL                                                                                          \
   "\xFF"                                                                                                     \
   "denial"

@@ -13,7 +13,7 @@
 #include "common/hash.h"
 #include "models/grammar/schema.h"
 
-enum { DENY_DEPTH = 12, DENY_NUMBERS = 32, DENY_BRANCHES = 6, MADE_MAX = 200000 };
+enum { DENY_DEPTH = 12, DENY_NUMBERS = 32, DENY_BRANCHES = 6, DENY_MULTIPLE = 2000, MADE_MAX = 200000 };
 
 typedef struct deny {
   td_schema *s;
@@ -74,6 +74,7 @@ static const cJSON *refuse(deny *d, const char *why)
 }
 
 static cJSON *deny_schema(deny *d, const cJSON *schema);
+static cJSON *deny_value(deny *d, const cJSON *value);
 
 /* ---- words ---- */
 
@@ -116,6 +117,80 @@ static void deny_numbers(deny *d, const double *v, size_t n)
   }
 }
 
+/* Whole numbers that another does not divide, and all that are not whole. */
+static void deny_multiples(deny *d, const cJSON *m)
+{
+  double v = cJSON_IsNumber(m) ? m->valuedouble : 0;
+  if (!(v >= 1 && v <= DENY_MULTIPLE && v == floor(v))) {
+    refuse(d, "multipleOf");
+    return;
+  }
+  if (v > 1)
+    put(d->s, alternative(d, "integer"), WORD_NO_MULTIPLE, cJSON_CreateNumber(v));
+  (void)alternative(d, TYPE_NAME_FRACTION);
+}
+
+/* Arrays that are not this one: of another length, or with another element. */
+static void deny_array(deny *d, const cJSON *v)
+{
+  td_schema *s = d->s;
+  int n = cJSON_GetArraySize(v), i = 0;
+  if (n > DENY_NUMBERS) {
+    refuse(d, "enum");
+    return;
+  }
+  if (n > 0)
+    put(s, alternative(d, "array"), "maxItems", cJSON_CreateNumber(n - 1));
+  put(s, alternative(d, "array"), "minItems", cJSON_CreateNumber(n + 1));
+  for (const cJSON *x = v->child; x; x = x->next, i++) {
+    cJSON *a = alternative(d, "array"), *list = checked(s, cJSON_CreateArray());
+    put(s, a, "minItems", cJSON_CreateNumber(i + 1));
+    put(s, a, "prefixItems", list);
+    for (int k = 0; k < i; k++)
+      put(s, list, NULL, cJSON_CreateTrue());
+    put(s, list, NULL, deny_value(d, x));
+  }
+}
+
+/* Objects that are not this one: without a member, or with another value of it. Those with one more are left
+ * out, but for the empty object: it is not served to count members that are not named. */
+static void deny_object(deny *d, const cJSON *v)
+{
+  td_schema *s = d->s;
+  if (!v->child)
+    put(s, alternative(d, "object"), "minProperties", cJSON_CreateNumber(1));
+  for (const cJSON *x = v->child; x; x = x->next) {
+    cJSON *a = alternative(d, "object"), *own = new_schema(s), *names = checked(s, cJSON_CreateArray());
+    put(s, a, "properties", own);
+    put(s, own, x->string, cJSON_CreateFalse());
+    a = alternative(d, "object");
+    own = new_schema(s);
+    put(s, a, "required", names);
+    put(s, names, NULL, cJSON_CreateString(x->string));
+    put(s, a, "properties", own);
+    put(s, own, x->string, deny_value(d, x));
+  }
+}
+
+/* Each listed array or object denied, all of them together. */
+static void deny_containers(deny *d, const cJSON *list, bool is_list, unsigned type)
+{
+  cJSON *a = alternative(d, type == TYPE_ARRAY ? "array" : "object"),
+        *all = checked(d->s, cJSON_CreateArray());
+  put(d->s, a, "allOf", all);
+  for (const cJSON *v = is_list ? list->child : list; v && !d->s->b->failed && d->s->status == TD_OK;
+       v = is_list ? v->next : NULL) {
+    if (td_schema_type_of(v) != type)
+      continue;
+    deny in = {.s = d->s, .out = checked(d->s, cJSON_CreateArray()), .types = TYPE_ALL, .depth = d->depth};
+    type == TYPE_ARRAY ? deny_array(&in, v) : deny_object(&in, v);
+    d->why = d->why ? d->why : in.why;
+    cJSON *any = new_schema(d->s);
+    put(d->s, any, "anyOf", in.out);
+    put(d->s, all, NULL, any);
+  }
+}
+
 /* Values that are listed: others of their types, and other types. */
 static void deny_values(deny *d, const cJSON *list, bool is_list)
 {
@@ -128,7 +203,7 @@ static void deny_values(deny *d, const cJSON *list, bool is_list)
     listed |= type & (TYPE_INTEGER | TYPE_FRACTION) ? TYPE_INTEGER | TYPE_FRACTION : type;
     if (cJSON_IsNumber(v) && n < DENY_NUMBERS && fabs(v->valuedouble) < 1e15)
       numbers[n++] = v->valuedouble;
-    else if (type & (TYPE_INTEGER | TYPE_FRACTION | TYPE_ARRAY | TYPE_OBJECT))
+    else if (type & (TYPE_INTEGER | TYPE_FRACTION))
       refuse(d, "enum");
     if (type == TYPE_BOOLEAN)
       bools |= cJSON_IsTrue(v) ? 2 : 1;
@@ -145,6 +220,10 @@ static void deny_values(deny *d, const cJSON *list, bool is_list)
     qsort(numbers, n, sizeof *numbers, compare_doubles);
     deny_numbers(d, numbers, n);
   }
+  if (listed & TYPE_ARRAY)
+    deny_containers(d, list, is_list, TYPE_ARRAY);
+  if (listed & TYPE_OBJECT)
+    deny_containers(d, list, is_list, TYPE_OBJECT);
   if (bools == 1 || bools == 2)
     put(d->s, alternative(d, NULL), "const", cJSON_CreateBool(bools == 1));
   if (texts)
@@ -306,9 +385,9 @@ static void deny_word(deny *d, const cJSON *schema, const cJSON *m)
   static const char *const elements[] = {"items", "prefixItems", "contains", NULL};
   static const char *const branches[] = {"allOf", "anyOf", "oneOf", NULL};
   static const char *const never[] = {
-      "unevaluatedItems",  "multipleOf",   "if",          "then",          "dependentSchemas",
-      "dependentRequired", "dependencies", "$dynamicRef", "$recursiveRef", "additionalItems",
-      WORD_NO_PATTERN,     WORD_NONE_OF,   NULL};
+      "unevaluatedItems",  WORD_NO_MULTIPLE, "if",          "then",          "dependentSchemas",
+      "dependentRequired", "dependencies",   "$dynamicRef", "$recursiveRef", "additionalItems",
+      WORD_NO_PATTERN,     WORD_NONE_OF,     NULL};
   const char *k = m->string;
   if (is_one_of(k, object_words)) {
     if (d->types & TYPE_OBJECT)
@@ -327,6 +406,8 @@ static void deny_word(deny *d, const cJSON *schema, const cJSON *m)
       deny_values(d, m, *k == 'e');
   } else if (strcmp(k, "pattern") == 0 && cJSON_IsString(m)) {
     put(d->s, alternative(d, "string"), WORD_NO_PATTERN, borrow(d->s, m));
+  } else if (strcmp(k, "multipleOf") == 0) {
+    deny_multiples(d, m);
   } else if (strcmp(k, "not") == 0) {
     put(d->s, d->out, NULL, borrow(d->s, m));
   } else if (strcmp(k, "$ref") == 0) {
@@ -360,6 +441,22 @@ static cJSON *deny_schema(deny *d, const cJSON *schema)
     cJSON_Delete(in.out);
     return checked(s, cJSON_CreateFalse());
   }
+  cJSON *result = new_schema(s);
+  put(s, result, "anyOf", in.out);
+  put(s, result, WORD_DENIAL, cJSON_CreateTrue());
+  return result;
+}
+
+/* Any value but this. */
+static cJSON *deny_value(deny *d, const cJSON *value)
+{
+  td_schema *s = d->s;
+  deny in = {.s = s, .out = checked(s, cJSON_CreateArray()), .types = TYPE_ALL, .depth = d->depth + 1};
+  if (d->depth == DENY_DEPTH || !td_schema_work(s, s->root, "not", 4))
+    refuse(d, "enum");
+  else
+    deny_values(&in, value, false);
+  d->why = d->why ? d->why : in.why;
   cJSON *result = new_schema(s);
   put(s, result, "anyOf", in.out);
   put(s, result, WORD_DENIAL, cJSON_CreateTrue());

@@ -410,10 +410,13 @@ static const td_expr *half_line(td_builder *b, double bound, bool up, bool exclu
   return td_expr_alt2(b, same, up ? all_numbers(b) : td_expr_cat2(b, minus, all_numbers(b)));
 }
 
+enum { NO_MULTIPLES_MAX = 8 };
+
 typedef struct bounds {
-  double lo, hi;     /* NO_BOUND: none */
-  bool no_lo, no_hi; /* excluded */
-  double multiple;   /* 0: any */
+  double lo, hi;                                           /* NO_BOUND: none */
+  bool no_lo, no_hi;                                       /* excluded */
+  double multiple;                                         /* 0: any */
+  uint32_t no_multiples[NO_MULTIPLES_MAX], n_no_multiples; /* none of these divides it */
 } bounds;
 
 #define LARGEST 999999999999999.0 /* what every double has exactly, with all decimals below */
@@ -429,6 +432,41 @@ static void narrow(bounds *k, bool low, double v, bool excluded)
   else
     return;
   *at = v;
+}
+
+/* Whole numbers up to 1e9 that both divide. 0: they are not whole, or too large. */
+static double least_common(double x, double y)
+{
+  if (x != floor(x) || y != floor(y) || x > 1e9 || y > 1e9)
+    return 0;
+  uint64_t a = (uint64_t)x, b = (uint64_t)y;
+  while (b) {
+    uint64_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return x / (double)a * y;
+}
+
+static void read_multiples(td_schema *s, const cJSON *schema, bounds *k)
+{
+  const cJSON *multiple = td_json_get(schema, "multipleOf"), *no = td_schema_get(s, schema, WORD_NO_MULTIPLE);
+  if (no && k->n_no_multiples == NO_MULTIPLES_MAX)
+    td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "multipleOf", "is denied too often");
+  else if (no)
+    k->no_multiples[k->n_no_multiples++] = (uint32_t)no->valuedouble;
+  if (!multiple)
+    return;
+  if (!cJSON_IsNumber(multiple) || !(multiple->valuedouble > 0) || !isfinite(multiple->valuedouble)) {
+    td_schema_fail(s, TD_ERR_REQUEST, schema, "multipleOf", "must be a number above 0 that a double holds");
+    return;
+  }
+  double v = multiple->valuedouble;
+  if (k->multiple != 0 && k->multiple != v)
+    v = least_common(k->multiple, v);
+  if (v == 0)
+    td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "multipleOf", "twice is only served for whole numbers");
+  k->multiple = v;
 }
 
 static void read_bounds(td_schema *s, const cJSON *schema, bounds *k)
@@ -459,14 +497,7 @@ static void read_bounds(td_schema *s, const cJSON *schema, bounds *k)
       narrow(k, words[i].low, m->valuedouble + 0.0,
              words[i].excluded || cJSON_IsTrue(td_json_get(schema, words[i].old)));
   }
-  const cJSON *multiple = td_json_get(schema, "multipleOf");
-  if (!multiple)
-    return;
-  if (!cJSON_IsNumber(multiple) || !(multiple->valuedouble > 0) || !isfinite(multiple->valuedouble))
-    td_schema_fail(s, TD_ERR_REQUEST, schema, "multipleOf", "must be a number above 0 that a double holds");
-  else if (k->multiple != 0 && k->multiple != multiple->valuedouble)
-    td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "multipleOf", "twice is not served");
-  k->multiple = cJSON_IsNumber(multiple) ? multiple->valuedouble : 1;
+  read_multiples(s, schema, k);
 }
 
 enum { MULTIPLES_MAX = 4000, DECIMALS_MAX = 6 };
@@ -601,11 +632,35 @@ static const td_expr *only_fractions(td_schema *s, const td_all *all, const boun
   const td_expr *tail = td_expr_cat2(b, td_expr_repeat(b, digit, 0, 5), td_expr_range(b, '1', '9'));
   const td_expr *e = td_expr_cat2(b, td_expr_cat3(b, sign, whole, td_expr_string(b, ".")), tail);
   bool large = false;
+  if (k->multiple != 0 && k->multiple == floor(k->multiple))
+    return &td_expr_none;
   if (k->multiple != 0)
     return td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[0].schema, "multipleOf",
                           "is not served for numbers that are no integers only");
   const td_expr *both[] = {e, bounded ? bounded_decimals(s, k) : e};
   return bounded ? td_expr_intersect(b, both, 2, NULL, 0, &large) : e;
+}
+
+/* Whole numbers of which some do not divide them: of so few digits that no double makes them others. */
+static const td_expr *other_multiples(td_schema *s, const td_all *all, bounds *k)
+{
+  const td_expr *wanted[2], *unwanted[NO_MULTIPLES_MAX];
+  uint32_t part, decimals, n = 0;
+  bool large = false;
+  narrow(k, true, -LARGEST, false);
+  narrow(k, false, LARGEST, false);
+  wanted[n++] = bounded_integers(s, k);
+  if (k->multiple != 0 && split_multiple(k->multiple, &part, &decimals))
+    wanted[n++] = multiples_of(s, part, decimals, false);
+  else if (k->multiple != 0)
+    large = true;
+  for (uint32_t i = 0; i < k->n_no_multiples; i++)
+    unwanted[i] = multiples_of(s, k->no_multiples[i], 0, false);
+  const td_expr *e =
+      large ? wanted[0] : td_expr_intersect(s->b, wanted, n, unwanted, k->n_no_multiples, &large);
+  return large ? td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[0].schema, "multipleOf",
+                                "with others that are denied is too large")
+               : e;
 }
 
 const td_expr *td_schema_number(td_schema *s, const td_all *all, unsigned types)
@@ -617,6 +672,8 @@ const td_expr *td_schema_number(td_schema *s, const td_all *all, unsigned types)
   if (s->status != TD_OK || k.lo > k.hi)
     return &td_expr_none;
   bool bounded = k.lo > -NO_BOUND || k.hi < NO_BOUND, fractions = types & TYPE_FRACTION;
+  if (k.n_no_multiples > 0) /* of integers only */
+    return other_multiples(s, all, &k);
   if (!(types & TYPE_INTEGER))
     return only_fractions(s, all, &k, bounded);
   if (k.multiple == 0 && !bounded)

@@ -225,6 +225,7 @@ static bool has_constraint(td_schema *s, const td_all *all)
                                             "unevaluatedItems",
                                             "contains",
                                             WORD_NO_PATTERN,
+                                            WORD_NO_MULTIPLE,
                                             WORD_NONE_OF};
   for (uint32_t i = 0; i < all->n; i++)
     for (size_t k = 0; k < sizeof constraints / sizeof *constraints; k++)

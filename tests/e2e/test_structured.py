@@ -100,7 +100,7 @@ BAD = [
     ({"response_format": json_schema({"properties": {"a": {"$ref": "#/nowhere"}}})}, "response_format", "'$ref' at '/properties/a'"),
     ({"response_format": json_schema({"type": "stringy"})}, "response_format", "'type'"),
     ({"response_format": json_schema({"allOf": [{"type": "string"}, {"type": "null"}]})}, "response_format", "no text fits"),
-    ({"response_format": json_schema({"not": {"multipleOf": 3}})}, "response_format", "'not' at '/'"),
+    ({"response_format": json_schema({"not": {"multipleOf": 0.5}})}, "response_format", "'not' at '/'"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "schema"),
     ({"response_format": {"type": "json_object", "json_schema": {}}}, "response_format.json_schema", "only"),
     ({"response_format": {"type": "structural_tag"}}, "response_format", "'format'"),

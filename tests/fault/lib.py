@@ -134,6 +134,12 @@ def n_files(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+def cpu_s(pid):
+    """Of all threads of it, user and system."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def threads(pid):
     return sorted(int(t) for t in os.listdir(f"/proc/{pid}/task"))
 

@@ -99,10 +99,13 @@ static const td_backend_config fx_config = {
     .max_vocab = FX_MAX_VOCAB,
 };
 
+static bool fx_int8_activations; /* of backends made from here on */
+
 /* NULL if this machine lacks the instruction set. */
 static inline td_backend *fx_backend(const char *isa, uint32_t n_threads)
 {
   td_backend_config c = fx_config;
+  c.int8_activations = fx_int8_activations;
   td_backend *be = NULL;
   td_error err = {0};
   c.n_threads = n_threads;

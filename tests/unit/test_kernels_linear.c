@@ -4,6 +4,8 @@
 
 /* A sum of n products in float, each lane n/8 long: far below this, far above a wrong weight. */
 #define TOLERANCE 2e-6
+/* With int8 activations, of the largest weights of each 32: a weight and its minimum may cancel. */
+#define INT8_TOLERANCE 1e-6
 
 typedef struct problem {
   uint32_t n_parts, n_cols, n_tokens, n_out;
@@ -12,6 +14,27 @@ typedef struct problem {
   float *held;          /* [token][out]: what the product is added to; NULL: it is not */
   double *want, *scale; /* [token][out], sum of |w x| */
 } problem;
+
+/* What int8 activations stand for: the nearest of 255 multiples of the largest of each 32. */
+static void round_activations(const float *x, uint32_t n, float *out)
+{
+  for (uint32_t k = 0; k < n; k += 32) {
+    float most = 0;
+    for (uint32_t i = k; i < k + 32; i++)
+      most = fmaxf(most, fabsf(x[i]));
+    for (uint32_t i = k; i < k + 32; i++)
+      out[i] = most > 0 ? nearbyintf(x[i] * (127 / most)) * (most / 127) : 0;
+  }
+}
+
+/* The largest of the 32 weights that w[k] is among. */
+static double largest_near(const float *w, uint32_t k)
+{
+  double most = 0;
+  for (uint32_t i = k / 32 * 32; i < k / 32 * 32 + 32; i++)
+    most = fmax(most, fabs((double)w[i]));
+  return most;
+}
 
 static problem make_problem(const td_dtype *dtypes, const uint32_t *n_rows, uint32_t n_parts, uint32_t n_cols,
                             uint32_t n_tokens, bool bias, bool add)
@@ -28,11 +51,15 @@ static problem make_problem(const td_dtype *dtypes, const uint32_t *n_rows, uint
   p.held = add ? fx_floats((size_t)n_tokens * p.n_out, 1) : NULL;
   p.want = calloc((size_t)n_tokens * p.n_out, sizeof *p.want);
   p.scale = calloc((size_t)n_tokens * p.n_out, sizeof *p.scale);
-  float *w = malloc(n_cols * sizeof *w);
+  float *w = malloc(n_cols * sizeof *w), *rounded = fx_floats((size_t)n_tokens * n_cols, 1);
   assert_true(p.want && p.scale && w);
   uint32_t out = 0;
   for (uint32_t i = 0; i < n_parts; i++) {
     uint64_t row_bytes;
+    bool int8 = fx_int8_activations && td_dtypes[dtypes[i]].block_elements > 1;
+    const float *x = int8 ? rounded : p.x;
+    if (int8)
+      round_activations(p.x, n_tokens * n_cols, rounded);
     assert_true(td_dtype_row_bytes(dtypes[i], n_cols, &row_bytes));
     for (uint32_t r = 0; r < n_rows[i]; r++, out++) {
       td_dtype_to_f32(dtypes[i], (const uint8_t *)p.parts[i].data + r * row_bytes, n_cols, w);
@@ -40,8 +67,9 @@ static problem make_problem(const td_dtype *dtypes, const uint32_t *n_rows, uint
         double held = add ? (double)p.held[(size_t)t * p.n_out + out] : 0;
         double sum = (bias ? (double)p.parts[i].bias[r] : 0) + held, scale = fabs(sum) + fabs(held);
         for (uint32_t k = 0; k < n_cols; k++) {
-          sum += (double)w[k] * (double)p.x[(size_t)t * n_cols + k];
-          scale += fabs((double)w[k] * (double)p.x[(size_t)t * n_cols + k]);
+          double xk = (double)x[(size_t)t * n_cols + k];
+          sum += (double)w[k] * xk;
+          scale += fabs(int8 ? largest_near(w, k) * xk : (double)w[k] * xk);
         }
         p.want[(size_t)t * p.n_out + out] = sum;
         p.scale[(size_t)t * p.n_out + out] = scale;
@@ -49,6 +77,7 @@ static problem make_problem(const td_dtype *dtypes, const uint32_t *n_rows, uint
     }
   }
   free(w);
+  free(rounded);
   return p;
 }
 
@@ -99,7 +128,8 @@ static void check(td_backend *bes[FX_BACKENDS], const problem *p)
 {
   float *first = run(bes[0], p, 0, p->n_tokens);
   for (size_t i = 0; i < (size_t)p->n_tokens * p->n_out; i++)
-    if (!(fabs((double)first[i] - p->want[i]) <= TOLERANCE * p->scale[i] + 1e-30))
+    if (!(fabs((double)first[i] - p->want[i]) <=
+          (fx_int8_activations ? INT8_TOLERANCE : TOLERANCE) * p->scale[i] + 1e-30))
       fail_msg("%s x%u, %u columns: element %zu is %.9g, want %.9g", td_dtypes[p->parts[0].dtype].name,
                p->n_tokens, p->n_cols, i, (double)first[i], p->want[i]);
   for (int b = 1; b < FX_BACKENDS; b++)
@@ -187,6 +217,105 @@ static void test_embed_widens_rows(void **state)
   fx_backends_destroy(bes);
 }
 
+/* The same with int8 activations. Types that are not quantised are as exact as ever. */
+static void test_int8_every_type_and_batch(void **state)
+{
+  td_backend *bes[FX_BACKENDS];
+  fx_int8_activations = true;
+  fx_backends(bes);
+  for (td_dtype t = TD_BF16; t < TD_DTYPE_COUNT; t++)
+    for (uint32_t n_tokens = 1; n_tokens <= 40; n_tokens += n_tokens < 10 ? 1 : 1 + fx_below(14)) {
+      uint32_t block = td_dtypes[t].block_elements;
+      uint32_t n_cols =
+          block == 1 ? 1 + fx_below(300) / 32 * 32 : block * (1 + fx_below(block == 32 ? 12 : 3));
+      problem p = make_problem(&t, &(uint32_t){1 + fx_below(70)}, 1, n_cols, n_tokens, n_tokens % 2,
+                               n_tokens % 4 < 2);
+      check(bes, &p);
+      free_problem(&p);
+    }
+  for (int i = 0; i < 6; i++) {
+    td_dtype dtypes[3] = {TD_Q4_K, TD_F16, TD_Q6_K};
+    uint32_t n_rows[3] = {30 + fx_below(40), 1 + fx_below(20), 1 + fx_below(33)};
+    problem p = make_problem(dtypes, n_rows, 3, 512, 1 + fx_below(24), i % 2, i % 3 == 0);
+    check(bes, &p);
+    free_problem(&p);
+  }
+  fx_backends_destroy(bes);
+  fx_int8_activations = false;
+}
+
+/* Weights and activations at their ends: sums of 16 bits must hold them. */
+static void test_int8_largest_sums(void **state)
+{
+  enum { COLS = 512, ROWS = 33 };
+  td_backend *bes[FX_BACKENDS];
+  fx_int8_activations = true;
+  fx_backends(bes);
+  for (td_dtype t = TD_Q4_0; t < TD_DTYPE_COUNT; t++)
+    for (uint32_t n_tokens = 3; n_tokens <= 12; n_tokens += 9) {
+      problem p = make_problem(&t, &(uint32_t){ROWS}, 1, COLS, n_tokens, false, false);
+      free(p.want), free(p.scale);
+      uint8_t *w = (uint8_t *)p.parts[0].data;
+      uint64_t row_bytes;
+      assert_true(td_dtype_row_bytes(t, COLS, &row_bytes));
+      for (uint64_t at = 0; at < row_bytes * ROWS; at += td_dtypes[t].block_bytes) {
+        memset(w + at, t == TD_Q8_0 ? 0x80 : 0xFF, td_dtypes[t].block_bytes); /* the largest, or -128 */
+        fx_put_f16(w + at + (t == TD_Q6_K ? 208 : 0), 0.5f);
+        if (t == TD_Q4_1 || t == TD_Q5_1 || t == TD_Q4_K || t == TD_Q5_K)
+          fx_put_f16(w + at + 2, 0.25f);
+      }
+      for (uint32_t i = 0; i < n_tokens * COLS; i++)
+        p.x[i] = i / COLS % 2 ? 1.0f : -1.0f;
+      p.want = calloc((size_t)n_tokens * ROWS, sizeof *p.want);
+      p.scale = calloc((size_t)n_tokens * ROWS, sizeof *p.scale);
+      float row[COLS];
+      td_dtype_to_f32(t, w, COLS, row);
+      for (uint32_t i = 0; i < n_tokens * ROWS; i++)
+        for (uint32_t k = 0; k < COLS; k++) {
+          p.want[i] += (double)row[k] * (double)p.x[(size_t)(i / ROWS) * COLS + k];
+          p.scale[i] += largest_near(row, k);
+        }
+      check(bes, &p);
+      free_problem(&p);
+    }
+  fx_backends_destroy(bes);
+  fx_int8_activations = false;
+}
+
+/* A token whose activations are not all numbers makes its own results NaN, and no other's. What is too small
+ * to be divided by is 0. */
+static void test_int8_of_no_numbers(void **state)
+{
+  enum { COLS = 64, ROWS = 20, TOKENS = 5 };
+  const float odd[TOKENS] = {NAN, INFINITY, -INFINITY, 1e-40f, 1};
+  fx_int8_activations = true;
+  for (int i = 0; i < FX_ISAS; i++) {
+    td_backend *be = fx_backend(fx_isas[i], 2);
+    for (uint32_t repeat = 1; be && repeat <= 3; repeat += 2) {
+      td_dtype t = TD_Q4_0;
+      problem p = make_problem(&t, &(uint32_t){ROWS}, 1, COLS, TOKENS * repeat, true, false);
+      for (uint32_t m = 0; m < TOKENS * repeat; m++)
+        for (uint32_t k = 0; k < COLS; k++)
+          p.x[m * COLS + k] = k == 37                    ? odd[m % TOKENS]
+                              : odd[m % TOKENS] < 1e-30f ? 1e-39f
+                                                         : p.x[m * COLS + k];
+      float *got = run(be, &p, 0, TOKENS * repeat);
+      for (uint32_t m = 0; m < TOKENS * repeat; m++)
+        for (uint32_t r = 0; r < ROWS; r++) {
+          float v = got[m * ROWS + r];
+          assert_int_equal(m % TOKENS < 3, isnan(v) != 0);
+          if (m % TOKENS == 3)
+            assert_true(v == p.parts[0].bias[r]);
+        }
+      free(got);
+      free_problem(&p);
+    }
+    if (be)
+      be->ops->destroy(be);
+  }
+  fx_int8_activations = false;
+}
+
 static void expect_refused(td_backend *be, td_weight_part part, uint32_t n_parts, uint64_t n_cols)
 {
   td_weight_part parts[3] = {part, part, part};
@@ -219,6 +348,9 @@ int main(void)
       cmocka_unit_test(test_every_dtype_and_batch),
       cmocka_unit_test(test_parts_of_different_dtypes),
       cmocka_unit_test(test_embed_widens_rows),
+      cmocka_unit_test(test_int8_every_type_and_batch),
+      cmocka_unit_test(test_int8_largest_sums),
+      cmocka_unit_test(test_int8_of_no_numbers),
       cmocka_unit_test(test_import_refuses_sizes_that_do_not_fit),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

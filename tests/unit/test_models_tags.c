@@ -154,7 +154,7 @@ static void test_refused(void **state)
       {FORMAT("{\"type\":\"magic\"}"), "'magic' is not a format"},
       {FORMAT("{\"type\":\"const_string\"}"), "'value'"},
       {FORMAT("{\"type\":\"sequence\",\"elements\":[]}"), "'elements'"},
-      {FORMAT("{\"type\":\"json_schema\",\"json_schema\":{\"not\":{\"multipleOf\":3}}}"), "'not'"},
+      {FORMAT("{\"type\":\"json_schema\",\"json_schema\":{\"not\":{\"multipleOf\":0.5}}}"), "'not'"},
       {FORMAT("{\"type\":\"json_schema\",\"json_schema\":{},\"style\":\"xml\"}"), "styles"},
       {FORMAT("{\"type\":\"triggered_tags\",\"triggers\":[\"<b\"],\"tags\":[" TAG "]}"), "no trigger begins"},
       {FORMAT("{\"type\":\"triggered_tags\",\"triggers\":[\"<a\",\"<c\"],\"tags\":[" TAG "]}"),

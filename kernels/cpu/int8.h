@@ -1,0 +1,68 @@
+/* Products of quantised weights with int8 activations (option cpu_exact 0): a third of the operations of
+ * isa.h's float products, at the price of rounding each activation to 1/127 of the largest of its 32.
+ *
+ * The batch rule holds here too: the sums of a strip are integers, hence exact, and what is added up in float
+ * is one fixed sequence for each output (README.md). */
+#ifndef TD_KERNELS_CPU_INT8_H
+#define TD_KERNELS_CPU_INT8_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/dtype.h"
+
+/* 32 activations: x[k] is about q[k] * d. */
+typedef struct td_int8_strip {
+  int8_t q[32];
+  float d;     /* largest of |x| / 127; 0 where that is too small to divide by; NaN: one is not finite */
+  float d_sum; /* d times the sum of q */
+  int32_t sum, sum_high; /* of q; of its upper 16 */
+} td_int8_strip;
+
+/* Rows [row_begin, row_end) of a quantised weight times n_tokens activations. */
+typedef struct td_int8_linear {
+  td_dtype dtype;
+  const uint8_t *weight; /* row 0 */
+  uint64_t row_bytes;
+  uint32_t row_begin, row_end;
+  uint32_t n_strips;
+  uint32_t n_tokens;
+  const td_int8_strip *x; /* [n_tokens][n_strips] */
+  float *out;             /* output feature 0 of token 0 */
+  uint64_t out_stride;
+  const float *bias; /* [rows] or NULL */
+  bool add;          /* to what out holds */
+  void *panel;       /* panel: scratch of n_strips * panel_bytes, 64-byte aligned */
+} td_int8_linear;
+
+/* What is below is 0: 127 / x is finite above. */
+#define TD_INT8_LEAST 1e-30f
+/* A float's whole numbers begin there: adding it rounds to one. */
+#define TD_INT8_MAGIC 12582912.0f
+
+enum { TD_INT8_DIRECT_TOKENS = 8 }; /* most tokens of one direct call */
+
+typedef struct td_int8 {
+  const char *name;
+  uint32_t tile_rows;   /* rows that are computed at once: tasks are multiples of it */
+  uint32_t panel_bytes; /* scratch of panel for each strip */
+  /* Rounds one row of n_cols activations, a multiple of 32. */
+  void (*round)(const float *x, uint32_t n_cols, td_int8_strip *out);
+  /* 1..TD_INT8_DIRECT_TOKENS tokens: weights are unpacked in registers and used for all of them. */
+  void (*direct)(const td_int8_linear *p);
+  /* Any number of tokens: tile_rows rows are unpacked to scratch, then used for all tokens. */
+  void (*panel)(const td_int8_linear *p);
+} td_int8;
+
+/* Whether a type is multiplied so: those that are blocks of small integers with scales. */
+static inline bool td_int8_serves(td_dtype t) { return td_dtypes[t].block_elements > 1; }
+
+extern const td_int8 td_int8_scalar;
+#ifdef TD_ISA_X86
+extern const td_int8 td_int8_avx2;
+#endif
+#ifdef TD_ISA_AVX512
+extern const td_int8 td_int8_avx512; /* needs AVX512-VNNI */
+#endif
+
+#endif

@@ -1,0 +1,5 @@
+/* Int8 products for AVX-512 with VNNI. */
+#include "kernels/cpu/int8_lanes16.h"
+
+#define TD_INT8_TABLE td_int8_avx512
+#include "kernels/cpu/int8_body.inc"

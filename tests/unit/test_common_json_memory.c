@@ -1,0 +1,130 @@
+/* JSON for which memory is short: whichever allocation fails, it is told for what it is, and all that was
+ * taken is given back. And the ends of texts at which the guard looks ahead. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/json.h"
+
+enum { ALLOCATIONS_MAX = 1000 };
+
+/* The linker puts these in place of libc's; cJSON, a shared library, is told. */
+static long fails_at = -1, n_calls, n_alive;
+void *__wrap_malloc(size_t n);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *p, size_t n);
+void __wrap_free(void *p);
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t n);
+void __real_free(void *p);
+
+static bool may_allocate(void) { return n_calls++ != fails_at; }
+
+void *__wrap_malloc(size_t n)
+{
+  void *p = may_allocate() ? __real_malloc(n) : NULL;
+  n_alive += p != NULL;
+  return p;
+}
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+  void *p = may_allocate() ? __real_calloc(n, size) : NULL;
+  n_alive += p != NULL;
+  return p;
+}
+
+void *__wrap_realloc(void *p, size_t n)
+{
+  void *moved = may_allocate() ? __real_realloc(p, n) : NULL;
+  n_alive += moved && !p;
+  return moved;
+}
+
+void __wrap_free(void *p)
+{
+  n_alive -= p != NULL;
+  __real_free(p);
+}
+
+static const td_json_limits limits = {8, 1000, TD_ERR_REQUEST};
+
+static td_status parse(const char *text, bool as_ids, cJSON **out, td_error *err)
+{
+  return td_json_parse_ids(text, strlen(text), &limits, as_ids ? "prompt" : NULL, out, err);
+}
+
+static void each_allocation_may_fail(void **state)
+{
+  static const char *const texts[] = {
+      "{\"a\":[1,-2.5e3,12345678901234567890,{\"b\":9007199254740993}],\"c\":\"x\\u0000y\",\"d\":null}",
+      "{\"prompt\":[1,2,3,4,5,6,7,8,9,10,11,12],\"max_tokens\":1,\"x\":{\"prompt\":[18446744073709551615]}}",
+      "{\"prompt\":[[1,2],[3]],\"s\":\"\\u0000\",\"a\":1,\"b\":2,\"e\":3}",
+  };
+  for (size_t i = 0; i < 2 * sizeof texts / sizeof *texts; i++) {
+    long k = 0;
+    for (td_status st = TD_ERR_NOMEM; st != TD_OK; k++) {
+      td_error err;
+      cJSON *root = NULL;
+      n_calls = n_alive = 0;
+      fails_at = k;
+      st = parse(texts[i / 2], i % 2, &root, &err);
+      fails_at = -1;
+      assert_true(k < ALLOCATIONS_MAX);
+      if (st == TD_OK) {
+        assert_true(n_calls <= k);
+        assert_non_null(root);
+      } else {
+        assert_int_equal(st, TD_ERR_NOMEM);
+        assert_null(root);
+      }
+      cJSON_Delete(root);
+      assert_int_equal(n_alive, 0);
+    }
+    assert_true(k > 5);
+  }
+}
+
+/* Where the guard looks ahead, every text is cut at every byte, in memory of its own size: a sanitizer sees
+ * who reads behind it. */
+static void cut_texts_are_refused(void **state)
+{
+  static const char *const texts[] = {
+      "{\"a\":\"\\ud83d\\ude00\",\"b\":[\"\\ud83dx23456789\"]}",
+      "[\"\\ud83d\\u0041\"]",
+      "[\"\\ud83d\\uffff\"]",
+      "[\"\\ud83d\\x0000\",1]",
+      "{\"prompt\":[1,2,-3.5e+7,40],\"promp\":[1],\"prompts\":[2],\"pr\":-}",
+      "[\"\\u0000\\n\\u0001\\u000\",-0.0]",
+  };
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    for (size_t n = 0; n <= strlen(texts[i]); n++) {
+      td_error err;
+      cJSON *root = NULL;
+      char *copy = malloc(n + (n == 0));
+      assert_non_null(copy);
+      memcpy(copy, texts[i], n);
+      td_status st = td_json_parse_ids(copy, n, &limits, "prompt", &root, &err);
+      assert_int_equal(st, TD_ERR_REQUEST); /* the whole ones too: a lone surrogate, a dash */
+      assert_null(root);
+      free(copy);
+    }
+  }
+}
+
+int main(void)
+{
+  cJSON_Hooks hooks = {__wrap_malloc, __wrap_free};
+  cJSON_InitHooks(&hooks);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(each_allocation_may_fail),
+      cmocka_unit_test(cut_texts_are_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

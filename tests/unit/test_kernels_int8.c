@@ -1,0 +1,70 @@
+/* The int8 products of AVX-512 with each of its registers as two of AVX2's: their layout gives the bits of
+ * the plain ones. So all but the instructions themselves is tested on machines without AVX-512. */
+#include "kernels_fixture.h"
+
+#ifdef __AVX2__
+#define TD_INT8_PAIR
+#include "kernels/cpu/int8_lanes16.h"
+
+#define TD_INT8_TABLE td_int8_pair
+extern const td_int8 td_int8_pair;
+#include "kernels/cpu/int8_body.inc"
+
+static float *run_table(const td_int8 *table, td_int8_linear p, const float *x)
+{
+  size_t n = (size_t)p.n_tokens * p.n_strips;
+  td_int8_strip *rounded = malloc(n * sizeof *rounded);
+  float *out = calloc((size_t)p.n_tokens * p.out_stride, sizeof *out);
+  assert_true(rounded && out);
+  table->round(x, (uint32_t)n * 32, rounded);
+  p.x = rounded;
+  p.out = out;
+  p.panel = aligned_alloc(64, (size_t)p.n_strips * (table->panel_bytes + 64));
+  if (p.n_tokens <= TD_INT8_DIRECT_TOKENS)
+    table->direct(&p);
+  else
+    table->panel(&p);
+  free(p.panel);
+  free(rounded);
+  return out;
+}
+
+static void test_pairs_give_the_same_bits(void **state)
+{
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
+    skip();
+  assert_int_not_equal(td_int8_pair.tile_rows, td_int8_avx2.tile_rows);
+  for (int round = 0; round < 160; round++) {
+    td_dtype t = TD_Q4_0 + round % (TD_DTYPE_COUNT - TD_Q4_0);
+    uint32_t n_cols = td_dtypes[t].block_elements * (1 + fx_below(4)), n_rows = 1 + fx_below(80);
+    td_int8_linear p = {.dtype = t, .row_end = n_rows, .n_strips = n_cols / 32, .out_stride = n_rows};
+    uint8_t *w = fx_matrix(t, n_rows, n_cols);
+    float *bias = fx_floats(n_rows, 1);
+    assert_true(td_dtype_row_bytes(t, n_cols, &p.row_bytes));
+    p.weight = w;
+    p.row_begin = fx_below(n_rows);
+    p.n_tokens = 1 + fx_below(20);
+    p.bias = round % 3 ? bias : NULL;
+    p.add = round % 2;
+    float *x = fx_floats((size_t)p.n_tokens * n_cols, 1);
+    float *a = run_table(&td_int8_scalar, p, x), *b = run_table(&td_int8_pair, p, x);
+    float *c = run_table(&td_int8_avx2, p, x);
+    fx_same(a, b, (size_t)p.n_tokens * n_rows, "pairs of registers");
+    fx_same(a, c, (size_t)p.n_tokens * n_rows, "AVX2");
+    free(a);
+    free(b);
+    free(c);
+    free(x);
+    free(w);
+    free(bias);
+  }
+}
+#else
+static void test_pairs_give_the_same_bits(void **state) { skip(); }
+#endif
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pairs_give_the_same_bits)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
