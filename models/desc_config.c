@@ -222,7 +222,10 @@ static void find_names(const td_config_reader *r, td_model_desc *d)
   else if (td_model_files_find(r->files, "language_model.model.embed_tokens.weight"))
     d->names = TD_NAMES_HF_TEXT_OLD;
   if (!d->is_wrapped)
-    d->names = TD_NAMES_HF;
+    d->names = td_model_files_find(r->files, "embed_tokens.weight") &&
+                       !td_model_files_find(r->files, "model.embed_tokens.weight")
+                   ? TD_NAMES_HF_BASE
+                   : TD_NAMES_HF;
 }
 
 static td_status read_family(td_config_reader *r, td_model_desc *d)

@@ -161,7 +161,8 @@ td_status td_config_read_rope(const td_config_reader *r, td_model_desc *d, td_ro
   const cJSON *p, *scaling;
   TD_TRY(read_object(r, "rope_parameters", &p));
   TD_TRY(read_object(r, "rope_scaling", &scaling));
-  p = p ? p : scaling;
+  if (!p || (scaling && scaling->child)) /* where both stand, as transformers has it */
+    p = scaling;
   if (r->family->rope_by_windows)
     return read_rope_by_windows(r, p, d, other);
   TD_TRY(refuse_inner_objects(r, p));

@@ -97,7 +97,8 @@ const char *td_role_name(td_role role, const td_model_desc *d, uint32_t layer, c
   static const struct {
     const char *from, *to;
   } wrapped[] = {[TD_NAMES_HF_TEXT] = {"model.", "model.language_model."},
-                 [TD_NAMES_HF_TEXT_OLD] = {"", "language_model."}};
+                 [TD_NAMES_HF_TEXT_OLD] = {"", "language_model."},
+                 [TD_NAMES_HF_BASE] = {"model.", ""}};
   bool gguf = d->names == TD_NAMES_GGUF, wraps = d->names >= TD_NAMES_HF_TEXT;
   const fused_line *f = fused_line_of(role, d);
   const char *name = f ? (gguf ? f->gguf : f->hf) : gguf ? roles[role].gguf : roles[role].hf;

@@ -286,6 +286,15 @@ static void test_rope_scalings(void **state)
                    "\"original_max_position_embeddings\":8192}}",
              NULL);
   expect_rope(&d, llama3, 1);
+  /* where both stand, rope_scaling counts alone, unless it is empty */
+  d = accept(LLAMA ",\"rope_parameters\":{\"rope_theta\":1e6,\"rope_type\":\"linear\",\"factor\":4.0},"
+                   "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2.0}}",
+             NULL);
+  assert_true(d.rope.factor == 2 && d.rope.theta == 10000);
+  d = accept(LLAMA ",\"rope_parameters\":{\"rope_theta\":1e6,\"rope_type\":\"linear\",\"factor\":4.0},"
+                   "\"rope_scaling\":{}}",
+             NULL);
+  assert_true(d.rope.factor == 4 && d.rope.theta == 1e6);
   d = accept(LLAMA ",\"rope_parameters\":{\"rope_theta\":1e6,\"rope_type\":\"yarn\",\"factor\":4.0,"
                    "\"original_max_position_embeddings\":32768}}",
              NULL);

@@ -203,6 +203,24 @@ static void test_tied(void **state)
   refuse(items, n, ",\"tie_word_embeddings\":true", "lm_head.weight", "change the answers");
 }
 
+/* As transformers saves a model without its head: the head is the embedding, or beside it under its own name.
+ */
+static void test_saved_without_head(void **state)
+{
+  item items[ITEMS_MAX];
+  recorder r = {.refuse = false};
+  uint32_t n = list_items(items);
+  for (uint32_t i = 0; i < n; i++)
+    if (strncmp(items[i].name, "model.", 6) == 0)
+      memmove(items[i].name, items[i].name + 6, strlen(items[i].name + 6) + 1);
+  accept(items, n, "", &r);
+  accept(items, n - 1, ",\"tie_word_embeddings\":true", &r);
+  assert_int_equal(r.n_imports, 1 + 2 * 4);
+  refuse(items, n - 1, "", "lm_head.weight", "is missing");
+  items[n] = (item){"model.embed_tokens.weight", 6, 8, 1}; /* half and half */
+  refuse(items, n + 1, "", "model.", "is missing");
+}
+
 static void test_backend_refusal_names_the_tensor(void **state)
 {
   item items[ITEMS_MAX];
@@ -217,9 +235,13 @@ static void test_backend_refusal_names_the_tensor(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_complete),       cmocka_unit_test(test_each_missing),
-      cmocka_unit_test(test_each_misshapen), cmocka_unit_test(test_surplus),
-      cmocka_unit_test(test_tied),           cmocka_unit_test(test_backend_refusal_names_the_tensor),
+      cmocka_unit_test(test_complete),
+      cmocka_unit_test(test_each_missing),
+      cmocka_unit_test(test_each_misshapen),
+      cmocka_unit_test(test_surplus),
+      cmocka_unit_test(test_tied),
+      cmocka_unit_test(test_backend_refusal_names_the_tensor),
+      cmocka_unit_test(test_saved_without_head),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
