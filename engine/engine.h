@@ -162,10 +162,10 @@ typedef struct td_engine_update {
   td_ticket ticket;
   void *user;
   const int32_t *tokens; /* prompt and answer; [0, n_prompt + n_generated) may be read until release */
-  const float *logprobs; /* [n_prompt_logits + n_generated] of the prompt's last tokens, once n_generated > 0,
-                            then of the answer's; NULL: not asked for. As long as tokens */
-  const td_top_token *top; /* [as many][n_top], likeliest first; NULL: not asked for */
-  const float *vector;     /* [width] once n_generated > 0, of an engine that makes embeddings; else NULL */
+  const td_token_logprob *logprobs; /* [n_prompt_logits + n_generated] of the prompt's last tokens, once
+                            n_generated > 0, then of the answer's; NULL: not asked for. As long as tokens */
+  const td_top_token *top;          /* [as many][n_top], likeliest first; NULL: not asked for */
+  const float *vector; /* [width] once n_generated > 0, of an engine that makes embeddings; else NULL */
   uint32_t n_prompt;
   uint32_t n_generated; /* so far; grows from update to update */
   uint32_t n_cached_prompt;

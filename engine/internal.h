@@ -75,12 +75,12 @@ typedef struct td_slot {
   uint64_t submit_us;
 
   /* written by the loop before the submit command, read by the engine after it */
-  td_engine_request request; /* tokens owned */
-  float *logprobs;           /* [n_prompt_logits + max_new], or NULL: not asked for; written as tokens are */
-  td_top_token *top;         /* [as many][n_top] */
-  float *vector;             /* [width], or NULL: no embedding is made; written as the one token is */
-  void *lists;               /* what its sampling points to; owned */
-  uint32_t *mask;            /* owned; NULL: any id may be sampled */
+  td_engine_request request;  /* tokens owned */
+  td_token_logprob *logprobs; /* [n_prompt_logits + max_new], or NULL: not asked for; written as tokens are */
+  td_top_token *top;          /* [as many][n_top] */
+  float *vector;              /* [width], or NULL: no embedding is made; written as the one token is */
+  void *lists;                /* what its sampling points to; owned */
+  uint32_t *mask;             /* owned; NULL: any id may be sampled */
 
   /* engine thread */
   bool active;

@@ -37,7 +37,7 @@ typedef struct td_choice {
 
   /* the engine's side, as of the last update */
   const int32_t *tokens; /* valid while ticket is, as the next two */
-  const float *engine_logprobs;
+  const td_token_logprob *engine_logprobs;
   const td_top_token *engine_top;
   const float *vector; /* of an embedding, once there are tokens */
   uint32_t n_prompt, n_generated, n_cached;

@@ -269,7 +269,7 @@ static void finish_text(td_choice *ch, const char *why)
 static void keep_logprob(td_choice *ch, size_t i, uint32_t *text_offset, td_buf *records)
 {
   uint32_t n_top = ch->call->request.n_top;
-  td_logprobs_keep(ch->call->engine, ch->tokens[ch->n_prompt - ch->n_scored + i], ch->engine_logprobs[i],
+  td_logprobs_keep(ch->call->engine, ch->tokens[ch->n_prompt - ch->n_scored + i], &ch->engine_logprobs[i],
                    ch->engine_top ? ch->engine_top + i * n_top : NULL, n_top, text_offset, records);
 }
 
@@ -287,7 +287,7 @@ static void keep_prompt(td_choice *ch)
   td_call *call = ch->call;
   td_prompt *p = &call->prompts[ch->prompt];
   uint32_t offset = 0, *text_offset = call->request.echo ? &offset : NULL;
-  td_logprobs_keep(call->engine, ch->tokens[0], NAN, NULL, call->request.n_top, text_offset, &p->logprobs);
+  td_logprobs_keep(call->engine, ch->tokens[0], NULL, NULL, call->request.n_top, text_offset, &p->logprobs);
   for (size_t i = 0; i < ch->n_scored; i++)
     keep_logprob(ch, i, text_offset, &p->logprobs);
   p->is_scored = true;

@@ -17,10 +17,12 @@ static size_t count_characters(const td_buf *text)
   return n;
 }
 
-void td_logprobs_keep(const td_engine *e, int32_t id, float logprob, const td_top_token *top, uint32_t n_top,
-                      uint32_t *text_offset, td_buf *records)
+void td_logprobs_keep(const td_engine *e, int32_t id, const td_token_logprob *told, const td_top_token *top,
+                      uint32_t n_top, uint32_t *text_offset, td_buf *records)
 {
-  td_logprob_record r = {.id = id, .logprob = logprob, .text_offset = text_offset ? *text_offset : 0};
+  static const td_token_logprob nothing = {.logprob = NAN};
+  td_logprob_record r = {
+      .id = id, .told = told ? *told : nothing, .text_offset = text_offset ? *text_offset : 0};
   static const td_top_token none[TD_TOP_TOKENS_MAX];
   if (text_offset) {
     td_buf text;
@@ -46,7 +48,7 @@ static const td_logprob_record *record_at(const td_logprob_view *v, size_t i)
   return (const td_logprob_record *)(const void *)(v->all->data + i * td_logprob_record_bytes(v->n_top));
 }
 
-static bool has_value(const td_logprob_record *r) { return !isnan(r->logprob); }
+static bool has_value(const td_logprob_record *r) { return !isnan(r->told.logprob); }
 
 static void append_value(td_buf *out, float logprob)
 {
@@ -89,7 +91,7 @@ void td_logprobs_render_chat(const td_engine *e, const td_logprob_view *v, td_bu
   for (size_t i = v->begin; i < v->end; i++) {
     const td_logprob_record *r = record_at(v, i);
     td_buf_append_str(out, i > v->begin ? ",{" : "{");
-    append_members(e, r->id, r->logprob, out);
+    append_members(e, r->id, r->told.logprob, out);
     td_buf_append_str(out, ",\"top_logprobs\":[");
     for (uint32_t k = 0; k < v->n_told; k++) {
       td_buf_append_str(out, k ? ",{" : "{");
@@ -126,7 +128,7 @@ static void append_top(const td_engine *e, const td_logprob_record *r, uint32_t 
   td_buf_init(&texts, 0);
   td_buf_append_char(out, '{');
   for (uint32_t k = 0; k <= n_top && !texts.failed; k++) {
-    td_top_token t = k < n_top ? r->top[k] : (td_top_token){r->id, r->logprob};
+    td_top_token t = k < n_top ? r->top[k] : (td_top_token){r->id, r->told.logprob};
     append_token(e, t.id, &texts);
     begins[k + 1] = texts.len_bytes;
     if (texts.failed || is_told(texts.data, begins, k))
@@ -144,7 +146,7 @@ static void append_top(const td_engine *e, const td_logprob_record *r, uint32_t 
 static void append_own(const td_logprob_record *r, td_buf *out)
 {
   if (has_value(r))
-    append_value(out, r->logprob);
+    append_value(out, r->told.logprob);
   else
     td_buf_append_str(out, "null");
 }
@@ -209,7 +211,7 @@ void td_logprobs_render_prompt(const td_engine *e, const td_logprob_view *v, td_
     for (uint32_t k = 0; k < v->n_top && rank == 0; k++)
       rank = r->top[k].id == r->id ? k + 1 : 0;
     td_buf_append_char(out, '{');
-    append_ranked(e, (td_top_token){r->id, r->logprob}, rank, out);
+    append_ranked(e, (td_top_token){r->id, r->told.logprob}, rank, out);
     for (uint32_t k = 0; k < v->n_told; k++)
       if (k + 1 != rank) {
         td_buf_append_char(out, ',');

@@ -11,7 +11,7 @@
 
 typedef struct td_logprob_record {
   int32_t id;
-  float logprob;
+  td_token_logprob told;
   uint32_t text_offset; /* characters of the answer before it */
   td_top_token top[];   /* [n_top] */
 } td_logprob_record;
@@ -31,10 +31,10 @@ typedef struct td_logprob_view {
 
 td_logprob_view td_logprobs_view(const td_buf *all, uint32_t n_top, uint32_t n_told);
 
-/* Appends a token's record, and moves *text_offset behind its text (NULL: nobody asks). logprob NAN: it has
- * none, as a prompt's first token; top NULL then. */
-void td_logprobs_keep(const td_engine *e, int32_t id, float logprob, const td_top_token *top, uint32_t n_top,
-                      uint32_t *text_offset, td_buf *records);
+/* Appends a token's record, and moves *text_offset behind its text (NULL: nobody asks). told NULL: it has no
+ * log-probability, as a prompt's first token; top NULL then. */
+void td_logprobs_keep(const td_engine *e, int32_t id, const td_token_logprob *told, const td_top_token *top,
+                      uint32_t n_top, uint32_t *text_offset, td_buf *records);
 
 /* {"content":[{"token":..,"logprob":..,"bytes":[..],"top_logprobs":[..]}],"refusal":null} */
 void td_logprobs_render_chat(const td_engine *e, const td_logprob_view *v, td_buf *out);

@@ -25,6 +25,12 @@ enum {
   TD_LOGITS_LATE = 2, /* not sampled in this step, as the host asked: its token is computed again */
 };
 
+/* What is told of one token at its place. It goes by value from here to the answer: a further number is a
+ * member here, what op_logprob.c and logprob.cu make of it, and how server/logprobs.c writes it. */
+typedef struct td_token_logprob {
+  float logprob; /* NaN: it has none */
+} td_token_logprob;
+
 typedef struct td_top_token {
   int32_t id;
   float logprob;
@@ -32,10 +38,10 @@ typedef struct td_top_token {
 
 typedef struct td_outcome {
   uint32_t n_logits;
-  const int32_t *ids;      /* [n_logits][TD_STEP_IDS] */
-  const uint8_t *n_ids;    /* [n_logits] */
-  const uint8_t *flags;    /* [n_logits] TD_LOGITS_* */
-  const float *logprobs;   /* [n_logits][TD_STEP_IDS], or NULL */
+  const int32_t *ids;               /* [n_logits][TD_STEP_IDS] */
+  const uint8_t *n_ids;             /* [n_logits] */
+  const uint8_t *flags;             /* [n_logits] TD_LOGITS_* */
+  const td_token_logprob *logprobs; /* [n_logits][TD_STEP_IDS], or NULL */
   const td_top_token *top; /* [n_logits][top_stride] likeliest first, as many as the slot's n_top; or NULL */
   uint32_t top_stride;     /* the most that any entry of the step asked for */
 

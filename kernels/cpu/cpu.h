@@ -77,10 +77,10 @@ typedef struct cpu_sampler_space {
 /* What td_outcome points to, of one step. */
 typedef struct cpu_outcome {
   uint32_t n_logits;
-  int32_t *ids;    /* [max_logits][TD_STEP_IDS] 0 where nothing was chosen */
-  uint8_t *n_ids;  /* [max_logits] */
-  uint8_t *flags;  /* [max_logits] */
-  float *logprobs; /* [max_logits][TD_STEP_IDS] */
+  int32_t *ids;               /* [max_logits][TD_STEP_IDS] 0 where nothing was chosen */
+  uint8_t *n_ids;             /* [max_logits] */
+  uint8_t *flags;             /* [max_logits] */
+  td_token_logprob *logprobs; /* [max_logits][TD_STEP_IDS] */
   bool has_logprobs;
   td_top_token *top; /* [max_logits][top_stride] */
   uint32_t top_stride;
@@ -145,7 +145,7 @@ void td_trig_sincos(float angle, float *sine, float *cosine);
 /* op_logprob.c: of token id, and of the n_top likeliest (top[]), of one row of logits. A bad row's are NaN.
  */
 void td_cpu_logprobs(const td_isa *isa, const float *logits, uint32_t n, int32_t id, uint32_t n_top,
-                     float *logprob, td_top_token *top);
+                     td_token_logprob *out, td_top_token *top);
 
 /* step.c */
 td_status td_cpu_compile(td_backend *b, const td_program *program, td_compiled **out, td_error *err);

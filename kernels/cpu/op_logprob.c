@@ -19,20 +19,20 @@ static void find_top(const float *logits, uint32_t n, uint64_t *ranks, uint32_t 
 }
 
 void td_cpu_logprobs(const td_isa *isa, const float *logits, uint32_t n, int32_t id, uint32_t n_top,
-                     float *logprob, td_top_token *top)
+                     td_token_logprob *out, td_top_token *top)
 {
   uint64_t ranks[TD_TOP_TOKENS_MAX];
   float max;
   TD_BUG_ON(n_top > TD_TOP_TOKENS_MAX || (id >= 0 && (uint32_t)id >= n));
   n_top = n_top < n ? n_top : n;
   if (isa->argmax(logits, n, &max) < 0) { /* a bad row has none */
-    *logprob = NAN;
+    *out = (td_token_logprob){.logprob = NAN};
     for (uint32_t i = 0; i < n_top; i++)
       top[i] = (td_top_token){(int32_t)i, NAN};
     return;
   }
   double log_sum = td_logprob_of_sum(isa->exp_sum(logits, n, max));
-  *logprob = id >= 0 ? td_logprob(logits[id], max, log_sum) : NAN;
+  *out = (td_token_logprob){.logprob = id >= 0 ? td_logprob(logits[id], max, log_sum) : NAN};
   if (n_top > 0)
     find_top(logits, n, ranks, n_top);
   for (uint32_t i = 0; i < n_top; i++)

@@ -63,17 +63,17 @@ static __device__ double log_sum_of(const float *x, uint32_t n, float max_logit,
   return td_logprob_of_sum(sum);
 }
 
-static __device__ void tell_nothing(const logprob_want &want, float *logprob, td_top_token *top)
+static __device__ void tell_nothing(const logprob_want &want, td_token_logprob *out, td_top_token *top)
 {
   if (threadIdx.x == 0)
-    *logprob = NAN;
+    *out = {NAN};
   if (threadIdx.x < want.n_top)
     top[threadIdx.x] = {(int32_t)threadIdx.x, NAN};
 }
 
 __global__ void __launch_bounds__(LOGPROB_THREADS)
     logprob_kernel(const float *logits, uint32_t n, const logprob_want *wants, const int32_t *sampled,
-                   float *logprobs, td_top_token *top, uint32_t top_stride)
+                   td_token_logprob *out, td_top_token *top, uint32_t top_stride)
 {
   __shared__ logprob_shared s;
   let_next_start();
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(LOGPROB_THREADS)
   const float *x = logits + (size_t)want.entry * n;
   uint32_t warp = threadIdx.x / 32, len = (n + LOGPROB_THREADS - 1) / LOGPROB_THREADS;
   bool bad = false;
-  logprobs += want.entry * TD_STEP_IDS;
+  out += want.entry * TD_STEP_IDS;
   top += (size_t)want.entry * top_stride;
   for (uint32_t c = warp; c < LOGPROB_THREADS; c += LOGPROB_WARPS) {
     rank64 best = best_of_chunk(x, n, len, c, ~0ull, &bad);
@@ -96,13 +96,13 @@ __global__ void __launch_bounds__(LOGPROB_THREADS)
   __syncthreads();
   float max_logit = td_logprob_logit_of_rank(best_of_warps(s.warp_best[1]));
   if (bad || !(max_logit > -INFINITY)) {
-    tell_nothing(want, logprobs, top);
+    tell_nothing(want, out, top);
     return;
   }
   double log_sum = log_sum_of(x, n, max_logit, &s);
   int32_t id = want.id == TD_SAMPLE_HERE ? sampled[want.entry * TD_STEP_IDS] : want.id;
   if (threadIdx.x == 0)
-    *logprobs = id >= 0 ? td_logprob(x[id], max_logit, log_sum) : NAN;
+    *out = {id >= 0 ? td_logprob(x[id], max_logit, log_sum) : NAN};
   for (uint32_t k = 0; k < want.n_top; k++) {
     best = warp_best_of(mine);
     if (threadIdx.x % 32 == 0)

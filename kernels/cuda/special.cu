@@ -96,8 +96,9 @@ void td_cuda_end_sampling(cuda_backend *b, uint32_t block, const td_plan *plan)
   sampling_extra *e = b->sampling.extra;
   sampling_block *k = &e->blocks[block];
   if (e->n_wants > 0)
-    note(&b->device, cudaMemcpyAsync(k->logprobs, e->logprobs, plan->n_logits * TD_STEP_IDS * sizeof(float),
-                                     cudaMemcpyDeviceToHost, b->device.stream));
+    note(&b->device,
+         cudaMemcpyAsync(k->logprobs, e->logprobs, plan->n_logits * TD_STEP_IDS * sizeof *k->logprobs,
+                         cudaMemcpyDeviceToHost, b->device.stream));
   if (e->top_stride > 0)
     note(&b->device, cudaMemcpyAsync(k->top, e->top, (size_t)plan->n_logits * e->top_stride * sizeof *k->top,
                                      cudaMemcpyDeviceToHost, b->device.stream));
@@ -164,7 +165,7 @@ td_status td_cuda_make_sampling(cuda_backend *b, td_error *err)
   }
   b->base.sampling_bytes =
       c->max_rows * td_sample_place_bytes(c->max_vocab) + e->device_bytes +
-      n_logits * (TD_STEP_IDS * sizeof(float) + TD_TOP_TOKENS_MAX * sizeof(td_top_token));
+      n_logits * (TD_STEP_IDS * sizeof(td_token_logprob) + TD_TOP_TOKENS_MAX * sizeof(td_top_token));
   return TD_OK;
 }
 

@@ -27,9 +27,9 @@ struct logprob_want {
 
 // What goes up for one step's sampling, and comes back; two of them take turns, as step blocks do.
 struct sampling_block {
-  unsigned char *up; // pinned, laid out as sampling_extra::device
-  float *logprobs;   // pinned, [max_logits][TD_STEP_IDS]
-  td_top_token *top; // pinned, [max_logits][TD_TOP_TOKENS_MAX]
+  unsigned char *up;          // pinned, laid out as sampling_extra::device
+  td_token_logprob *logprobs; // pinned, [max_logits][TD_STEP_IDS]
+  td_top_token *top;          // pinned, [max_logits][TD_TOP_TOKENS_MAX]
   uint32_t n_wants, top_stride;
 };
 
@@ -48,8 +48,8 @@ struct sampling_extra {
   logprob_want *wants;     // [max_logits]
   uint32_t *masks;         // [max_rows][mask_words]
   uint32_t mask_words;
-  float *logprobs;   // device, [max_logits][TD_STEP_IDS]
-  td_top_token *top; // device, [max_logits][top_stride]
+  td_token_logprob *logprobs; // device, [max_logits][TD_STEP_IDS]
+  td_top_token *top;          // device, [max_logits][top_stride]
 
   // of the sampling that is being queued
   uint32_t n_skipped, n_specials, n_wants, top_stride;

@@ -107,7 +107,8 @@ static const char *difference(const td_outcome *a, const td_outcome *b, uint32_t
     return "token";
   if (!wants)
     return NULL;
-  if (!a->logprobs || !b->logprobs || !same_bits(a->logprobs[i * TD_STEP_IDS], b->logprobs[i * TD_STEP_IDS]))
+  if (!a->logprobs || !b->logprobs ||
+      !same_bits(a->logprobs[i * TD_STEP_IDS].logprob, b->logprobs[i * TD_STEP_IDS].logprob))
     return "log-probability";
   if (n_top > 0 && (!a->top || !b->top || a->top_stride < n_top || b->top_stride < n_top))
     return "number of likeliest tokens";

@@ -129,7 +129,7 @@ static td_engine *make_engine(const char *depth)
 typedef struct client {
   td_ticket ticket;
   int32_t answer[MAX_NEW];
-  float logprobs[MAX_NEW];
+  td_token_logprob logprobs[MAX_NEW];
   uint32_t n_answer, seen;
   td_finish finish;
   bool live, wants_logprobs;
@@ -171,7 +171,7 @@ static void foresee(client *c, const td_engine_request *r)
       best = v > best ? v : best;
     }
     tokens[n] = c->answer[c->n_answer] = id;
-    c->logprobs[c->n_answer++] = logprob_of(x, id);
+    c->logprobs[c->n_answer++].logprob = logprob_of(x, id);
     if ((id == EOS && !r->ignore_eos) || (r->n_stop_ids > 0 && id == r->stop_ids[0]))
       c->finish = TD_FINISH_STOP;
     else if (c->n_answer == r->max_new)
@@ -217,7 +217,7 @@ static void take_update(td_engine *e, const td_engine_update *u)
   assert_true(u->n_generated >= c->seen && u->n_generated <= c->n_answer);
   assert_memory_equal(u->tokens + u->n_prompt, c->answer, u->n_generated * sizeof(int32_t));
   if (c->wants_logprobs)
-    assert_memory_equal(u->logprobs, c->logprobs, u->n_generated * sizeof(float));
+    assert_memory_equal(u->logprobs, c->logprobs, u->n_generated * sizeof *c->logprobs);
   c->seen = u->n_generated;
   if (u->finish == TD_FINISH_NONE)
     return;

@@ -50,7 +50,7 @@ typedef struct outcome {
   uint32_t n;
   int32_t ids[MAX_LOGITS];
   uint8_t n_ids[MAX_LOGITS], flags[MAX_LOGITS];
-  float logprobs[MAX_LOGITS];
+  td_token_logprob logprobs[MAX_LOGITS];
   td_top_token top[MAX_LOGITS][2];
 } outcome;
 
@@ -125,9 +125,10 @@ static bool device_forward_ended(td_backend *b)
 
 static void note_logprobs(outcome *o, uint32_t i, int32_t id, uint32_t position)
 {
-  o->logprobs[i] = logprob_of(id, position);
-  o->top[i][0] = (td_top_token){id, o->logprobs[i]};
-  o->top[i][1] = (td_top_token){id + 1, o->logprobs[i]};
+  float logprob = logprob_of(id, position);
+  o->logprobs[i] = (td_token_logprob){.logprob = logprob};
+  o->top[i][0] = (td_top_token){id, logprob};
+  o->top[i][1] = (td_top_token){id + 1, logprob};
 }
 
 static void device_sample(td_backend *b, td_compiled *sampling, const td_sample_input *input)
@@ -599,7 +600,7 @@ static void test_log_probabilities_lie_beside_their_tokens(void **state)
     td_engine_update u = next_end(e);
     for (uint32_t i = 0; i < SCORED + u.n_generated; i++) {
       int32_t id = u.tokens[PROMPT - SCORED + i];
-      assert_true(u.logprobs[i] == logprob_of(id, PROMPT - SCORED + i));
+      assert_true(u.logprobs[i].logprob == logprob_of(id, PROMPT - SCORED + i));
       assert_int_equal(u.top[i * TOP].id, id);
       assert_int_equal(u.top[i * TOP + 1].id, id + 1);
     }

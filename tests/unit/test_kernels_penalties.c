@@ -222,7 +222,8 @@ static void test_logprobs(void **state)
   for (uint32_t round = 0; round < 120; round++) {
     uint32_t vocab = 1 + fx_below(round % 20 == 0 ? 152000 : 2000), n_top = fx_below(TD_TOP_TOKENS_MAX + 1);
     int32_t id = (int32_t)fx_below(vocab);
-    float *x = fx_floats(vocab, round % 7 == 0 ? 30 : 3), logprob[FX_ISAS];
+    float *x = fx_floats(vocab, round % 7 == 0 ? 30 : 3);
+    td_token_logprob told[FX_ISAS];
     td_top_token top[FX_ISAS][TD_TOP_TOKENS_MAX];
     for (uint32_t i = 0; i < vocab; i++) {
       x[i] = round % 3 ? x[i] : roundf(x[i]); /* ties */
@@ -239,13 +240,11 @@ static void test_logprobs(void **state)
       if (!bes[isa])
         continue;
       assert_true(cpu_self(bes[isa])->isa->exp_sum(x, vocab, x[order[0]]) == sum);
-      td_cpu_logprobs(cpu_self(bes[isa])->isa, x, vocab, id, n_top, &logprob[isa], top[isa]);
-      assert_memory_equal(&logprob[isa], &logprob[0], sizeof *logprob); /* the same bits on each */
-      double want = (double)x[id] - log_sum;
-      if (isinf(want) ? (double)logprob[isa] != want
-                      : !(fabs((double)logprob[isa] - want) <= 1e-6 * (1 + fabs(want))))
-        fail_msg("log-probability %.9g of token %d of %u, should be %.9g", (double)logprob[isa], id, vocab,
-                 want);
+      td_cpu_logprobs(cpu_self(bes[isa])->isa, x, vocab, id, n_top, &told[isa], top[isa]);
+      assert_memory_equal(&told[isa], &told[0], sizeof *told); /* the same bits on each */
+      double want = (double)x[id] - log_sum, got = (double)told[isa].logprob;
+      if (isinf(want) ? got != want : !(fabs(got - want) <= 1e-6 * (1 + fabs(want))))
+        fail_msg("log-probability %.9g of token %d of %u, should be %.9g", got, id, vocab, want);
       for (uint32_t i = 0; i < n_top && i < vocab; i++) {
         assert_int_equal(top[isa][i].id, order[i]);
         want = (double)x[order[i]] - log_sum;
@@ -390,7 +389,7 @@ static int32_t naive_best(const request *r, const uint32_t *mask, const float *x
 static void check_logprobs(const td_outcome *out, uint32_t entry, const float *x, int32_t id, uint32_t n_top)
 {
   double log_sum = naive_log_sum(x, STEP_VOCAB), last = INFINITY;
-  assert_true(fabs((double)out->logprobs[entry] - ((double)x[id] - log_sum)) < 1e-4);
+  assert_true(fabs((double)out->logprobs[entry].logprob - ((double)x[id] - log_sum)) < 1e-4);
   for (uint32_t k = 0; k < n_top; k++) {
     td_top_token t = out->top[(size_t)entry * out->top_stride + k];
     assert_true(fabs((double)t.logprob - ((double)x[t.id] - log_sum)) < 1e-4 && (double)t.logprob <= last);

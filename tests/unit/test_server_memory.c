@@ -288,7 +288,7 @@ static void test_logprobs_are_rendered_in_pieces(void **state)
 {
   enum { N = 500 };
   static int32_t tokens[N + 1];
-  static float logprobs[N];
+  static td_token_logprob logprobs[N];
   static td_top_token top[N * TD_TOP_TOKENS_MAX];
   world w;
   for (int i = 0; i < N * TD_TOP_TOKENS_MAX; i++)
