@@ -3,15 +3,16 @@ import math
 from collections import Counter
 
 import pytest
-from harness import MODEL_ID
+from harness import MODEL_ID, SLOWNESS
 
 STORY = "Once upon a time, in a small village by the sea,"
+N = 40 if SLOWNESS < 8 else 16  # tokens of an answer; a sanitizer sees enough in 16
 ASK = [{"role": "user", "content": "Name three rivers."}]
 
 
 def complete(client, **fields):
     extra = fields.pop("extra", {})
-    kw = {"model": MODEL_ID, "prompt": STORY, "max_tokens": 40, "temperature": 0, **fields}
+    kw = {"model": MODEL_ID, "prompt": STORY, "max_tokens": N, "temperature": 0, **fields}
     return client.completions.create(extra_body={"return_token_ids": True, **extra}, **kw)
 
 
@@ -28,12 +29,12 @@ def chat(client, **fields):
 @pytest.mark.share
 def test_a_bias_forces_and_forbids(client):
     plain = ids(client)
-    assert ids(client, logit_bias={"198": 100}) == [198] * 40
+    assert ids(client, logit_bias={"198": 100}) == [198] * N
     often = Counter(plain).most_common(1)[0][0]
     assert often not in ids(client, logit_bias={str(often): -100})
     assert ids(client, logit_bias={str(often): 0}) == plain and ids(client, logit_bias={}) == plain
-    assert ids(client, logit_bias={"198": 100}, temperature=1, seed=4) == [198] * 40
-    assert len(ids(client, logit_bias={str(i): -100 for i in range(300)})) == 40
+    assert ids(client, logit_bias={"198": 100}, temperature=1, seed=4) == [198] * N
+    assert len(ids(client, logit_bias={str(i): -100 for i in range(300)})) == N
 
 
 @pytest.mark.parametrize("presence,frequency", [(2, 0), (0, 2), (1.5, 0.5), (-2, 0), (0, -1.5), (0.3, 0.1)])
@@ -79,7 +80,7 @@ def test_min_tokens(client):
     ends = {"logit_bias": {"2": 100}}  # <|im_end|>, which every answer would begin with
     r = complete(client, **ends)
     assert r.choices[0].token_ids == [2] and r.choices[0].text == ""
-    for n in (1, 5, 39):
+    for n in (1, 5, N - 1):
         r = complete(client, extra={"min_tokens": n}, **ends)
         assert len(r.choices[0].token_ids) == n + 1 and r.choices[0].token_ids[-1] == 2 and r.choices[0].finish_reason == "stop"
         assert 2 not in r.choices[0].token_ids[:-1]
@@ -89,14 +90,14 @@ def test_min_tokens(client):
     assert stopped == plain.choices[0].token_ids[:plain.choices[0].token_ids.index(third) + 1]
     later = ids(client, extra={"stop_token_ids": [third], "min_tokens": 10})
     assert len(later) > 10 and third not in later[:10]
-    assert ids(client, extra={"min_tokens": 40, "ignore_eos": True}) == plain.choices[0].token_ids
+    assert ids(client, extra={"min_tokens": N, "ignore_eos": True}) == plain.choices[0].token_ids
 
 
 def test_stop_strings_within_min_tokens_are_text(client):
     whole = complete(client).choices[0].text
     word = whole.split()[1]
     assert complete(client, stop=[word]).choices[0].text == whole[:whole.index(word)]
-    r = complete(client, stop=[word], extra={"min_tokens": 40})
+    r = complete(client, stop=[word], extra={"min_tokens": N})
     assert r.choices[0].text == whole and r.choices[0].finish_reason == "length"
 
 
