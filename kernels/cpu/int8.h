@@ -54,8 +54,23 @@ typedef struct td_int8 {
   void (*panel)(const td_int8_linear *p);
 } td_int8;
 
-/* Whether a type is multiplied so: those that are blocks of small integers with scales. */
-static inline bool td_int8_serves(td_dtype t) { return td_dtypes[t].block_elements > 1; }
+/* The types that are multiplied so: blocks of small integers with scales. A new one stays exact until it is
+ * here and int8_rows.h and int8_scalar.c unpack it. */
+// clang-format off
+#define TD_INT8_TYPES(F) \
+  F(TD_Q4_0) F(TD_Q4_1) F(TD_Q5_0) F(TD_Q5_1) F(TD_Q8_0) F(TD_Q4_K) F(TD_Q5_K) F(TD_Q6_K)
+// clang-format on
+
+static inline bool td_int8_serves(td_dtype t)
+{
+#define TD_INT8_CASE(T) case T:
+  switch (t) {
+    TD_INT8_TYPES(TD_INT8_CASE)
+    return true;
+  default: return false;
+  }
+#undef TD_INT8_CASE
+}
 
 extern const td_int8 td_int8_scalar;
 #ifdef TD_ISA_X86

@@ -23,20 +23,27 @@ typedef struct td_writing {
   uint32_t n_written;
 } td_writing;
 
+/* Room for one more of n items. False: the rules have failed. */
+static bool grow(td_rules *r, void *array, uint32_t n, uint32_t *cap, size_t size)
+{
+  void **p = array;
+  if (n == *cap && !r->failed) {
+    uint32_t to = *cap ? *cap * 2 : 32;
+    void *q = realloc(*p, to * size);
+    if (!q) {
+      no_memory(r);
+      return false;
+    }
+    *p = q;
+    *cap = to;
+  }
+  return !r->failed;
+}
+
 static uint32_t put(td_rules *r, td_inst inst)
 {
-  if (r->n_insts == r->cap_insts && !r->failed) {
-    uint32_t cap = r->cap_insts ? r->cap_insts * 2 : 256;
-    td_inst *p = r->n_insts < r->max_insts ? realloc(r->insts, cap * sizeof *p) : NULL;
-    r->failed |= r->n_insts >= r->max_insts;
-    if (!p && !r->failed)
-      no_memory(r);
-    if (p) {
-      r->insts = p;
-      r->cap_insts = cap;
-    }
-  }
-  if (r->failed)
+  r->failed |= r->n_insts >= r->max_insts;
+  if (!grow(r, &r->insts, r->n_insts, &r->cap_insts, sizeof inst))
     return 0;
   r->insts[r->n_insts] = inst;
   return r->n_insts++;
@@ -44,17 +51,7 @@ static uint32_t put(td_rules *r, td_inst inst)
 
 static uint32_t put_times(td_rules *r, td_times times)
 {
-  if (r->n_times == r->cap_times && !r->failed) {
-    uint32_t cap = r->cap_times ? r->cap_times * 2 : 32;
-    td_times *p = realloc(r->times, cap * sizeof *p);
-    if (!p)
-      no_memory(r);
-    if (p) {
-      r->times = p;
-      r->cap_times = cap;
-    }
-  }
-  if (r->failed)
+  if (!grow(r, &r->times, r->n_times, &r->cap_times, sizeof times))
     return 0;
   r->times[r->n_times] = times;
   return r->n_times++;
@@ -67,17 +64,7 @@ static uint32_t put_set(td_rules *r, const td_byte_set *s)
   for (uint32_t i = r->n_sets; i-- > 0 && i + SETS_COMPARED >= r->n_sets;)
     if (memcmp(&r->sets[i], s, sizeof *s) == 0)
       return i;
-  if (r->n_sets == r->cap_sets && !r->failed) {
-    uint32_t cap = r->cap_sets ? r->cap_sets * 2 : 32;
-    td_byte_set *p = realloc(r->sets, cap * sizeof *p);
-    if (!p)
-      no_memory(r);
-    if (p) {
-      r->sets = p;
-      r->cap_sets = cap;
-    }
-  }
-  if (r->failed)
+  if (!grow(r, &r->sets, r->n_sets, &r->cap_sets, sizeof *s))
     return 0;
   r->sets[r->n_sets] = *s;
   return r->n_sets++;

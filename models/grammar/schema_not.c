@@ -130,6 +130,18 @@ static void deny_multiples(deny *d, const cJSON *m)
   (void)alternative(d, TYPE_NAME_FRACTION);
 }
 
+/* Arrays whose item number n is of this schema. */
+static void deny_item(deny *d, int n, cJSON *schema)
+{
+  td_schema *s = d->s;
+  cJSON *a = alternative(d, "array"), *list = checked(s, cJSON_CreateArray());
+  put(s, a, "minItems", cJSON_CreateNumber(n + 1));
+  put(s, a, "prefixItems", list);
+  for (int k = 0; k < n; k++)
+    put(s, list, NULL, cJSON_CreateTrue());
+  put(s, list, NULL, schema);
+}
+
 /* Arrays that are not this one: of another length, or with another element. */
 static void deny_array(deny *d, const cJSON *v)
 {
@@ -142,14 +154,8 @@ static void deny_array(deny *d, const cJSON *v)
   if (n > 0)
     put(s, alternative(d, "array"), "maxItems", cJSON_CreateNumber(n - 1));
   put(s, alternative(d, "array"), "minItems", cJSON_CreateNumber(n + 1));
-  for (const cJSON *x = v->child; x; x = x->next, i++) {
-    cJSON *a = alternative(d, "array"), *list = checked(s, cJSON_CreateArray());
-    put(s, a, "minItems", cJSON_CreateNumber(i + 1));
-    put(s, a, "prefixItems", list);
-    for (int k = 0; k < i; k++)
-      put(s, list, NULL, cJSON_CreateTrue());
-    put(s, list, NULL, deny_value(d, x));
-  }
+  for (const cJSON *x = v->child; x; x = x->next, i++)
+    deny_item(d, i, deny_value(d, x));
 }
 
 /* Objects that are not this one: without a member, or with another value of it. Those with one more are left
@@ -312,14 +318,8 @@ static void deny_elements(deny *d, const cJSON *schema, const cJSON *m)
   }
   int n = 0; /* prefixItems, or items as older drafts have them */
   for (const cJSON *x = m->child; x; x = x->next, n++) {
-    cJSON *a = is_any(x) ? NULL : alternative(d, "array"), *list = a ? checked(s, cJSON_CreateArray()) : NULL;
-    if (!a)
-      continue;
-    put(s, a, "minItems", cJSON_CreateNumber(n + 1));
-    put(s, a, "prefixItems", list);
-    for (int i = 0; i < n; i++)
-      put(s, list, NULL, cJSON_CreateTrue());
-    put(s, list, NULL, deny_schema(d, x));
+    if (!is_any(x))
+      deny_item(d, n, deny_schema(d, x));
   }
 }
 

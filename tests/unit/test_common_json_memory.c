@@ -9,49 +9,10 @@
 
 #include <cmocka.h>
 
+#include "allocations_fixture.h"
 #include "common/json.h"
 
 enum { ALLOCATIONS_MAX = 1000 };
-
-/* The linker puts these in place of libc's; cJSON, a shared library, is told. */
-static long fails_at = -1, n_calls, n_alive;
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t n);
-void __wrap_free(void *p);
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t n);
-void __real_free(void *p);
-
-static bool may_allocate(void) { return n_calls++ != fails_at; }
-
-void *__wrap_malloc(size_t n)
-{
-  void *p = may_allocate() ? __real_malloc(n) : NULL;
-  n_alive += p != NULL;
-  return p;
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-  void *p = may_allocate() ? __real_calloc(n, size) : NULL;
-  n_alive += p != NULL;
-  return p;
-}
-
-void *__wrap_realloc(void *p, size_t n)
-{
-  void *moved = may_allocate() ? __real_realloc(p, n) : NULL;
-  n_alive += moved && !p;
-  return moved;
-}
-
-void __wrap_free(void *p)
-{
-  n_alive -= p != NULL;
-  __real_free(p);
-}
 
 static const td_json_limits limits = {8, 1000, TD_ERR_REQUEST};
 

@@ -166,17 +166,21 @@ static void test_every_dtype_and_batch(void **state)
   }
 }
 
-static void test_parts_of_different_dtypes(void **state)
+static void check_parts(td_backend *bes[FX_BACKENDS], td_dtype dtypes[3])
 {
-  td_backend *bes[FX_BACKENDS];
-  fx_backends(bes);
   for (int i = 0; i < 6; i++) {
-    td_dtype dtypes[3] = {TD_Q4_K, TD_Q6_K, TD_F16};
     uint32_t n_rows[3] = {30 + fx_below(40), 1 + fx_below(20), 1 + fx_below(33)};
     problem p = make_problem(dtypes, n_rows, 3, 512, 1 + fx_below(24), i % 2, i % 3 == 0);
     check(bes, &p);
     free_problem(&p);
   }
+}
+
+static void test_parts_of_different_dtypes(void **state)
+{
+  td_backend *bes[FX_BACKENDS];
+  fx_backends(bes);
+  check_parts(bes, (td_dtype[]){TD_Q4_K, TD_Q6_K, TD_F16});
   fx_backends_destroy(bes);
 }
 
@@ -233,13 +237,7 @@ static void test_int8_every_type_and_batch(void **state)
       check(bes, &p);
       free_problem(&p);
     }
-  for (int i = 0; i < 6; i++) {
-    td_dtype dtypes[3] = {TD_Q4_K, TD_F16, TD_Q6_K};
-    uint32_t n_rows[3] = {30 + fx_below(40), 1 + fx_below(20), 1 + fx_below(33)};
-    problem p = make_problem(dtypes, n_rows, 3, 512, 1 + fx_below(24), i % 2, i % 3 == 0);
-    check(bes, &p);
-    free_problem(&p);
-  }
+  check_parts(bes, (td_dtype[]){TD_Q4_K, TD_F16, TD_Q6_K});
   fx_backends_destroy(bes);
   fx_int8_activations = false;
 }

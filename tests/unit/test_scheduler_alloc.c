@@ -1,50 +1,11 @@
 /* A scheduler for which memory is short: whichever allocation fails, there is an error, and all that was
  * taken is given back. */
+#include "allocations_fixture.h"
 #include "test_scheduler_fixture.h"
 
 #include "scheduler/cost_model.h"
 
 enum { ALLOCATIONS_MAX = 200 };
-
-/* The linker puts these in place of libc's. */
-static long fails_at = -1, n_calls, n_alive;
-void *__real_calloc(size_t n, size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *__real_malloc(size_t size);
-void *__wrap_malloc(size_t size);
-void *__real_aligned_alloc(size_t alignment, size_t size);
-void *__wrap_aligned_alloc(size_t alignment, size_t size);
-void __real_free(void *p);
-void __wrap_free(void *p);
-
-static bool may_allocate(void) { return n_calls++ != fails_at; }
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-  void *p = may_allocate() ? __real_calloc(n, size) : NULL;
-  n_alive += p != NULL;
-  return p;
-}
-
-void *__wrap_malloc(size_t size)
-{
-  void *p = may_allocate() ? __real_malloc(size) : NULL;
-  n_alive += p != NULL;
-  return p;
-}
-
-void *__wrap_aligned_alloc(size_t alignment, size_t size)
-{
-  void *p = may_allocate() ? __real_aligned_alloc(alignment, size) : NULL;
-  n_alive += p != NULL;
-  return p;
-}
-
-void __wrap_free(void *p)
-{
-  n_alive -= p != NULL;
-  __real_free(p);
-}
 
 static long refused_at_each(const td_sched_config *config)
 {
