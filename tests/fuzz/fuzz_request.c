@@ -31,7 +31,10 @@ static void check_request(const td_api_request *r, unsigned route)
              r->top_p > 0);
   FUZZ_CHECK(within(TD_LIMIT_MIN_P, r->min_p) && within(TD_LIMIT_TOP_K, (double)r->top_k));
   FUZZ_CHECK(within(TD_LIMIT_N, (double)r->n));
-  FUZZ_CHECK(within(TD_LIMIT_MAX_TOKENS, (double)r->max_tokens) && r->has_max_tokens == (r->max_tokens != 0));
+  FUZZ_CHECK(within(TD_LIMIT_MAX_TOKENS, (double)r->max_tokens));
+  FUZZ_CHECK(r->has_max_tokens || r->max_tokens == 0);
+  FUZZ_CHECK(r->has_answer == (!r->has_max_tokens || r->max_tokens != 0));
+  FUZZ_CHECK(r->has_answer || (route == TD_ROUTE_COMPLETIONS && (r->echo || r->has_prompt_logprobs)));
   FUZZ_CHECK(within(TD_LIMIT_MAX_TOKENS, (double)r->max_completion_tokens));
   FUZZ_CHECK(r->stops.n <= TD_STOPS_MAX && r->n_stop_ids <= TD_REQUEST_STOP_IDS_MAX);
   for (uint32_t i = 0; i < r->n_stop_ids; i++)

@@ -463,6 +463,7 @@ def make_request():
     write("request", "detokenize", b"\3" + json.dumps({"tokens": [1, 2, 3]}).encode())
     write("request", "unknown", b"\1" + json.dumps({"messages": [{"role": "user", "content": "a", "x": 1}], "no_such": 1}).encode())
     write("request", "bounds", b"\1" + json.dumps({"messages": [{"role": "user", "content": ""}], "temperature": 2.0001, "top_p": 0, "n": 65}).encode())
+    write("request", "echo", b"\0" + json.dumps({"prompt": "a", "max_tokens": 0, "echo": True, "logprobs": 1}).encode())
     write("request", "nulls", b"\1" + json.dumps({k: None for k in chat}).encode())
     write("request", "not-json", b"\1{")
 
