@@ -250,9 +250,12 @@ static void read_output(td_translation *t, const cJSON *body)
     td_translation_invalid(t, "", "output_config", "must be an object");
   cJSON_ArrayForEach(m, config)
   {
-    if (m->string && strcmp(m->string, "format") != 0 && !cJSON_IsNull(m))
+    if (m->string && strcmp(m->string, "format") != 0 && strcmp(m->string, "effort") != 0 &&
+        !cJSON_IsNull(m))
       td_translation_ignore(t, "output_config.", m->string);
   }
+  if (!t->failed)
+    td_translation_copy(t, config, "effort", "reasoning_effort");
   const cJSON *format = td_json_get(config, "format");
   read_format(t, format ? format : td_json_get(body, "output_format"));
 }

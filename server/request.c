@@ -217,6 +217,32 @@ static bool check_template_kwargs(const td_api_request *r, td_api_error *error)
   return true;
 }
 
+/* How hard to think, as vLLM hands it to templates: as the variable of that name, which counts before one in
+ * chat_template_kwargs, and as enable_thinking, which does not. */
+static bool read_effort(td_api_request *r, td_api_error *error)
+{
+  static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+  const char *effort = r->reasoning_effort;
+  size_t i = 0, n = sizeof efforts / sizeof *efforts;
+  if (!effort)
+    return true;
+  while (i < n && strcmp(effort, efforts[i]) != 0)
+    i++;
+  if (i == n)
+    return invalid(error, "reasoning_effort", "must be none, minimal, low, medium, high, xhigh or max");
+  cJSON *all = r->effort_kwargs = cJSON_CreateObject();
+  bool ok = all && cJSON_AddStringToObject(all, "reasoning_effort", effort);
+  if (ok && !td_json_get(r->chat_template_kwargs, "enable_thinking"))
+    ok = cJSON_AddBoolToObject(all, "enable_thinking", i > 0) != NULL;
+  for (cJSON *m = r->chat_template_kwargs ? r->chat_template_kwargs->child : NULL; m && ok; m = m->next)
+    if (strcmp(m->string, "reasoning_effort") != 0)
+      ok = cJSON_AddItemReferenceToObject(all, m->string, m);
+  if (!ok)
+    td_api_error_set(error, 503, "out_of_memory", NULL, "no memory for 'reasoning_effort'");
+  r->chat_template_kwargs = all;
+  return ok;
+}
+
 /* 0 is an answer where there is something to tell of the prompt. */
 static bool check_max_tokens(td_api_request *r, unsigned route, td_api_error *error)
 {
@@ -295,7 +321,7 @@ bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *
          read_stop_ids(r, rules->vocab, error) && read_biases(r, rules->vocab, error) &&
          read_logprobs(r, route, error) && check_prompt_logprobs(r, error) && read_stream_options(r, error) &&
          td_structured_read(r, error) && td_tool_choice_read(r, route, error) &&
-         check_template_kwargs(r, error) && check_together(r, route, error);
+         check_template_kwargs(r, error) && read_effort(r, error) && check_together(r, route, error);
 }
 
 void td_request_deinit(td_api_request *r)
@@ -305,7 +331,8 @@ void td_request_deinit(td_api_request *r)
   free(r->biases);
   r->biases = NULL;
   cJSON_Delete(r->grammar_json);
-  r->grammar_json = NULL;
+  cJSON_Delete(r->effort_kwargs);
+  r->grammar_json = r->effort_kwargs = NULL;
 }
 
 /* Below this a temperature is raised to it: the logits divided by it stay far from float's end. */

@@ -23,7 +23,7 @@ typedef struct td_tool_choice {
 
 typedef struct td_api_request {
   /* borrowed from the JSON tree */
-  const char *model, *cache_salt;
+  const char *model, *cache_salt, *reasoning_effort;
   const cJSON *prompt, *messages, *tokens, *chat_template_kwargs, *stop, *stop_token_ids, *stream_options,
       *tools, *tool_choice, *response_format, *structured_outputs, *guided_json, *guided_regex,
       *guided_choice, *guided_grammar, *logit_bias, *logprobs, *input, *bad_words;
@@ -58,6 +58,10 @@ typedef struct td_api_request {
   td_grammar_source grammar;
   const char *grammar_field;
   cJSON *grammar_json;
+
+  /* `chat_template_kwargs` with what `reasoning_effort` means to templates; owned, with references to the
+   * client's. NULL: no effort is given */
+  cJSON *effort_kwargs;
 
   /* made from `logit_bias`, `stop` and `stop_token_ids`; owned */
   td_logit_bias *biases;

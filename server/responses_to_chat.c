@@ -215,7 +215,7 @@ static void read_format(td_translation *t, const cJSON *format)
     td_translation_put(t, rf, "json_schema", cJSON_Duplicate(format, true));
 }
 
-/* What is said in objects beside what is served: how hard to think, and what an answer may tell beside. */
+/* What is said in objects beside what is served, and what an answer may tell beside. */
 static void read_wishes(td_translation *t, const cJSON *body)
 {
   const cJSON *text = td_json_get(body, "text"), *reasoning = td_json_get(body, "reasoning"),
@@ -230,8 +230,11 @@ static void read_wishes(td_translation *t, const cJSON *body)
     if (strcmp(m->string, "format") != 0 && strcmp(m->string, "verbosity") != 0 && !cJSON_IsNull(m))
       td_translation_ignore(t, "text.", m->string);
   for (m = t->failed || !reasoning ? NULL : reasoning->child; m; m = m->next)
-    if (strcmp(m->string, "summary") != 0 && strcmp(m->string, "generate_summary") != 0 && !cJSON_IsNull(m))
+    if (strcmp(m->string, "effort") != 0 && strcmp(m->string, "summary") != 0 &&
+        strcmp(m->string, "generate_summary") != 0 && !cJSON_IsNull(m))
       td_translation_ignore(t, "reasoning.", m->string);
+  if (!t->failed)
+    td_translation_copy(t, reasoning, "effort", "reasoning_effort");
   for (m = t->failed || !include ? NULL : include->child; m; m = m->next)
     if (cJSON_IsString(m) && strcmp(m->valuestring, "message.output_text.logprobs") == 0)
       td_translation_ignore(t, "", "include");

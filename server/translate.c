@@ -61,6 +61,8 @@ void td_translation_name(unsigned route, td_api_error *e)
     unsigned route;
     const char *chat, *own;
   } names[] = {{TD_ROUTE_RESPONSES, "max_tokens", "max_output_tokens"},
+               {TD_ROUTE_RESPONSES, "reasoning_effort", "reasoning.effort"},
+               {TD_ROUTE_MESSAGES, "reasoning_effort", "output_config.effort"},
                {TD_ROUTE_RESPONSES, "response_format.json_schema", "text.format"},
                {TD_ROUTE_RESPONSES, "response_format", "text.format"},
                {TD_ROUTE_MESSAGES, "stop", "stop_sequences"},

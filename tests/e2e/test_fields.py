@@ -99,7 +99,7 @@ def test_an_empty_name(daemon):
 STEERING = {"json_schema": {"type": "object"}, "regex": "a", "grammar": "root ::= [a]", "lora_path": "a",
             "logits_processors": ["x"], "mirostat": 2, "dry_multiplier": 0.8,
             "xtc_probability": 0.5, "typical_p": 0.9, "use_beam_search": True, "suffix": "x", "thinking": {"type": "enabled"},
-            "reasoning_effort": "low", "n_predict": 5, "stop_sequences": ["a"], "system": "Be brief.", "ebnf": "x", "extra_body": {"a": 1},
+            "n_predict": 5, "stop_sequences": ["a"], "system": "Be brief.", "ebnf": "x", "extra_body": {"a": 1},
             "options": {"temperature": 0}}
 
 
@@ -153,8 +153,34 @@ def test_neutral_fields_of_the_openai_client(client):
         verbosity="medium", service_tier="flex", store=True, metadata={"a": "b"}, user="me")
     assert r.choices[0].message.content
     with pytest.raises(openai.BadRequestError) as e:
-        client.chat.completions.create(model=MODEL_ID, messages=CHAT["messages"], reasoning_effort="low")
-    assert e.value.param == "reasoning_effort" and "'reasoning_effort' is not served" in str(e.value)
+        client.chat.completions.create(model=MODEL_ID, messages=CHAT["messages"], reasoning_effort="much")
+    assert e.value.param == "reasoning_effort" and "'reasoning_effort' must be none, minimal, low" in str(e.value)
+
+
+EFFORT = ("{% for m in messages %}{{ m.content }}{% endfor %}|{{ reasoning_effort }}|"
+          "{{ enable_thinking is defined and enable_thinking }}|{{ enable_thinking is defined }}|{{ a }}")
+EFFORTS = (({}, "||False|False|"), ({"reasoning_effort": None}, "||False|False|"), ({"reasoning_effort": "none"}, "|none|False|True|"),
+           *(({"reasoning_effort": e}, f"|{e}|True|True|") for e in ("minimal", "low", "medium", "high", "xhigh", "max")),
+           ({"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False, "reasoning_effort": "high", "a": [1]}}, "|low|False|True|[1]"),
+           ({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}, "|none|True|True|"))
+
+
+def test_how_hard_to_think(tmp_path):
+    """What templates see of it, as vLLM has it: on every route of chats the prompt has as many tokens."""
+    path = tmp_path / "template.jinja"
+    path.write_text(EFFORT, encoding="utf-8")
+    with Daemon("--chat-template", path) as d:
+        for fields, shown in EFFORTS:
+            messages = [{"role": "user", "content": "Hi"}]
+            ids = d.post("/tokenize", {"messages": messages, **fields}).json()["tokens"]
+            assert d.post("/detokenize", {"tokens": ids}).json()["prompt"] == "Hi" + shown, fields
+            chat = d.post("/v1/chat/completions", {"messages": messages, "max_tokens": 1, "return_token_ids": True, **fields}).json()
+            assert chat["prompt_token_ids"] == ids, fields
+            effort, kwargs = fields.get("reasoning_effort"), {k: v for k, v in fields.items() if k == "chat_template_kwargs"}
+            r = d.post("/v1/responses", {"input": "Hi", "max_output_tokens": 1, "reasoning": {"effort": effort}, **kwargs}).json()
+            assert r["usage"]["input_tokens"] == len(ids) and r["reasoning"]["effort"] == effort, fields
+            m = {"messages": messages, "output_config": {"effort": effort}, **kwargs}
+            assert d.post("/v1/messages/count_tokens", m).json()["input_tokens"] == len(ids), fields
 
 
 @pytest.mark.parametrize("n", [1, 2])

@@ -160,6 +160,7 @@ BAD = [
     ({"mcp_servers": [{}]}, "mcp_servers"),
     ({"temprature": 1}, "temprature"),
     ({"thinking": {"type": "much"}}, "thinking"),
+    ({"output_config": {"effort": "much"}}, "output_config.effort"),
 ]
 
 

@@ -265,7 +265,7 @@ static void test_neutral(void **state)
       {"echo", "false", "true"},
       {"chat_template", "null", "\"{{ messages }}\""},
       {"add_special_tokens", "false", "true"},
-      {"reasoning_effort", "null", "\"low\""},
+      {"reasoning_effort", "\"low\"", "\"LOW\""},
       {"user", "\"me\"", NULL},
       {"metadata", "{\"a\":\"b\"}", NULL},
       {"store", "true", NULL},
@@ -280,6 +280,7 @@ static void test_neutral(void **state)
   td_api_error e;
   assert_false(read_json("{\"prompt\":\"x\",\"tools\":[1]}", TD_ROUTE_COMPLETIONS, &r, &e));
   assert_string_equal(e.message, "'tools' is not served");
+  expect(400, TD_ROUTE_COMPLETIONS, "reasoning_effort", "\"low\"");
   expect(200, TD_ROUTE_COMPLETIONS, "suffix", "\"\"");
   expect(400, TD_ROUTE_COMPLETIONS, "suffix", "\"x\"");
   expect(200, TD_ROUTE_COMPLETIONS, "best_of", "1");
