@@ -127,7 +127,7 @@ static bool open_backend(bench *b, const td_attention_cell *c, const char *name)
 static bool plan_cell(bench *b, const td_attention_cell *c)
 {
   bool fits = true;
-  td_draft_clear(&b->stage.draft);
+  td_dummy_plan_clear(&b->stage.dummy);
   for (uint32_t r = 0; r < c->n_rows && fits; r++)
     fits = td_stage_add_decode(&b->stage, c->kv_len[r], c->shared[r], true);
   return fits;

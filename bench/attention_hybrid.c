@@ -263,10 +263,10 @@ static double error_of(bench *b, const cut *c, float **first, size_t n)
 static bool plan_cell(bench *b, const cell *c)
 {
   bool fits = true;
-  td_draft_clear(&b->stage.draft);
+  td_dummy_plan_clear(&b->stage.dummy);
   for (uint32_t r = 0; r < c->rows && fits; r++)
-    fits = td_draft_add(&b->stage.draft, 1, c->row_context, 0, true);
-  return fits && td_draft_add(&b->stage.draft, c->chunk, c->context, 0, true);
+    fits = td_dummy_plan_add(&b->stage.dummy, 1, c->row_context, 0, true);
+  return fits && td_dummy_plan_add(&b->stage.dummy, c->chunk, c->context, 0, true);
 }
 
 static double flop_of(const bench *b, const cell *c)

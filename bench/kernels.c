@@ -90,12 +90,12 @@ static double median_step(bench *b, uint32_t n, int n_rounds)
 static bool plan_tokens(bench *b, uint32_t n, bool logits)
 {
   td_stage *s = &b->k.stage;
-  uint32_t left = n, most = s->draft.stripe_pages * TD_STAGE_PAGE_TOKENS;
+  uint32_t left = n, most = s->dummy.stripe_pages * TD_STAGE_PAGE_TOKENS;
   bool fits = true;
-  td_draft_clear(&s->draft);
+  td_dummy_plan_clear(&s->dummy);
   while (left > 0 && fits) {
-    uint32_t q = n <= s->draft.plan->max_rows ? 1 : left < most ? left : most;
-    fits = td_draft_add(&s->draft, q, q, 0, logits);
+    uint32_t q = n <= s->dummy.plan->max_rows ? 1 : left < most ? left : most;
+    fits = td_dummy_plan_add(&s->dummy, q, q, 0, logits);
     left -= q;
   }
   b->k.n_rows = n;
@@ -107,8 +107,8 @@ static double median_warm(bench *b, uint32_t n)
 {
   td_stage *s = &b->k.stage;
   td_compiled *c = compile(b, n);
-  if (b->captures && s->draft.plan->n_logits == s->draft.plan->n_tokens)
-    td_stage_capture(s, c, s->draft.plan->n_rows);
+  if (b->captures && s->dummy.plan->n_logits == s->dummy.plan->n_tokens)
+    td_stage_capture(s, c, s->dummy.plan->n_rows);
   td_stage_warm(s, c, fmin(b->warm_s, b->max_seconds));
   double seconds = td_stage_step_s(s, c, (uint32_t)b->n_rounds, b->max_seconds);
   td_stage_discard(s, c);
@@ -258,11 +258,11 @@ static void measure_attention(bench *b, const attention_case *c)
   td_stage *s = &b->k.stage;
   char size[64];
   bool fits = true;
-  td_draft_clear(&s->draft);
+  td_dummy_plan_clear(&s->dummy);
   for (uint32_t i = 0; i < c->batch && fits; i++)
-    fits = td_draft_add(&s->draft, 1, c->context, 0, false);
+    fits = td_dummy_plan_add(&s->dummy, 1, c->context, 0, false);
   if (c->chunk > 0)
-    fits = fits && td_draft_add(&s->draft, c->chunk, c->chunk_context, 0, false);
+    fits = fits && td_dummy_plan_add(&s->dummy, c->chunk, c->chunk_context, 0, false);
   if (!fits)
     return;
   double pairs = (double)c->chunk * (c->chunk_context - c->chunk) + (double)c->chunk * c->chunk / 2 +

@@ -61,8 +61,8 @@ void td_stage_add_kv(td_stage *s, uint32_t n_layers, double n_pages_wanted, uint
     td_tool_die("no memory for a single page of KV");
   s->n_layers = n_layers;
   td_tool_check(be->ops->kv_create(be, &kv, &s->kv, &err), &err);
-  td_tool_check(td_draft_init(&s->draft,
-                              &(td_draft_config){.max_rows = be->max_rows,
+  td_tool_check(td_dummy_plan_init(&s->dummy,
+                              &(td_dummy_plan_config){.max_rows = be->max_rows,
                                                  .max_tokens = be->max_tokens,
                                                  .max_logits = be->max_logits,
                                                  .page_tokens = TD_STAGE_PAGE_TOKENS,
@@ -79,7 +79,7 @@ void td_stage_add_kv(td_stage *s, uint32_t n_layers, double n_pages_wanted, uint
 
 void td_stage_close(td_stage *s)
 {
-  td_draft_deinit(&s->draft);
+  td_dummy_plan_deinit(&s->dummy);
   if (s->nothing)
     td_stage_discard(s, s->nothing);
   s->be->ops->destroy(s->be);
@@ -196,16 +196,16 @@ void td_stage_capture(td_stage *s, td_compiled *compiled, uint32_t n_rows)
 
 bool td_stage_add_decode(td_stage *s, uint32_t kv_len, uint32_t n_shared, bool wants_logits)
 {
-  uint32_t n_shared_pages = s->draft.plan->n_rows > 0 ? n_shared / TD_STAGE_PAGE_TOKENS : 0;
-  return td_draft_add(&s->draft, 1, kv_len, n_shared_pages, wants_logits);
+  uint32_t n_shared_pages = s->dummy.plan->n_rows > 0 ? n_shared / TD_STAGE_PAGE_TOKENS : 0;
+  return td_dummy_plan_add(&s->dummy, 1, kv_len, n_shared_pages, wants_logits);
 }
 
 void td_stage_fill(td_stage *s, td_compiled *compiled)
 {
-  for (uint32_t done = 0, n; (n = td_draft_write_pages(&s->draft, done)) > 0; done += n) {
+  for (uint32_t done = 0, n; (n = td_dummy_plan_write_pages(&s->dummy, done)) > 0; done += n) {
     td_stage_submit(s, compiled);
     td_stage_wait(s);
-    td_tool_progress((double)done / s->draft.n_pages, "KV");
+    td_tool_progress((double)done / s->dummy.n_pages, "KV");
   }
   td_tool_progress(-1, " ");
 }
@@ -233,8 +233,8 @@ void td_stage_fill_from(td_stage *s, td_devptr qkv)
 /* The plan's page table entries are on the device then, if the same plan is submitted again. */
 void td_stage_submit_sampled(td_stage *s, td_compiled *compiled, td_compiled *sampling)
 {
-  td_backend_queue_step(s->be, compiled ? compiled : s->nothing, sampling, s->draft.plan);
-  s->draft.plan->n_page_updates = 0;
+  td_backend_queue_step(s->be, compiled ? compiled : s->nothing, sampling, s->dummy.plan);
+  s->dummy.plan->n_page_updates = 0;
 }
 
 void td_stage_submit(td_stage *s, td_compiled *compiled) { td_stage_submit_sampled(s, compiled, NULL); }

@@ -11,7 +11,7 @@
 #include "loadgen/stats.h"
 #include "loadgen/tool.h"
 #include "models/model_desc.h"
-#include "step/draft.h"
+#include "step/dummy_plan.h"
 
 enum { TD_STAGE_PAGE_TOKENS = 16 };
 
@@ -42,7 +42,7 @@ typedef struct td_stage {
   td_devptr inv_freq;
   uint32_t n_layers; /* of the KV store */
   td_kv *kv;
-  td_draft draft;
+  td_dummy_plan dummy;
   td_compiled *nothing; /* a program without ops */
 } td_stage;
 
@@ -79,7 +79,7 @@ void td_stage_discard(td_stage *s, td_compiled *compiled);
 /* The step of so many decodes is captured from now on, where the backend does that. */
 void td_stage_capture(td_stage *s, td_compiled *compiled, uint32_t n_rows);
 
-/* ---- plans (and by hand: s->draft) ---- */
+/* ---- plans (and by hand: s->dummy) ---- */
 
 /* A decode whose first tokens, whole pages, are those of the row before. False: no page or row is left. */
 bool td_stage_add_decode(td_stage *s, uint32_t kv_len, uint32_t n_shared, bool wants_logits);

@@ -161,7 +161,7 @@ static double step_paced(void *arg)
   if (!s->under_way) {
     submit(s);
     s->under_way = true;
-    td_plan *p = s->stage.draft.plan;
+    td_plan *p = s->stage.dummy.plan;
     for (uint32_t i = 0; i < p->n_decode_rows; i++)
       p->token_ids[p->rows[i].q_start] = -1 - (int32_t)i;
   }
@@ -182,11 +182,11 @@ static double prompt_alone(void *arg)
   steps *s = arg;
   double begin = td_tool_now_s();
   for (uint32_t at = 0; at < s->prompt_tokens;) {
-    uint32_t n = s->prompt_tokens - at < s->stage.draft.plan->max_tokens ? s->prompt_tokens - at
-                                                                         : s->stage.draft.plan->max_tokens;
+    uint32_t n = s->prompt_tokens - at < s->stage.dummy.plan->max_tokens ? s->prompt_tokens - at
+                                                                         : s->stage.dummy.plan->max_tokens;
     at += n;
-    td_draft_clear(&s->stage.draft);
-    td_draft_add(&s->stage.draft, n, at, 0, at == s->prompt_tokens);
+    td_dummy_plan_clear(&s->stage.dummy);
+    td_dummy_plan_add(&s->stage.dummy, n, at, 0, at == s->prompt_tokens);
     submit(s);
     td_stage_wait(&s->stage);
   }
@@ -246,8 +246,8 @@ static bool has_power_limit(const steps *s) { return !td_stage_on_cpu(&s->stage)
  * stay in memory, and the keys and values of its last layer go to every page. */
 static void fill(steps *s)
 {
-  s->prompt_tokens = (uint32_t)fmin(fmin(s->stage.draft.plan->max_tokens, s->max_context),
-                                    (double)s->stage.draft.n_pages * PAGE_TOKENS);
+  s->prompt_tokens = (uint32_t)fmin(fmin(s->stage.dummy.plan->max_tokens, s->max_context),
+                                    (double)s->stage.dummy.n_pages * PAGE_TOKENS);
   prompt_alone(s);
   td_compiled *writes_kv = compile_kinds(s, 1u << TD_OP_EMBED | 1u << TD_OP_ROPE_KV);
   td_stage_fill(&s->stage, writes_kv);
@@ -340,7 +340,7 @@ static void skip(const char *what, uint32_t a, uint32_t b)
 static bool plan_decodes(steps *s, uint32_t batch, uint32_t context)
 {
   bool fits = true;
-  td_draft_clear(&s->stage.draft);
+  td_dummy_plan_clear(&s->stage.dummy);
   for (uint32_t i = 0; i < batch && fits; i++)
     fits = td_stage_add_decode(&s->stage, context, (uint32_t)fmin(s->shared, context - 1), true);
   return fits;
@@ -371,7 +371,7 @@ static void measure_prompts(steps *s)
               .tokens = s->prompt[i]};
     c.floor_s = td_floor_prefill_s(&s->floor, &s->ceiling, c.chunk);
     s->prompt_tokens = c.chunk;
-    if (s->stage.draft.n_pages >= (c.chunk + PAGE_TOKENS - 1) / PAGE_TOKENS)
+    if (s->stage.dummy.n_pages >= (c.chunk + PAGE_TOKENS - 1) / PAGE_TOKENS)
       measure(s, &c, prompt_alone, false);
     else
       skip("prefill", 1, c.chunk);
@@ -397,7 +397,7 @@ static void measure_hybrids(steps *s)
           continue;
         c.floor_s = td_floor_hybrid_s(&s->floor, &s->ceiling, c.chunk, c.chunk_context, c.batch, c.context);
         if (plan_decodes(s, c.batch, c.context) &&
-            td_draft_add(&s->stage.draft, c.chunk, c.chunk_context, 0, true))
+            td_dummy_plan_add(&s->stage.dummy, c.chunk, c.chunk_context, 0, true))
           measure(s, &c, step_alone, true);
         else
           skip("chunk beside decodes", c.batch, c.context);
@@ -439,7 +439,7 @@ static void begin_report(steps *s)
          "%u tokens; %u pages\n",
          model_name(s), s->dummy ? "made-up weights" : "its own weights", s->desc.n_layers,
          s->floor.weight_bytes * 1e-9, s->floor.kv_bytes_per_token, be->ops->name, be->max_rows,
-         be->max_tokens, s->stage.draft.n_pages);
+         be->max_tokens, s->stage.dummy.n_pages);
   printf(
       "floors: %.0f GB/s, %.2f TFLOP/s. Contexts are %s on scattered pages, not computed first. decode BxC:\n"
       "B requests at context C; K@C + BxC: a chunk of K tokens that ends at C, beside B decodes. Medians, "

@@ -42,19 +42,19 @@ enum { HEAVY_FROM = STAIRS_FROM, WARM_SHARE = 20 };
 
 /* A kind of step: n_decodes rows with decode_context tokens each, and n_chunks of chunk_tokens behind
  * chunk_behind. */
-typedef struct trial_case {
+typedef struct timed_case {
   uint32_t n_decodes, decode_context, n_chunks, chunk_tokens, chunk_behind;
   uint32_t n_runs;
   double us[RUNS_MAX];
   td_step_work work;
-} trial_case;
+} timed_case;
 
 typedef struct calibration {
   td_engine *e;
-  td_trial trial;
+  td_dummy_run run;
   uint64_t begin_us, budget_us;
   uint32_t max_rows, max_tokens, kv_tokens, row_tokens; /* of all rows, of one */
-  trial_case cases[CASES_MAX];
+  timed_case cases[CASES_MAX];
   uint32_t n_cases;
   bool is_warm; /* the last step was a heavy one */
 } calibration;
@@ -63,7 +63,7 @@ static bool time_is_over(const calibration *c) { return td_clock_us() - c->begin
 
 /* ---- the cases ---- */
 
-static td_step_work work_of(const trial_case *k)
+static td_step_work work_of(const timed_case *k)
 {
   uint32_t n_rows = k->n_decodes + k->n_chunks, kv_len = k->chunk_behind + k->chunk_tokens;
   return (td_step_work){.n_tokens = k->n_decodes + k->n_chunks * k->chunk_tokens,
@@ -76,20 +76,20 @@ static td_step_work work_of(const trial_case *k)
                         .prefill_thin_tokens = k->n_chunks * td_cost_thin_tokens(k->chunk_tokens, kv_len)};
 }
 
-static void add_case(calibration *c, trial_case k)
+static void add_case(calibration *c, timed_case k)
 {
-  uint32_t page = c->trial.draft.plan->page_tokens; /* rows share none, so each rounds up */
+  uint32_t page = c->run.dummy.plan->page_tokens; /* rows share none, so each rounds up */
   uint64_t n_pages = (uint64_t)k.n_decodes * ((k.decode_context + page - 1) / page) +
                      (uint64_t)k.n_chunks * ((k.chunk_tokens + k.chunk_behind + page - 1) / page);
   uint32_t n_rows = k.n_decodes + k.n_chunks, n_tokens = k.n_decodes + k.n_chunks * k.chunk_tokens;
   bool fits = n_rows > 0 && n_rows <= c->max_rows && n_tokens <= c->max_tokens &&
-              n_pages <= c->trial.draft.n_pages && k.decode_context <= c->row_tokens &&
+              n_pages <= c->run.dummy.n_pages && k.decode_context <= c->row_tokens &&
               k.chunk_tokens + k.chunk_behind <= c->row_tokens;
   if (!fits || (k.n_decodes > 0 && k.decode_context == 0) || (k.n_chunks > 0 && k.chunk_tokens < 2) ||
       c->n_cases == CASES_MAX)
     return;
   for (uint32_t i = 0; i < c->n_cases; i++) {
-    const trial_case *o = &c->cases[i];
+    const timed_case *o = &c->cases[i];
     if (o->n_decodes == k.n_decodes && o->decode_context == k.decode_context && o->n_chunks == k.n_chunks &&
         o->chunk_tokens == k.chunk_tokens && o->chunk_behind == k.chunk_behind)
       return;
@@ -101,20 +101,20 @@ static void add_case(calibration *c, trial_case k)
 static void add_decodes(calibration *c, uint32_t n, uint32_t context)
 {
   add_case(c,
-           (trial_case){.n_decodes = n, .decode_context = context < c->row_tokens ? context : c->row_tokens});
+           (timed_case){.n_decodes = n, .decode_context = context < c->row_tokens ? context : c->row_tokens});
 }
 
 static void add_chunks(calibration *c, uint32_t n, uint32_t tokens, uint32_t behind)
 {
   uint32_t room = c->row_tokens > tokens ? c->row_tokens - tokens : 0;
   add_case(
-      c, (trial_case){.n_chunks = n, .chunk_tokens = tokens, .chunk_behind = behind < room ? behind : room});
+      c, (timed_case){.n_chunks = n, .chunk_tokens = tokens, .chunk_behind = behind < room ? behind : room});
 }
 
 static void add_hybrid(calibration *c, uint32_t n_decodes, uint32_t context, uint32_t chunk, uint32_t behind)
 {
   uint32_t room = c->row_tokens > chunk ? c->row_tokens - chunk : 0;
-  add_case(c, (trial_case){.n_decodes = n_decodes,
+  add_case(c, (timed_case){.n_decodes = n_decodes,
                            .decode_context = context < c->row_tokens ? context : c->row_tokens,
                            .n_chunks = 1,
                            .chunk_tokens = chunk,
@@ -124,7 +124,7 @@ static void add_hybrid(calibration *c, uint32_t n_decodes, uint32_t context, uin
 /* Tokens of all decodes together that the memory holds. */
 static uint32_t context_of(const calibration *c, uint32_t n_rows, uint32_t wanted)
 {
-  uint32_t each = c->kv_tokens / n_rows / c->trial.draft.plan->page_tokens * c->trial.draft.plan->page_tokens;
+  uint32_t each = c->kv_tokens / n_rows / c->run.dummy.plan->page_tokens * c->run.dummy.plan->page_tokens;
   return wanted < each ? wanted : each;
 }
 
@@ -191,12 +191,12 @@ static void choose_stairs(calibration *c)
 
 /* ---- running them ---- */
 
-static td_status run_case(calibration *c, const trial_case *k, double *us, td_error *err)
+static td_status run_case(calibration *c, const timed_case *k, double *us, td_error *err)
 {
-  td_trial_begin(&c->trial);
-  TD_BUG_ON(!td_trial_add(&c->trial, k->n_decodes, 1, k->decode_context));
-  TD_BUG_ON(!td_trial_add(&c->trial, k->n_chunks, k->chunk_tokens, k->chunk_behind + k->chunk_tokens));
-  return td_trial_run(&c->trial, us, err);
+  td_dummy_run_begin(&c->run);
+  TD_BUG_ON(!td_dummy_run_add(&c->run, k->n_decodes, 1, k->decode_context));
+  TD_BUG_ON(!td_dummy_run_add(&c->run, k->n_chunks, k->chunk_tokens, k->chunk_behind + k->chunk_tokens));
+  return td_dummy_run_run(&c->run, us, err);
 }
 
 static int compare_us(const void *a, const void *b)
@@ -206,7 +206,7 @@ static int compare_us(const void *a, const void *b)
 }
 
 /* The median: what disturbs steps now will disturb them later. */
-static double us_of(const trial_case *k)
+static double us_of(const timed_case *k)
 {
   double us[RUNS_MAX];
   memcpy(us, k->us, sizeof us);
@@ -215,7 +215,7 @@ static double us_of(const trial_case *k)
 }
 
 /* Its products keep the device's arithmetic busy, not its memory. */
-static bool is_heavy(const calibration *c, const trial_case *k)
+static bool is_heavy(const calibration *c, const timed_case *k)
 {
   return c->e->backend->on_device && k->n_chunks > 0 && k->work.n_tokens >= HEAVY_FROM;
 }
@@ -223,7 +223,7 @@ static bool is_heavy(const calibration *c, const trial_case *k)
 /* One window after another of the first heavy case, until two agree. */
 static td_status warm_up(calibration *c, td_error *err)
 {
-  const trial_case *k = c->cases;
+  const timed_case *k = c->cases;
   uint64_t begin_us = td_clock_us();
   double before_us = 0, us;
   while (!is_heavy(c, k))
@@ -245,7 +245,7 @@ static td_status warm_up(calibration *c, td_error *err)
 
 /* One run more of a case. Before the first of a short one it is run for nothing: something may have to be set
  * up. */
-static td_status run_again(calibration *c, trial_case *k, td_error *err)
+static td_status run_again(calibration *c, timed_case *k, td_error *err)
 {
   double us;
   bool heavy = is_heavy(c, k);
@@ -260,13 +260,13 @@ static td_status run_again(calibration *c, trial_case *k, td_error *err)
 }
 
 /* Three runs, or more of a short step. */
-static bool wants_more(const trial_case *k)
+static bool wants_more(const timed_case *k)
 {
   return k->n_runs < RUNS_WANTED || (k->n_runs < RUNS_MAX && k->n_runs * us_of(k) < CASE_US);
 }
 
 /* Too long for the time that is left; without a model, which is at first, for its share of all. */
-static bool is_dear(const calibration *c, const trial_case *k, const td_cost_model *m, uint32_t left_share)
+static bool is_dear(const calibration *c, const timed_case *k, const td_cost_model *m, uint32_t left_share)
 {
   double left_us = (double)c->budget_us - (double)(td_clock_us() - c->begin_us);
   if (m)
@@ -281,7 +281,7 @@ static td_status run_cases(calibration *c, uint32_t first, uint32_t end, uint32_
 {
   for (uint32_t pass = 0; pass < 2 * n_rounds; pass++)
     for (uint32_t i = first; i < end && !time_is_over(c); i++) {
-      trial_case *k = &c->cases[i];
+      timed_case *k = &c->cases[i];
       if (is_heavy(c, k) == (pass % 2 == 1) && (k->n_runs > 0 || pass < 2) && wants_more(k) &&
           !is_dear(c, k, m, left_share))
         TD_TRY(run_again(c, k, err));
@@ -304,7 +304,7 @@ static uint32_t collect(const calibration *c, td_cost_sample samples[CASES_MAX])
 static void log_cases(const calibration *c)
 {
   for (uint32_t i = 0; i < c->n_cases; i++) {
-    const trial_case *k = &c->cases[i];
+    const timed_case *k = &c->cases[i];
     if (k->n_runs == 0) {
       td_debug("step times: %u @ %u and %u x %u @ %u: no time was left", k->n_decodes, k->decode_context,
                k->n_chunks, k->chunk_tokens, k->chunk_behind + k->chunk_tokens);
@@ -386,7 +386,7 @@ static td_status measure(calibration *c, td_error *err)
 static td_status calibrate(calibration *c, td_error *err)
 {
   if (!c->e->backend->on_device)
-    TD_TRY(td_trial_touch_pages(&c->trial, err));
+    TD_TRY(td_dummy_run_touch_pages(&c->run, err));
   return measure(c, err);
 }
 
@@ -413,11 +413,11 @@ td_status td_engine_measure_times(td_engine *e, uint32_t page_tokens, uint32_t n
   c->row_tokens = max_context < c->kv_tokens ? max_context : c->kv_tokens;
   if (c->row_tokens > LONG_CONTEXT)
     c->row_tokens = LONG_CONTEXT;
-  td_status st = td_trial_init(&c->trial, td_engine_stepper(e), page_tokens, c->kv_tokens / page_tokens,
+  td_status st = td_dummy_run_init(&c->run, td_engine_stepper(e), page_tokens, c->kv_tokens / page_tokens,
                                c->row_tokens, err);
   if (st == TD_OK)
     st = calibrate(c, err);
-  td_trial_deinit(&c->trial);
+  td_dummy_run_deinit(&c->run);
   free(c);
   return st;
 }

@@ -4,7 +4,7 @@
  *   load.c      from options to a loaded model, with the memory plan
  *   capture.c   decode steps captured at start, where the backend can
  *   times.c     what steps take, as a start knows it: kept, or guessed from the device class
- *   calibrate.c the same, measured on purpose; trial.c runs the steps
+ *   calibrate.c the same, measured on purpose; dummy_run.c runs the steps
  *   learn.c     the same, learned from the steps that are served, and kept at an orderly end
  *   requests.c  the hand-over between loop and engine thread: slots, rings, tickets
  *   step.c      the step loop: inbox -> plan -> submit -> sample -> wait -> commit -> publish
@@ -33,7 +33,7 @@
 #include "engine/ring.h"
 #include "engine/step_log.h"
 #include "engine/trace.h"
-#include "engine/trial.h"
+#include "engine/dummy_run.h"
 #include "kernels/kernels.h"
 #include "models/model.h"
 #include "models/template/chat_template.h"
@@ -209,7 +209,7 @@ struct td_engine {
 /* Whether it makes embeddings, and nothing else. */
 static inline bool td_engine_embeds(const td_engine *e) { return strcmp(e->options.pooling, "none") != 0; }
 
-/* What trial steps are run by. */
+/* What dummy steps are run by. */
 static inline td_stepper td_engine_stepper(const td_engine *e)
 {
   return (td_stepper){.backend = e->backend,

@@ -97,7 +97,7 @@ typedef struct td_backend_ops {
   /* Replaces a slot's whole sampling state. What the parameters point to is not looked at. */
   void (*set_sampling)(td_backend *be, uint32_t slot, const td_sampling *sampling);
   /* Before the submission of a step that samples for a slot whose sampling is not plain: sees to it that the
-   * slot has its state (sample_places.h), and makes it, with no step under way, if it has none yet or lost
+   * slot has its state (sampler_cache.h), and makes it, with no step under way, if it has none yet or lost
    * it. The step's other slots with such sampling are prepared too. sampling: as set; all is copied. */
   void (*prepare_slot)(td_backend *be, uint32_t slot, const td_sampling *sampling,
                        const td_sample_history *history);

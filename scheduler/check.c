@@ -102,7 +102,7 @@ static void check_waiting(const td_sched *s)
   TD_BUG_ON(n_following != s->order.n_following || prompt_tokens != s->order.waiting_prompt_tokens);
   for (uint32_t i = 0; i < s->answers.n_used; i++)
     counted[0] += s->answers.accounts[i].waiting_tokens;
-  for (uint32_t i = 0; i < TD_ANSWER_BINS; i++)
+  for (uint32_t i = 0; i < TD_LENGTH_BINS; i++)
     counted[1] += s->answers.asked_tokens[i];
   TD_BUG_ON(counted[0] != expected_tokens || counted[1] != asked_tokens);
 }

@@ -2,7 +2,7 @@
  *
  * Two things hold a newcomer up: prompts before it, which the budget lets through at so many tokens a step;
  * and places and pages, which come free as answers end. How long an answer will be is not known: what is, is
- * how long others of its account got lately (answers.h). From that and its age, each running answer has a
+ * how long others of its account got lately (output_lengths.h). From that and its age, each running answer has a
  * chance to have ended by any step; their sum is how many will have ended by then, so the k-th end from now
  * is read off it. Time is steps' without prompts, and more for each prompt token that comes in between.
  * O(running + accounts), no state but averages. */
@@ -47,9 +47,9 @@ typedef struct load {
   double waiting_tokens, waiting_each; /* of prompts, less what the tree will have of them */
   /* Answers to come, of those that wait or are still prompts; else of others like those that run. */
   double n_full, n_early,
-      early_at[TD_ANSWER_PARTS + 1]; /* that go to max_new; that do not, and sums of where their parts end */
-  double full_at[TD_ANSWER_BINS], full_tokens[TD_ANSWER_BINS]; /* the former by their max_new, and its sum */
-  double full, at[TD_ANSWER_PARTS + 1]; /* share of the former; the latter end in equal parts between these */
+      early_at[TD_LENGTH_PARTS + 1]; /* that go to max_new; that do not, and sums of where their parts end */
+  double full_at[TD_LENGTH_BINS], full_tokens[TD_LENGTH_BINS]; /* the former by their max_new, and its sum */
+  double full, at[TD_LENGTH_PARTS + 1]; /* share of the former; the latter end in equal parts between these */
   double answer;                        /* steps that an answer takes */
   /* Ends of those that run and join. */
   double points[BINS], density[BINS]; /* in a bin; for each step of all bins up to it */
@@ -69,50 +69,50 @@ static inline double at_least(double x, double least)
 /* So many ends at each step up to `steps`. */
 static void add_rate(load *l, double steps, double rate)
 {
-  uint32_t bin = td_answers_bin(steps);
+  uint32_t bin = td_output_lengths_bin(steps);
   l->density[bin] += rate;
-  l->points[bin] += rate * (steps - td_answers_bin_first(bin));
+  l->points[bin] += rate * (steps - td_output_lengths_bin_first(bin));
 }
 
-static double mean_of(const double at[TD_ANSWER_PARTS + 1])
+static double mean_of(const double at[TD_LENGTH_PARTS + 1])
 {
-  double sum = (at[0] + at[TD_ANSWER_PARTS]) / 2;
-  for (uint32_t i = 1; i < TD_ANSWER_PARTS; i++)
+  double sum = (at[0] + at[TD_LENGTH_PARTS]) / 2;
+  for (uint32_t i = 1; i < TD_LENGTH_PARTS; i++)
     sum += at[i];
-  return sum / TD_ANSWER_PARTS;
+  return sum / TD_LENGTH_PARTS;
 }
 
 static void add_answer(load *l, const td_sched *s, const td_request *r)
 {
-  td_answer_chance c =
-      td_answers_chance(&s->answers, r->account, r->n_tokens - r->n_prompt, r->max_tokens - r->n_prompt);
+  td_length_chance c =
+      td_output_lengths_chance(&s->answers, r->account, r->n_tokens - r->n_prompt, r->max_tokens - r->n_prompt);
   double rest = c.full * (r->max_tokens - r->n_tokens) + (1 - c.full) * mean_of(c.at);
   l->n_held += rest > HOLDS_FOR * l->answer;
-  l->points[td_answers_bin(r->max_tokens - r->n_tokens)] += c.full;
+  l->points[td_output_lengths_bin(r->max_tokens - r->n_tokens)] += c.full;
   if (c.full == 1)
     return;
-  double share = (1 - c.full) / TD_ANSWER_PARTS, rate = 0;
-  for (uint32_t i = 0; i < TD_ANSWER_PARTS; i++) { /* each up to where the next begins */
+  double share = (1 - c.full) / TD_LENGTH_PARTS, rate = 0;
+  for (uint32_t i = 0; i < TD_LENGTH_PARTS; i++) { /* each up to where the next begins */
     c.at[i + 1] = at_least(c.at[i + 1], c.at[i] + NARROWEST);
     double here = share / (c.at[i + 1] - c.at[i]);
     add_rate(l, c.at[i], rate - here);
     rate = here;
   }
-  add_rate(l, c.at[TD_ANSWER_PARTS], rate);
+  add_rate(l, c.at[TD_LENGTH_PARTS], rate);
 }
 
 /* n answers to come. */
 static void add_to_come(load *l, const td_sched *s, uint32_t account, double max_new, uint32_t n)
 {
-  td_answer_chance c = td_answers_chance(&s->answers, account, 0, (uint32_t)max_new);
-  uint32_t bin = td_answers_bin(max_new);
-  if (bin >= TD_ANSWER_BINS)
-    bin = TD_ANSWER_BINS - 1;
+  td_length_chance c = td_output_lengths_chance(&s->answers, account, 0, (uint32_t)max_new);
+  uint32_t bin = td_output_lengths_bin(max_new);
+  if (bin >= TD_LENGTH_BINS)
+    bin = TD_LENGTH_BINS - 1;
   l->full_at[bin] += n * c.full;
   l->full_tokens[bin] += n * c.full * max_new;
   l->n_full += n * c.full;
   l->n_early += n * (1 - c.full);
-  for (uint32_t i = 0; i <= TD_ANSWER_PARTS; i++)
+  for (uint32_t i = 0; i <= TD_LENGTH_PARTS; i++)
     l->early_at[i] += n * (1 - c.full) * c.at[i];
 }
 
@@ -121,12 +121,12 @@ static uint32_t asked_of(const td_request *r) { return r->max_tokens - r->n_prom
 /* Those that wait, and their prompts. */
 static void collect_waiting(load *l, const td_sched *s)
 {
-  const td_answers *a = &s->answers;
+  const td_output_lengths *a = &s->answers;
   for (uint32_t i = 0; i < a->n_used; i++) {
-    const td_answer_account *of = &a->accounts[i];
+    const td_account_lengths *of = &a->accounts[i];
     if (of->n_waiting == 0)
       continue;
-    l->waiting_tokens += (double)of->waiting_tokens * td_answers_computed_share(of);
+    l->waiting_tokens += (double)of->waiting_tokens * td_output_lengths_computed_share(of);
     for (uint32_t w = 0; w < sizeof of->asked_bins / sizeof *of->asked_bins; w++)
       for (uint64_t bits = of->asked_bins[w]; bits != 0; bits &= bits - 1) {
         uint32_t b = 64 * w + (uint32_t)__builtin_ctzll(bits);
@@ -175,9 +175,9 @@ static void sum_up_to_come(load *l)
   double n = l->n_full + l->n_early, longest = OUTLIERS * n, n_counted = l->n_early,
          tokens = mean_of(l->early_at);
   l->full = n > 0 ? l->n_full / n : 1;
-  for (uint32_t i = 0; i <= TD_ANSWER_PARTS && l->n_early > 0; i++)
+  for (uint32_t i = 0; i <= TD_LENGTH_PARTS && l->n_early > 0; i++)
     l->at[i] = l->early_at[i] / l->n_early;
-  for (uint32_t i = TD_ANSWER_BINS; i-- > 0;) {
+  for (uint32_t i = TD_LENGTH_BINS; i-- > 0;) {
     double out = fmin(longest, l->full_at[i]), counts = l->full_at[i] - out;
     longest -= out;
     n_counted += counts;
@@ -206,14 +206,14 @@ static void begun_by(const load *l, double steps, double *n, double *sum)
 
 static double begun_and_ended(const load *l, double steps)
 {
-  double n, sum, sum_before, ended = 0, part = (1 - l->full) / TD_ANSWER_PARTS;
-  for (uint32_t i = 0; i < TD_ANSWER_BINS && l->n_full > 0; i++) {
+  double n, sum, sum_before, ended = 0, part = (1 - l->full) / TD_LENGTH_PARTS;
+  for (uint32_t i = 0; i < TD_LENGTH_BINS && l->n_full > 0; i++) {
     if (!(l->full_at[i] > 0))
       continue;
     begun_by(l, steps - l->full_tokens[i] / l->full_at[i], &n, &sum);
     ended += l->full * n * l->full_at[i] / l->n_full;
   }
-  for (uint32_t i = 0; part > 0 && i < TD_ANSWER_PARTS; i++) {
+  for (uint32_t i = 0; part > 0 && i < TD_LENGTH_PARTS; i++) {
     double to = at_least(l->at[i + 1], l->at[i] + NARROWEST);
     begun_by(l, steps - l->at[i], &n, &sum);
     begun_by(l, steps - to, &n, &sum_before);
@@ -242,8 +242,8 @@ static void sum_up(load *l)
   }
   l->horizon = BINS;
   for (uint32_t i = 0; i < BINS; i++) {
-    double steps = td_answers_bin_first(i + 1);
-    own += l->points[i] + l->density[i] * (steps - td_answers_bin_first(i));
+    double steps = td_output_lengths_bin_first(i + 1);
+    own += l->points[i] + l->density[i] * (steps - td_output_lengths_bin_first(i));
     double ended = own + begun_and_ended(l, steps);
     double taken = ended * (1 - l->full) * steps / l->answer / 2; /* places, and left again */
     taken = fmin(taken, others_by(l, steps) / 2);
@@ -260,11 +260,11 @@ static double ends_by(const load *l, double steps)
 {
   if (steps <= 0)
     return 0;
-  uint32_t i = td_answers_bin(steps);
+  uint32_t i = td_output_lengths_bin(steps);
   if (i >= l->horizon)
     return l->ends[l->horizon];
-  double first = td_answers_bin_first(i);
-  return l->ends[i] + (l->ends[i + 1] - l->ends[i]) * (steps - first) / (td_answers_bin_first(i + 1) - first);
+  double first = td_output_lengths_bin_first(i);
+  return l->ends[i] + (l->ends[i + 1] - l->ends[i]) * (steps - first) / (td_output_lengths_bin_first(i + 1) - first);
 }
 
 /* And of those that take their places, and so on: round after round, each an answer later. */
@@ -274,7 +274,7 @@ static double all_ends_by(const load *l, double steps, double round)
   for (uint32_t i = 1; i < ROUNDS_MAX && rest > 0; i++, rest -= round)
     others += ends_by(l, rest);
   others += fmax(0, rest) * l->ends[l->horizon] / round;
-  if (steps < td_answers_bin_first(l->horizon)) /* later on prompts are counted apart */
+  if (steps < td_output_lengths_bin_first(l->horizon)) /* later on prompts are counted apart */
     others = fmin(others, others_by(l, steps));
   return own + others;
 }

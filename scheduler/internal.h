@@ -4,7 +4,7 @@
 #ifndef TD_SCHEDULER_INTERNAL_H
 #define TD_SCHEDULER_INTERNAL_H
 
-#include "scheduler/answers.h"
+#include "scheduler/output_lengths.h"
 #include "scheduler/budget.h"
 #include "scheduler/deadlines.h"
 #include "scheduler/follow.h"
@@ -69,7 +69,7 @@ struct td_sched {
   /* The least that steps with prompts ever took of what was predicted: what was calibrated on a busy day must
    * refuse nobody. It only falls, so that a place in the heap of deadlines is never too late. */
   double least_correction;
-  td_answers answers;
+  td_output_lengths answers;
   uint64_t prefix_query_tokens, prefix_hit_tokens, n_preemptions, n_follows, n_expired;
 };
 

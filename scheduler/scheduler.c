@@ -72,7 +72,7 @@ static bool allocate(td_sched *s)
       (c->tells_pages && !td_page_events_init(&s->page_events, c->n_pages)) ||
       !td_order_init(&s->order, c->n_slots) ||
       !td_places_init(&s->places, c->n_accounts, c->max_running, TD_ORDER_ACCOUNTS) ||
-      !td_answers_init(&s->answers, TD_ORDER_ACCOUNTS) || !td_deadlines_init(&s->deadlines, c->n_slots))
+      !td_output_lengths_init(&s->answers, TD_ORDER_ACCOUNTS) || !td_deadlines_init(&s->deadlines, c->n_slots))
     return false;
   s->tree.events = c->tells_pages ? &s->page_events : NULL;
   uint32_t n_claims = 2;
@@ -137,7 +137,7 @@ void td_sched_destroy(td_sched *s)
   td_page_pool_deinit(&s->pool);
   td_order_deinit(&s->order);
   td_places_deinit(&s->places);
-  td_answers_deinit(&s->answers);
+  td_output_lengths_deinit(&s->answers);
   td_deadlines_deinit(&s->deadlines);
   free(s->claims);
   free(s->turns_us);
@@ -198,7 +198,7 @@ static uint32_t expected_tokens(const td_sched *s, const td_sched_request *r, ui
 void td_sched_count_waiting(td_sched *s, uint32_t slot, int n)
 {
   const td_request *r = &s->table.requests[slot];
-  td_answers_wait(&s->answers, r->account, r->max_tokens - r->n_prompt, s->order.entries[slot].n_expected, n);
+  td_output_lengths_wait(&s->answers, r->account, r->max_tokens - r->n_prompt, s->order.entries[slot].n_expected, n);
 }
 
 /* When the request has to start, for its place among others: longer prompts may wait longer. */
@@ -295,7 +295,7 @@ void td_sched_end(td_sched *s, uint32_t slot)
   TD_BUG_ON(slot >= s->config.n_slots);
   const td_request *r = &s->table.requests[slot];
   if (r->n_tokens > r->n_prompt)
-    td_answers_note(&s->answers, r->account, r->n_tokens - r->n_prompt,
+    td_output_lengths_note(&s->answers, r->account, r->n_tokens - r->n_prompt,
                     s->step - s->table.histories[slot].submit_step, false);
   td_sched_cancel(s, slot);
 }

@@ -77,7 +77,7 @@ static void destroy(td_backend *b)
 {
   cpu_backend *be = cpu_self(b);
   td_pool_destroy(be->pool);
-  td_sample_places_deinit(&be->places);
+  td_sampler_cache_deinit(&be->cache);
   while (be->blocks)
     free_memory(be, be->blocks->data);
   free(be);
@@ -332,17 +332,17 @@ static void op_set_sampling(td_backend *b, uint32_t slot, const td_sampling *sam
   cpu_backend *be = cpu_self(b);
   TD_BUG_ON(slot >= be->config.max_slots);
   be->sampling[slot] = *sampling;
-  td_sample_places_leave(&be->places, slot);
+  td_sampler_cache_leave(&be->cache, slot);
 }
 
 static void op_prepare_slot(td_backend *b, uint32_t slot, const td_sampling *sampling,
                             const td_sample_history *history)
 {
   cpu_backend *be = cpu_self(b);
-  uint32_t place, loser;
-  if (td_sample_places_take(&be->places, slot, &place, &loser))
-    td_sample_state_make(sampling, history, be->config.max_vocab, &be->states[place],
-                         be->words + (size_t)place * be->config.max_vocab);
+  uint32_t index, loser;
+  if (td_sampler_cache_take(&be->cache, slot, &index, &loser))
+    td_sample_state_make(sampling, history, be->config.max_vocab, &be->states[index],
+                         be->words + (size_t)index * be->config.max_vocab);
 }
 
 static const td_backend_ops cpu_ops = {
@@ -519,10 +519,10 @@ td_status td_cpu_backend_create(const td_backend_config *config, td_backend **ou
   be->base.n_ranks = be->config.n_ranks;
   be->isa = isa;
   be->int8 = config->int8_activations ? pick_int8(isa) : NULL;
-  be->base.sampling_bytes = td_sample_place_bytes(be->config.max_vocab) * be->config.max_rows;
+  be->base.sampling_bytes = td_sampler_state_bytes(be->config.max_vocab) * be->config.max_rows;
   td_status st = td_pool_create(config->n_threads, &be->pool, err);
   if (st == TD_OK)
-    st = td_sample_places_init(&be->places, be->config.max_slots, be->config.max_rows, err);
+    st = td_sampler_cache_init(&be->cache, be->config.max_slots, be->config.max_rows, err);
   if (st == TD_OK && !alloc_workspace(be))
     st = td_fail(err, TD_ERR_NOMEM, "no memory for the CPU backend's workspace");
   if (st != TD_OK) {

@@ -7,7 +7,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/kernels.h"
-#include "kernels/sample_places.h"
+#include "kernels/sampler_cache.h"
 
 TD_MUST_CHECK td_status td_cpu_backend_create(const td_backend_config *config, td_backend **out,
                                               td_error *err);
@@ -94,7 +94,7 @@ typedef struct cpu_backend {
   td_pool *pool;
   struct cpu_block *blocks;     /* all memory */
   td_sampling *sampling;        /* [max_slots] */
-  td_sample_places places;      /* who has the next two */
+  td_sampler_cache cache;      /* who has the next two */
   td_sample_state *states;      /* [max_rows] */
   uint16_t *words;              /* [max_rows][max_vocab] */
   const td_plan *plan;          /* of the current step */

@@ -112,12 +112,12 @@ static int32_t choose(cpu_backend *be, cpu_sampler_space *s, const float *logits
 static int32_t sample_row(cpu_backend *be, cpu_sampler_space *s, const float *logits, uint32_t n,
                           const td_plan_row *row, const uint32_t *mask)
 {
-  uint32_t place = be->places.place_of[row->slot];
-  TD_BUG_ON(place == TD_NO_PLACE && !td_sampling_is_plain(&be->sampling[row->slot]));
-  if (place == TD_NO_PLACE)
+  uint32_t index = be->cache.state_of[row->slot];
+  TD_BUG_ON(index == TD_NO_STATE && !td_sampling_is_plain(&be->sampling[row->slot]));
+  if (index == TD_NO_STATE)
     return choose(be, s, mask ? adjust(s, logits, n, NULL, NULL, mask, 0) : logits, n, row);
-  uint16_t *words = be->words + (size_t)place * be->config.max_vocab;
-  int32_t id = choose(be, s, adjust(s, logits, n, &be->states[place], words, mask, row->kv_len), n, row);
+  uint16_t *words = be->words + (size_t)index * be->config.max_vocab;
+  int32_t id = choose(be, s, adjust(s, logits, n, &be->states[index], words, mask, row->kv_len), n, row);
   if (id >= 0)
     words[id] = td_sample_count_once_more(words[id]);
   return id;

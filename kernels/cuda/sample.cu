@@ -65,10 +65,10 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 1)
     cluster_arrive();
   const special_entry e = special.entries[blockIdx.x / n_blocks];
   const td_plan_row *row = &batch.rows[batch.logits[e.entry].row];
-  bool has_state = e.place != TD_NO_PLACE;
+  bool has_state = e.state != TD_NO_STATE;
   special_row r;
-  r.state = has_state ? special.states + e.place : nullptr;
-  r.words = has_state ? special.words + (size_t)e.place * special.words_stride : nullptr;
+  r.state = has_state ? special.states + e.state : nullptr;
+  r.words = has_state ? special.words + (size_t)e.state * special.words_stride : nullptr;
   r.mask = e.mask != NO_MASK ? special.masks + (size_t)e.mask * special.mask_words : nullptr;
   r.n_tokens = row->kv_len;
   sample_one_row(r, logits + (size_t)e.entry * n, n, rank, n_blocks, &row->slot, &row->kv_len, sampling, &s,

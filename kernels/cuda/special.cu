@@ -14,12 +14,12 @@ void td_cuda_prepare_slot(td_backend *be, uint32_t slot, const td_sampling *samp
 {
   cuda_backend *b = self(be);
   sampling_extra *e = b->sampling.extra;
-  uint32_t place, loser, vocab = b->config.max_vocab;
-  if (!td_sample_places_take(&e->places, slot, &place, &loser))
+  uint32_t index, loser, vocab = b->config.max_vocab;
+  if (!td_sampler_cache_take(&e->cache, slot, &index, &loser))
     return;
   td_sample_state_make(sampling, history, vocab, e->state_host, e->words_host);
-  note(&b->device, td_cuda_copy_in(&b->device, e->states + place, e->state_host, sizeof *e->state_host));
-  note(&b->device, td_cuda_copy_in(&b->device, e->words + (size_t)place * vocab, e->words_host,
+  note(&b->device, td_cuda_copy_in(&b->device, e->states + index, e->state_host, sizeof *e->state_host));
+  note(&b->device, td_cuda_copy_in(&b->device, e->words + (size_t)index * vocab, e->words_host,
                                    vocab * sizeof *e->words_host));
 }
 
@@ -41,12 +41,12 @@ static void want_logprobs(sampling_extra *e, uint32_t block, uint32_t entry, con
   e->top_stride = n_top > e->top_stride ? n_top : e->top_stride;
 }
 
-static void take_special(sampling_extra *e, uint32_t block, uint32_t entry, uint32_t place,
+static void take_special(sampling_extra *e, uint32_t block, uint32_t entry, uint32_t index,
                          const uint32_t *mask, uint32_t *n_masks)
 {
   if (mask)
     memcpy(up(e, block, e->masks) + (size_t)*n_masks * e->mask_words, mask, e->mask_words * sizeof *mask);
-  up(e, block, e->specials)[e->n_specials++] = {entry, place, mask ? (*n_masks)++ : NO_MASK};
+  up(e, block, e->specials)[e->n_specials++] = {entry, index, mask ? (*n_masks)++ : NO_MASK};
 }
 
 // Lists what is not plain. Returns how many masks there are.
@@ -59,15 +59,15 @@ static uint32_t list_entries(cuda_backend *b, uint32_t block, const td_plan *pla
   e->n_skipped = e->n_specials = e->n_wants = e->top_stride = 0;
   for (uint32_t i = 0; i < plan->n_logits; i++) {
     const td_plan_logits *l = &plan->logits[i];
-    uint32_t slot = plan->rows[l->row].slot, place = e->places.place_of[slot];
+    uint32_t slot = plan->rows[l->row].slot, index = e->cache.state_of[slot];
     bool is_scored = l->target != TD_SAMPLE_HERE;
     bool is_late = !is_scored && input && input->late && input->late[i];
     const uint32_t *mask = input && input->masks ? input->masks[i] : nullptr;
-    bool is_special = !is_scored && !is_late && (mask || place != TD_NO_PLACE);
-    TD_BUG_ON(!is_scored && !is_late && place == TD_NO_PLACE &&
+    bool is_special = !is_scored && !is_late && (mask || index != TD_NO_STATE);
+    TD_BUG_ON(!is_scored && !is_late && index == TD_NO_STATE &&
               !td_sampling_is_plain(&b->sampling.host[slot]));
     if (is_special)
-      take_special(e, block, i, place, mask, &n_masks);
+      take_special(e, block, i, index, mask, &n_masks);
     if (!is_late)
       want_logprobs(e, block, i, l, &b->sampling.host[slot], b->config.max_vocab);
     skip[i] = is_late || is_special;
@@ -143,7 +143,7 @@ td_status td_cuda_make_sampling(cuda_backend *b, td_error *err)
   sampling_extra *e = b->sampling.extra = new (std::nothrow) sampling_extra();
   if (!e)
     return td_fail(err, TD_ERR_NOMEM, "no memory for sampler state");
-  TD_TRY(td_sample_places_init(&e->places, c->max_slots, c->max_rows, err));
+  TD_TRY(td_sampler_cache_init(&e->cache, c->max_slots, c->max_rows, err));
   e->mask_words = td_sample_mask_words(c->max_vocab);
   e->state_host = (td_sample_state *)malloc(sizeof *e->state_host);
   e->words_host = (uint16_t *)malloc((vocab + 1) * sizeof *e->words_host);
@@ -164,7 +164,7 @@ td_status td_cuda_make_sampling(cuda_backend *b, td_error *err)
       return td_cuda_fail(err, error, "no pinned memory for sampling");
   }
   b->base.sampling_bytes =
-      c->max_rows * td_sample_place_bytes(c->max_vocab) + e->device_bytes +
+      c->max_rows * td_sampler_state_bytes(c->max_vocab) + e->device_bytes +
       n_logits * (TD_STEP_IDS * sizeof(td_token_logprob) + TD_TOP_TOKENS_MAX * sizeof(td_top_token));
   return TD_OK;
 }
@@ -184,7 +184,7 @@ void td_cuda_free_sampling(cuda_backend *b)
   }
   free(e->state_host);
   free(e->words_host);
-  td_sample_places_deinit(&e->places);
+  td_sampler_cache_deinit(&e->cache);
   delete e;
   b->sampling.extra = nullptr;
 }

@@ -9,12 +9,12 @@
 #include "kernels/cuda/internal.cuh"
 
 extern "C" {
-#include "kernels/sample_places.h"
+#include "kernels/sampler_cache.h"
 }
 
 struct special_entry {
   uint32_t entry; // of the plan's logits
-  uint32_t place; // of its slot's state, or TD_NO_PLACE
+  uint32_t state; // its slot's, or TD_NO_STATE
   uint32_t mask;  // among the step's masks, or NO_MASK
 };
 enum : uint32_t { NO_MASK = UINT32_MAX };
@@ -34,9 +34,9 @@ struct sampling_block {
 };
 
 struct sampling_extra {
-  td_sample_places places;
-  td_sample_state *states; // device, [n_places]
-  uint16_t *words;         // device, [n_places][max_vocab]
+  td_sampler_cache cache;
+  td_sample_state *states; // device, [n_states]
+  uint16_t *words;         // device, [n_states][max_vocab]
   td_sample_state *state_host;
   uint16_t *words_host; // [max_vocab]; these two: a state in the making
 

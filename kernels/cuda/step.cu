@@ -321,7 +321,7 @@ void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *samp
 {
   cuda_backend *b = self(be);
   TD_BUG_ON(slot >= b->config.max_slots);
-  td_sample_places_leave(&b->sampling.extra->places, slot);
+  td_sampler_cache_leave(&b->sampling.extra->cache, slot);
   b->sampling.host[slot] = *sampling; // travels with the next plan
   if (!b->sampling.is_changed[slot]) {
     b->sampling.is_changed[slot] = 1;

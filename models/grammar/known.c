@@ -21,17 +21,17 @@ static bool count_behind(const td_machine *m, td_frame f, uint32_t *most)
 {
   const td_rules *r = m->rules;
   const td_inst *i = f.ret < r->n_insts ? &r->insts[f.ret] : NULL;
-  if (i && i->op == TD_OP_SPLIT && r->insts[i->x].op == TD_OP_CALL && r->insts[i->x].x == TD_RULE_CHAR &&
+  if (i && i->op == TD_RULE_OP_SPLIT && r->insts[i->x].op == TD_RULE_OP_CALL && r->insts[i->x].x == TD_RULE_CHAR &&
       r->insts[i->x].y == f.ret) { /* a loop */
     *most = TD_REPEAT_MANY;
     return true;
   }
-  if (!i || i->op != TD_OP_TIMES || r->times[i->x].rule != TD_RULE_CHAR)
+  if (!i || i->op != TD_RULE_OP_TIMES || r->times[i->x].rule != TD_RULE_CHAR)
     return false;
   const td_inst *next = &r->insts[i->y];
   uint32_t max = r->times[i->x].max;
   td_frames counts = m->frame_sets[f.frames];
-  if (next->op != TD_OP_RANGE || next->lo != '"' || next->hi != '"')
+  if (next->op != TD_RULE_OP_RANGE || next->lo != '"' || next->hi != '"')
     return false;
   for (uint32_t k = 0; k < counts.n; k++) {
     uint32_t n = m->frame_items[counts.first + k].ret - TD_RET_COUNT;

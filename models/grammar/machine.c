@@ -314,7 +314,7 @@ static void todo(td_machine *m, uint32_t at, uint32_t frames)
   if (!m->rules->insts[at].live || m->full)
     return;
   uint8_t op = m->rules->insts[at].op;
-  if (op == TD_OP_RANGE || op == TD_OP_SET) {
+  if (op == TD_RULE_OP_RANGE || op == TD_RULE_OP_SET) {
     if (grow(m, &c->out, &c->cap_out, c->n_out + 1, sizeof *c->out))
       c->out[c->n_out++] = (td_place){at, frames};
     return;
@@ -379,7 +379,7 @@ static void call(td_machine *m, uint32_t rule, td_frame frame)
  * no stack. */
 static void call_from(td_machine *m, const td_inst *i, uint32_t frames)
 {
-  if (m->rules->insts[i->y].op != TD_OP_RETURN) {
+  if (m->rules->insts[i->y].op != TD_RULE_OP_RETURN) {
     call(m, i->x, (td_frame){i->y, frames});
     return;
   }
@@ -439,12 +439,12 @@ static void expand(td_machine *m)
     const td_inst *i = &m->rules->insts[p.at];
     td_machine_spend(m, 1);
     switch (i->op) {
-    case TD_OP_SPLIT:
+    case TD_RULE_OP_SPLIT:
       todo(m, i->x, p.frames);
       todo(m, i->y, p.frames);
       break;
-    case TD_OP_CALL: call_from(m, i, p.frames); break;
-    case TD_OP_TIMES: count_all(m, p); break;
+    case TD_RULE_OP_CALL: call_from(m, i, p.frames); break;
+    case TD_RULE_OP_TIMES: count_all(m, p); break;
     default: go_back(m, p.frames); break;
     }
   }
@@ -539,7 +539,7 @@ uint32_t td_machine_make_step(td_machine *m, uint32_t state, unsigned byte)
     const td_inst *t = &m->rules->insts[p.at];
     if (!td_inst_takes(m->rules, t, byte))
       continue;
-    many |= t->op == TD_OP_SET || t->hi - t->lo > 8;
+    many |= t->op == TD_RULE_OP_SET || t->hi - t->lo > 8;
     todo(m, t->x, p.frames);
   }
   uint32_t next = close_state(m);

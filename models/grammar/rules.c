@@ -81,8 +81,8 @@ static uint32_t write_set(td_rules *r, const td_byte_set *s, uint32_t next)
     hi = 64 * i + 63 - (unsigned)__builtin_clzll(s->bits[i]);
   }
   if (n > 0 && n == hi - lo + 1)
-    return put(r, (td_inst){.op = TD_OP_RANGE, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .x = next});
-  return put(r, (td_inst){.op = TD_OP_SET, .x = next, .y = put_set(r, s)});
+    return put(r, (td_inst){.op = TD_RULE_OP_RANGE, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .x = next});
+  return put(r, (td_inst){.op = TD_RULE_OP_SET, .x = next, .y = put_set(r, s)});
 }
 
 static uint32_t write(td_rules *r, const td_expr *e, uint32_t next);
@@ -92,17 +92,17 @@ static uint32_t write_repeat(td_rules *r, const td_expr *e, uint32_t next)
   uint32_t at = next;
   if (td_expr_is_counted(e->u.body)) {
     uint32_t times = put_times(r, (td_times){r->writing->numbers[e->u.body->n], e->min, e->max});
-    return put(r, (td_inst){.op = TD_OP_TIMES, .x = times, .y = next});
+    return put(r, (td_inst){.op = TD_RULE_OP_TIMES, .x = times, .y = next});
   }
   if (e->max == TD_REPEAT_MANY) {
-    at = put(r, (td_inst){.op = TD_OP_SPLIT, .y = next});
+    at = put(r, (td_inst){.op = TD_RULE_OP_SPLIT, .y = next});
     uint32_t body = write(r, e->u.body, at);
     if (!r->failed)
       r->insts[at].x = body;
   }
   for (uint32_t i = e->min; i < e->max && e->max != TD_REPEAT_MANY && !r->failed; i++) {
     uint32_t body = write(r, e->u.body, at);
-    at = put(r, (td_inst){.op = TD_OP_SPLIT, .x = body, .y = next});
+    at = put(r, (td_inst){.op = TD_RULE_OP_SPLIT, .x = body, .y = next});
   }
   for (uint32_t i = 0; i < e->min && !r->failed; i++)
     at = write(r, e->u.body, at);
@@ -112,10 +112,10 @@ static uint32_t write_repeat(td_rules *r, const td_expr *e, uint32_t next)
 static uint32_t write_edges(td_rules *r, const td_graph_state *s, uint32_t first, uint32_t next)
 {
   td_byte_set none = {0};
-  uint32_t at = s->whole ? next : put(r, (td_inst){.op = TD_OP_SET, .x = next, .y = put_set(r, &none)});
+  uint32_t at = s->whole ? next : put(r, (td_inst){.op = TD_RULE_OP_SET, .x = next, .y = put_set(r, &none)});
   for (uint32_t i = 0; i < s->n_edges && !r->failed; i++) {
     uint32_t edge = write_set(r, &s->edges[i].set, first + s->edges[i].to);
-    at = put(r, (td_inst){.op = TD_OP_SPLIT, .x = edge, .y = at});
+    at = put(r, (td_inst){.op = TD_RULE_OP_SPLIT, .x = edge, .y = at});
   }
   return at;
 }
@@ -125,7 +125,7 @@ static uint32_t write_graph(td_rules *r, const td_expr *e, uint32_t next)
 {
   uint32_t first = r->n_insts;
   for (uint32_t i = 0; i < e->n && !r->failed; i++)
-    (void)put(r, (td_inst){.op = TD_OP_SPLIT});
+    (void)put(r, (td_inst){.op = TD_RULE_OP_SPLIT});
   for (uint32_t i = 0; i < e->n && !r->failed; i++) {
     uint32_t at = write_edges(r, &e->u.states[i], first, next);
     if (!r->failed)
@@ -160,11 +160,11 @@ static uint32_t write_new(td_rules *r, const td_expr *e, uint32_t next)
     return 0;
   switch (e->kind) {
   case TD_EXPR_EMPTY: return next;
-  case TD_EXPR_NONE: return put(r, (td_inst){.op = TD_OP_SET, .x = next, .y = put_set(r, &none)});
+  case TD_EXPR_NONE: return put(r, (td_inst){.op = TD_RULE_OP_SET, .x = next, .y = put_set(r, &none)});
   case TD_EXPR_TEXT:
     for (uint32_t i = e->n; i-- > 0;) {
       uint8_t c = (uint8_t)e->u.text[i];
-      at = put(r, (td_inst){.op = TD_OP_RANGE, .lo = c, .hi = c, .x = at});
+      at = put(r, (td_inst){.op = TD_RULE_OP_RANGE, .lo = c, .hi = c, .x = at});
     }
     return at;
   case TD_EXPR_SET: return write_set(r, &e->set, next);
@@ -176,11 +176,11 @@ static uint32_t write_new(td_rules *r, const td_expr *e, uint32_t next)
     at = write(r, e->u.items[e->n - 1], next);
     for (uint32_t i = e->n - 1; i-- > 0;) {
       uint32_t item = write(r, e->u.items[i], next);
-      at = put(r, (td_inst){.op = TD_OP_SPLIT, .x = item, .y = at});
+      at = put(r, (td_inst){.op = TD_RULE_OP_SPLIT, .x = item, .y = at});
     }
     return at;
   case TD_EXPR_REPEAT: return write_repeat(r, e, next);
-  case TD_EXPR_CALL: return put(r, (td_inst){.op = TD_OP_CALL, .x = r->writing->numbers[e->n], .y = next});
+  case TD_EXPR_CALL: return put(r, (td_inst){.op = TD_RULE_OP_CALL, .x = r->writing->numbers[e->n], .y = next});
   case TD_EXPR_GRAPH: return write_graph(r, e, next);
   }
   return 0;
@@ -202,12 +202,12 @@ static bool goes_on(const td_rules *r, const td_inst *i)
 {
   static const td_byte_set none;
   switch (i->op) {
-  case TD_OP_RETURN: return true;
-  case TD_OP_RANGE: return r->insts[i->x].live;
-  case TD_OP_SET: return r->insts[i->x].live && memcmp(&r->sets[i->y], &none, sizeof none) != 0;
-  case TD_OP_SPLIT: return r->insts[i->x].live || r->insts[i->y].live;
-  case TD_OP_CALL: return r->insts[r->starts[i->x]].live && r->insts[i->y].live;
-  case TD_OP_TIMES:
+  case TD_RULE_OP_RETURN: return true;
+  case TD_RULE_OP_RANGE: return r->insts[i->x].live;
+  case TD_RULE_OP_SET: return r->insts[i->x].live && memcmp(&r->sets[i->y], &none, sizeof none) != 0;
+  case TD_RULE_OP_SPLIT: return r->insts[i->x].live || r->insts[i->y].live;
+  case TD_RULE_OP_CALL: return r->insts[r->starts[i->x]].live && r->insts[i->y].live;
+  case TD_RULE_OP_TIMES:
     return (r->times[i->x].min == 0 || r->insts[r->starts[r->times[i->x].rule]].live) && r->insts[i->y].live;
   }
   return false;
@@ -216,12 +216,12 @@ static bool goes_on(const td_rules *r, const td_inst *i)
 /* The instructions that i goes on with, at most two. */
 static uint32_t next_of(const td_rules *r, const td_inst *i, uint32_t next[2])
 {
-  if (i->op == TD_OP_RETURN)
+  if (i->op == TD_RULE_OP_RETURN)
     return 0;
-  next[0] = i->op == TD_OP_CALL    ? r->starts[i->x]
-            : i->op == TD_OP_TIMES ? r->starts[r->times[i->x].rule]
+  next[0] = i->op == TD_RULE_OP_CALL    ? r->starts[i->x]
+            : i->op == TD_RULE_OP_TIMES ? r->starts[r->times[i->x].rule]
                                    : i->x;
-  if (i->op == TD_OP_RANGE || i->op == TD_OP_SET)
+  if (i->op == TD_RULE_OP_RANGE || i->op == TD_RULE_OP_SET)
     return 1;
   next[1] = i->y;
   return 2;
@@ -257,7 +257,7 @@ static void mark_live(td_rules *r)
   else
     find_back(r, &k);
   for (uint32_t i = 0; i < r->n_insts && !r->failed; i++)
-    if (r->insts[i].op == TD_OP_RETURN) {
+    if (r->insts[i].op == TD_RULE_OP_RETURN) {
       r->insts[i].live = true;
       k.todo[n++] = i;
     }
@@ -301,17 +301,17 @@ static bool go_empty(reach *w, uint32_t start, void (*f)(void *arg, uint32_t rul
     uint32_t next[2], k = 0;
     if (!i->live)
       continue;
-    if (i->op == TD_OP_RETURN)
+    if (i->op == TD_RULE_OP_RETURN)
       ends = true;
-    if (i->op == TD_OP_SPLIT)
+    if (i->op == TD_RULE_OP_SPLIT)
       next[k++] = i->x, next[k++] = i->y;
-    if (i->op == TD_OP_CALL) {
+    if (i->op == TD_RULE_OP_CALL) {
       if (f)
         f(arg, i->x);
       if (w->empty[i->x])
         next[k++] = i->y;
     }
-    if (i->op == TD_OP_TIMES) {
+    if (i->op == TD_RULE_OP_TIMES) {
       if (f)
         f(arg, w->r->times[i->x].rule);
       if (w->r->times[i->x].min == 0)
@@ -482,7 +482,7 @@ static void make_classes(td_rules *r)
   memset(seen, 0, sizeof seen);
   for (uint32_t i = 0; i < r->n_insts; i++) {
     const td_inst *t = &r->insts[i];
-    if (t->op == TD_OP_RANGE)
+    if (t->op == TD_RULE_OP_RANGE)
       seen[t->lo][t->hi / 64] |= 1ull << t->hi % 64;
   }
   for (unsigned byte = 0; byte < 256; byte++)
@@ -566,7 +566,7 @@ static bool write_rules(const td_builder *b, uint32_t root, uint32_t n_shared, t
   r->writing = &writing;
   for (uint32_t k = 0; k < b->n_rules && !r->failed; k++) {
     if (is_used[k])
-      r->starts[numbers[k]] = write(r, b->rules[k], put(r, (td_inst){.op = TD_OP_RETURN}));
+      r->starts[numbers[k]] = write(r, b->rules[k], put(r, (td_inst){.op = TD_RULE_OP_RETURN}));
     if (k + 1 == n_shared)
       r->n_shared_insts = r->n_insts;
   }

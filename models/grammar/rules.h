@@ -5,12 +5,12 @@
 #include "models/grammar/expr.h"
 
 typedef enum td_inst_op {
-  TD_OP_RANGE,  /* a byte from lo to hi, then x */
-  TD_OP_SET,    /* a byte of set y, then x */
-  TD_OP_SPLIT,  /* x or y */
-  TD_OP_CALL,   /* rule x, then y */
-  TD_OP_TIMES,  /* the rule of times x as often as that says, then y; machine.c counts */
-  TD_OP_RETURN, /* the rule's end */
+  TD_RULE_OP_RANGE,  /* a byte from lo to hi, then x */
+  TD_RULE_OP_SET,    /* a byte of set y, then x */
+  TD_RULE_OP_SPLIT,  /* x or y */
+  TD_RULE_OP_CALL,   /* rule x, then y */
+  TD_RULE_OP_TIMES,  /* the rule of times x as often as that says, then y; machine.c counts */
+  TD_RULE_OP_RETURN, /* the rule's end */
 } td_inst_op;
 
 typedef struct td_inst {
@@ -54,7 +54,7 @@ void td_rules_deinit(td_rules *r);
 
 static inline bool td_inst_takes(const td_rules *r, const td_inst *i, unsigned byte)
 {
-  return i->op == TD_OP_RANGE ? byte >= i->lo && byte <= i->hi : td_byte_set_has(&r->sets[i->y], byte);
+  return i->op == TD_RULE_OP_RANGE ? byte >= i->lo && byte <= i->hi : td_byte_set_has(&r->sets[i->y], byte);
 }
 
 #endif

@@ -212,9 +212,9 @@ static bool leads_free(const td_rules *r, uint32_t at, unsigned depth)
   const td_inst *i = &r->insts[at];
   if (is_free_head(r, at))
     return true;
-  if (i->op == TD_OP_CALL)
+  if (i->op == TD_RULE_OP_CALL)
     return i->live && i->x == TD_RULE_KEY_REST;
-  return i->op == TD_OP_SPLIT && depth > 0 &&
+  return i->op == TD_RULE_OP_SPLIT && depth > 0 &&
          (leads_free(r, i->x, depth - 1) || leads_free(r, i->y, depth - 1));
 }
 
@@ -228,10 +228,10 @@ bool td_slices_is_all(const td_byte_set *s)
 
 void td_slices_add_taken(const td_rules *r, const td_inst *t, td_byte_set *out)
 {
-  if (t->op == TD_OP_SET)
+  if (t->op == TD_RULE_OP_SET)
     for (unsigned k = 0; k < 4; k++)
       out->bits[k] |= r->sets[t->y].bits[k];
-  for (unsigned c = t->lo; t->op == TD_OP_RANGE && c <= t->hi; c++)
+  for (unsigned c = t->lo; t->op == TD_RULE_OP_RANGE && c <= t->hi; c++)
     td_byte_set_add(out, c);
 }
 
@@ -244,10 +244,10 @@ static bool is_free_branch(const td_rules *r, uint32_t at)
   bool odd = false, more = true;
   for (unsigned n = 0; n < BRANCHES_MAX && more; n++) {
     const td_inst *i = &r->insts[at], *t = i;
-    more = i->op == TD_OP_SPLIT;
+    more = i->op == TD_RULE_OP_SPLIT;
     if (more)
       t = &r->insts[i->x];
-    if (t->op == TD_OP_CALL && t->live && t->x == TD_RULE_KEY_ODD)
+    if (t->op == TD_RULE_OP_CALL && t->live && t->x == TD_RULE_KEY_ODD)
       odd |= leads_free(r, t->y, 0);
     else if (t->free)
       td_slices_add_taken(r, t, &s);
@@ -258,7 +258,7 @@ static bool is_free_branch(const td_rules *r, uint32_t at)
 
 bool td_slices_is_free(const td_rules *r, uint32_t at)
 {
-  return leads_free(r, at, 2) || (r->insts[at].op == TD_OP_SPLIT && is_free_branch(r, at));
+  return leads_free(r, at, 2) || (r->insts[at].op == TD_RULE_OP_SPLIT && is_free_branch(r, at));
 }
 
 /* What an instruction goes on with was written before it, but for loops. */
@@ -268,7 +268,7 @@ void td_slices_mark(td_rules *r)
   bool is_free = false;
   for (uint32_t i = 0; i < r->n_insts; i++) {
     td_inst *t = &r->insts[i];
-    if (t->op != TD_OP_RANGE && t->op != TD_OP_SET)
+    if (t->op != TD_RULE_OP_RANGE && t->op != TD_RULE_OP_SET)
       continue;
     if (t->x != last)
       is_free = td_slices_is_free(r, t->x);

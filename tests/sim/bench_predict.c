@@ -128,34 +128,34 @@ static void draw(kind *k, const td_engine *e, uint32_t context, uint32_t kv_toke
 }
 
 /* A short step, always the same: what speed the machine has just now. */
-static double probe_step_us(td_trial *t)
+static double probe_step_us(td_dummy_run *t)
 {
   td_error err = {0};
   double us, sum = 0;
   for (int i = 0; i < 2; i++) {
-    td_trial_begin(t);
-    must(td_trial_add(t, 2, 1, 64) && td_trial_run(t, &us, &err) == TD_OK, err.message);
+    td_dummy_run_begin(t);
+    must(td_dummy_run_add(t, 2, 1, 64) && td_dummy_run_run(t, &us, &err) == TD_OK, err.message);
     sum += us / 2;
   }
   return sum;
 }
 
-static void run_kind(td_trial *t, kind *k, uint32_t round)
+static void run_kind(td_dummy_run *t, kind *k, uint32_t round)
 {
   td_error err = {0};
   double us;
   static double before;
   if (before == 0)
     before = probe_step_us(t);
-  td_trial_begin(t);
+  td_dummy_run_begin(t);
   for (uint32_t i = 0; i < k->n_rows; i++)
-    must(td_trial_add(t, 1, k->rows[i].n_new, k->rows[i].n_kv), "a step that does not fit");
-  td_step_work w = td_step_work_of(t->draft.plan);
+    must(td_dummy_run_add(t, 1, k->rows[i].n_new, k->rows[i].n_kv), "a step that does not fit");
+  td_step_work w = td_step_work_of(t->dummy.plan);
   k->predicted_us = td_cost_step_us(&budget.cost, &w);
   k->alu_us[round] = probe_alu_us();
   k->memory_us[round] = probe_memory_us();
   double cpu = clock_us(CLOCK_PROCESS_CPUTIME_ID), waited = waited_us();
-  must(td_trial_run(t, &us, &err) == TD_OK, err.message);
+  must(td_dummy_run_run(t, &us, &err) == TD_OK, err.message);
   k->us[round] = us;
   k->wait_us[round] = waited_us() - waited;
   learned[n_learned++] = fabs(td_budget_predict_us(&budget, &w) / us - 1);
@@ -166,7 +166,7 @@ static void run_kind(td_trial *t, kind *k, uint32_t round)
   k->cpu_us[round] = clock_us(CLOCK_PROCESS_CPUTIME_ID) - cpu;
 }
 
-static void run_all(td_trial *t)
+static void run_all(td_dummy_run *t)
 {
   uint32_t order[KINDS_MAX];
   for (uint32_t round = 0; round < n_rounds; round++) {
@@ -311,7 +311,7 @@ int main(int argc, char **argv)
   static td_options o;
   td_engine *e = NULL;
   td_error err = {0};
-  td_trial t;
+  td_dummy_run t;
   read_arguments(argc, argv, &o);
   must(td_engine_create(&o, &e, &err) == TD_OK, err.message);
   e->calibrates = true;
@@ -323,8 +323,8 @@ int main(int argc, char **argv)
                        .cost = &e->cost};
   must(td_budget_init(&budget, &c, &err) == TD_OK, err.message);
   uint32_t context = e->info.max_context_tokens, n_pages = e->info.n_pages, page = e->info.page_tokens;
-  must(td_trial_init(&t, td_engine_stepper(e), page, n_pages, context, &err) == TD_OK &&
-           td_trial_touch_pages(&t, &err) == TD_OK,
+  must(td_dummy_run_init(&t, td_engine_stepper(e), page, n_pages, context, &err) == TD_OK &&
+           td_dummy_run_touch_pages(&t, &err) == TD_OK,
        err.message);
   for (uint32_t i = 0; i < n_kinds; i++)
     do
@@ -332,14 +332,14 @@ int main(int argc, char **argv)
     while (kinds[i].n_rows == 0);
   uint64_t used = ticks(false), stolen = ticks(true);
   run_all(&t);
-  td_trial_begin(&t);
-  must(td_trial_add(&t, 2, 1, 64), "a step that does not fit");
-  td_step_work w = td_step_work_of(t.draft.plan);
+  td_dummy_run_begin(&t);
+  must(td_dummy_run_add(&t, 2, 1, 64), "a step that does not fit");
+  td_step_work w = td_step_work_of(t.dummy.plan);
   report(td_cost_step_us(&e->cost, &w));
   printf("stolen from this machine by others on its host: %.1f %% of what it used\n",
          100.0 * (double)(ticks(true) - stolen) / (double)(ticks(false) - used + 1));
   list_worst();
-  td_trial_deinit(&t);
+  td_dummy_run_deinit(&t);
   td_engine_destroy(e);
   return 0;
 }

@@ -1,6 +1,6 @@
 /* Sampler state through the engine: the real step loop, scheduler and CPU backend, with a model whose logits
  * are a random row for each token, so that greedy answers are known beforehand. There are fewer pages and
- * places than requests want: answers are preempted, and their counts are lost and made again. With one step
+ * sampler states than requests want: answers are preempted, and their counts are lost and made again. With one step
  * under way, and with two, where a step is sampled before the host knows what the one before it chose. */
 #include <math.h>
 #include <sched.h>
@@ -16,7 +16,7 @@
 
 #include "engine/internal.h"
 #include "kernels/logprob_math.h"
-#include "kernels/sample_places.h"
+#include "kernels/sampler_cache.h"
 
 enum {
   N_SLOTS = 20,

@@ -1,10 +1,10 @@
 /* What is not plain in sampling, against float64: penalties, logit_bias, min_tokens, masks; the state behind
- * them, over steps, tenants and lost places; log-probabilities and the likeliest tokens. */
+ * them, over steps, tenants and lost states; log-probabilities and the likeliest tokens. */
 #include "kernels_fixture.h"
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/logprob_math.h"
-#include "kernels/sample_places.h"
+#include "kernels/sampler_cache.h"
 
 enum { VOCAB_MAX = 3000, TOKENS_MAX = 400 };
 
@@ -148,17 +148,17 @@ static void test_counts_saturate(void **state)
   }
 }
 
-/* ---- places ---- */
+/* ---- the cache ---- */
 
-static void test_places(void **state)
+static void test_cache(void **state)
 {
-  enum { SLOTS = 50, PLACES = 8 };
-  td_sample_places p;
-  uint32_t held[PLACES], place, loser, n_new = 0, n_lost = 0;
-  assert_int_equal(td_sample_places_init(&p, SLOTS, PLACES, NULL), TD_OK);
+  enum { SLOTS = 50, STATES = 8 };
+  td_sampler_cache c;
+  uint32_t held[STATES], index, loser, n_new = 0, n_lost = 0;
+  assert_int_equal(td_sampler_cache_init(&c, SLOTS, STATES, NULL), TD_OK);
   memset(held, 0xff, sizeof held);
   for (uint32_t step = 0; step < 5000; step++) {
-    uint32_t slots[PLACES], n = 1 + fx_below(PLACES), places[PLACES], pool = step % 2 ? SLOTS : 10;
+    uint32_t slots[STATES], n = 1 + fx_below(STATES), indices[STATES], pool = step % 2 ? SLOTS : 10;
     for (uint32_t i = 0; i < n; i++) { /* different ones */
       bool again = true;
       while (again) {
@@ -170,26 +170,26 @@ static void test_places(void **state)
     }
     if (one_in(3)) {
       uint32_t leaver = fx_below(SLOTS);
-      if (p.place_of[leaver] != TD_NO_PLACE)
-        held[p.place_of[leaver]] = UINT32_MAX;
-      td_sample_places_leave(&p, leaver);
-      assert_int_equal(p.place_of[leaver], TD_NO_PLACE);
+      if (c.state_of[leaver] != TD_NO_STATE)
+        held[c.state_of[leaver]] = UINT32_MAX;
+      td_sampler_cache_leave(&c, leaver);
+      assert_int_equal(c.state_of[leaver], TD_NO_STATE);
     }
     for (uint32_t i = 0; i < n; i++) {
-      bool is_new = td_sample_places_take(&p, slots[i], &place, &loser);
-      assert_true(place < PLACES);
-      assert_int_equal(is_new, held[place] != slots[i]); /* else what is in it is his */
-      assert_int_equal(loser, is_new ? held[place] : UINT32_MAX);
+      bool is_new = td_sampler_cache_take(&c, slots[i], &index, &loser);
+      assert_true(index < STATES);
+      assert_int_equal(is_new, held[index] != slots[i]); /* else what is in it is his */
+      assert_int_equal(loser, is_new ? held[index] : UINT32_MAX);
       n_new += is_new;
       n_lost += loser != UINT32_MAX;
-      held[place] = slots[i];
-      places[i] = place;
+      held[index] = slots[i];
+      indices[i] = index;
     }
     for (uint32_t i = 0; i < n; i++) /* all of the step have one at the end of it */
-      assert_true(p.place_of[slots[i]] == places[i] && held[places[i]] == slots[i]);
+      assert_true(c.state_of[slots[i]] == indices[i] && held[indices[i]] == slots[i]);
   }
   assert_true(n_new > 1000 && n_lost > 1000);
-  td_sample_places_deinit(&p);
+  td_sampler_cache_deinit(&c);
 }
 
 /* ---- log-probabilities ---- */
@@ -281,7 +281,7 @@ static void test_log_sums(void **state)
 
 enum { STEP_SLOTS = 10, STEP_ROWS = 4, STEP_VOCAB = 300 };
 
-/* Few places for many slots: a state is lost, and made again, all the time. */
+/* Few states for many slots: a state is lost, and made again, all the time. */
 typedef struct steps {
   td_backend *be;
   td_plan *plan;
@@ -445,7 +445,7 @@ static void random_step(steps *s, steps *other, request *all, uint32_t *n_checke
   }
 }
 
-/* Counts go on over steps, tenants of a slot do not see those before them, and who lost the place of their
+/* Counts go on over steps, tenants of a slot do not see those before them, and who lost the state of their
  * state go on as if they had kept it. */
 static void test_steps(void **state)
 {
@@ -476,7 +476,7 @@ static void test_preempted(void **state)
   while (r.n_tokens < TOKENS_MAX) {
     for (uint32_t i = 0; i < STEP_ROWS; i++)
       prepare(&lost, i, &others[i]);
-    assert_int_equal(cpu_self(lost.be)->places.place_of[7], TD_NO_PLACE);
+    assert_int_equal(cpu_self(lost.be)->cache.state_of[7], TD_NO_STATE);
     prepare(&kept, 7, &r);
     prepare(&lost, 7, &r);
     for (uint32_t v = 0; v < STEP_VOCAB; v++)
@@ -541,7 +541,7 @@ int main(void)
       cmocka_unit_test(test_adjusted_logits),
       cmocka_unit_test(test_extremes_stay_numbers),
       cmocka_unit_test(test_counts_saturate),
-      cmocka_unit_test(test_places),
+      cmocka_unit_test(test_cache),
       cmocka_unit_test(test_logprobs),
       cmocka_unit_test(test_log_sums),
       cmocka_unit_test(test_steps),

@@ -1,58 +1,58 @@
-/* Places of sampler state, and how a state is made: see sample_places.h. */
-#include "kernels/sample_places.h"
+/* The cache of sampler state, and how a state is made: see sampler_cache.h. */
+#include "kernels/sampler_cache.h"
 
 #include <stdlib.h>
 
-td_status td_sample_places_init(td_sample_places *p, uint32_t n_slots, uint32_t n_places, td_error *err)
+td_status td_sampler_cache_init(td_sampler_cache *c, uint32_t n_slots, uint32_t n_states, td_error *err)
 {
-  *p = (td_sample_places){.n_slots = n_slots, .n_places = n_places};
-  p->place_of = malloc(n_slots * sizeof *p->place_of);
-  p->slot_of = malloc(n_places * sizeof *p->slot_of);
-  p->asked = calloc(n_places, sizeof *p->asked);
-  if (!p->place_of || !p->slot_of || !p->asked) {
-    td_sample_places_deinit(p);
+  *c = (td_sampler_cache){.n_slots = n_slots, .n_states = n_states};
+  c->state_of = malloc(n_slots * sizeof *c->state_of);
+  c->slot_of = malloc(n_states * sizeof *c->slot_of);
+  c->asked = calloc(n_states, sizeof *c->asked);
+  if (!c->state_of || !c->slot_of || !c->asked) {
+    td_sampler_cache_deinit(c);
     return td_fail(err, TD_ERR_NOMEM, "no memory for the sampler state of %u slots", n_slots);
   }
-  memset(p->place_of, 0xff, n_slots * sizeof *p->place_of);
-  memset(p->slot_of, 0xff, n_places * sizeof *p->slot_of);
+  memset(c->state_of, 0xff, n_slots * sizeof *c->state_of);
+  memset(c->slot_of, 0xff, n_states * sizeof *c->slot_of);
   return TD_OK;
 }
 
-void td_sample_places_deinit(td_sample_places *p)
+void td_sampler_cache_deinit(td_sampler_cache *c)
 {
-  free(p->place_of);
-  free(p->slot_of);
-  free(p->asked);
-  *p = (td_sample_places){0};
+  free(c->state_of);
+  free(c->slot_of);
+  free(c->asked);
+  *c = (td_sampler_cache){0};
 }
 
-void td_sample_places_leave(td_sample_places *p, uint32_t slot)
+void td_sampler_cache_leave(td_sampler_cache *c, uint32_t slot)
 {
-  uint32_t place = p->place_of[slot];
-  if (place == TD_NO_PLACE)
+  uint32_t index = c->state_of[slot];
+  if (index == TD_NO_STATE)
     return;
-  p->place_of[slot] = TD_NO_PLACE;
-  p->slot_of[place] = UINT32_MAX;
-  p->asked[place] = 0;
+  c->state_of[slot] = TD_NO_STATE;
+  c->slot_of[index] = UINT32_MAX;
+  c->asked[index] = 0;
 }
 
-bool td_sample_places_take(td_sample_places *p, uint32_t slot, uint32_t *place, uint32_t *loser)
+bool td_sampler_cache_take(td_sampler_cache *c, uint32_t slot, uint32_t *index, uint32_t *loser)
 {
-  uint32_t best = p->place_of[slot];
-  bool is_new = best == TD_NO_PLACE;
+  uint32_t best = c->state_of[slot];
+  bool is_new = best == TD_NO_STATE;
   *loser = UINT32_MAX;
   if (is_new) {
     best = 0;
-    for (uint32_t i = 1; i < p->n_places; i++)
-      best = p->asked[i] < p->asked[best] ? i : best;
-    *loser = p->slot_of[best];
+    for (uint32_t i = 1; i < c->n_states; i++)
+      best = c->asked[i] < c->asked[best] ? i : best;
+    *loser = c->slot_of[best];
     if (*loser != UINT32_MAX)
-      p->place_of[*loser] = TD_NO_PLACE;
-    p->place_of[slot] = best;
-    p->slot_of[best] = slot;
+      c->state_of[*loser] = TD_NO_STATE;
+    c->state_of[slot] = best;
+    c->slot_of[best] = slot;
   }
-  p->asked[best] = ++p->n_asked;
-  *place = best;
+  c->asked[best] = ++c->n_asked;
+  *index = best;
   return is_new;
 }
 

@@ -1,5 +1,5 @@
-/* Life tables of answers: see answers.h. */
-#include "scheduler/answers.h"
+/* Life tables of answers: see output_lengths.h. */
+#include "scheduler/output_lengths.h"
 
 #include <stdlib.h>
 
@@ -25,15 +25,15 @@
 
 static uint32_t bin_of(uint32_t tokens)
 {
-  uint32_t bin = td_answers_bin(tokens);
-  return bin < TD_ANSWER_BINS ? bin : TD_ANSWER_BINS - 1;
+  uint32_t bin = td_output_lengths_bin(tokens);
+  return bin < TD_LENGTH_BINS ? bin : TD_LENGTH_BINS - 1;
 }
 
 /* fmin and fmax look at numbers that are none. */
 static inline double smaller(double x, double y) { return x < y ? x : y; }
 static inline double larger(double x, double y) { return x > y ? x : y; }
 
-static double mean_of_all(const td_answers *a, uint32_t bin)
+static double mean_of_all(const td_output_lengths *a, uint32_t bin)
 {
   return a->n_ends[bin] > 0 ? a->sum_ends[bin] / a->n_ends[bin] : 0;
 }
@@ -41,12 +41,12 @@ static double mean_of_all(const td_answers *a, uint32_t bin)
 /* Of whole numbers between these, all alike. */
 static double mean_of(double first, double last) { return (first + last) / 2; }
 
-static void sum_up(const td_answers *a, td_answer_life *l)
+static void sum_up(const td_output_lengths *a, td_length_table *l)
 {
   double ends = 0;
   l->summed_at = a->n_noted;
   l->lasts[0] = 1;
-  for (uint32_t i = 0; i < TD_ANSWER_BINS; i++) {
+  for (uint32_t i = 0; i < TD_LENGTH_BINS; i++) {
     if (l->n_seen[i] > 0)
       ends = l->ends[i];
     else if (a->n_ends[i] > 0)
@@ -55,32 +55,32 @@ static void sum_up(const td_answers *a, td_answer_life *l)
       ends = smaller(ends, ENDS_UNSEEN);
     l->lasts[i + 1] = l->lasts[i] * (1 - smaller(ends, ENDS_MOST));
   }
-  l->tokens[TD_ANSWER_BINS] = 0; /* from the end: small rests are exact too */
-  for (uint32_t i = TD_ANSWER_BINS; i-- > 0;) {
+  l->tokens[TD_LENGTH_BINS] = 0; /* from the end: small rests are exact too */
+  for (uint32_t i = TD_LENGTH_BINS; i-- > 0;) {
     double mean = a->first[i] + (a->width[i] - 1) / 2;
     l->tokens[i] = l->tokens[i + 1] + (l->lasts[i] - l->lasts[i + 1]) * mean;
   }
 }
 
-bool td_answers_init(td_answers *a, uint32_t n_accounts)
+bool td_output_lengths_init(td_output_lengths *a, uint32_t n_accounts)
 {
-  *a = (td_answers){.n_accounts = n_accounts, .n_noted = 1};
-  for (uint32_t i = 0; i < TD_ANSWER_BINS; i++) {
-    a->first[i] = td_answers_bin_first(i);
-    a->width[i] = td_answers_bin_first(i + 1) - a->first[i];
+  *a = (td_output_lengths){.n_accounts = n_accounts, .n_noted = 1};
+  for (uint32_t i = 0; i < TD_LENGTH_BINS; i++) {
+    a->first[i] = td_output_lengths_bin_first(i);
+    a->width[i] = td_output_lengths_bin_first(i + 1) - a->first[i];
     a->per_width[i] = 1 / a->width[i];
   }
   a->accounts = calloc(n_accounts + 1, sizeof *a->accounts);
   return a->accounts != NULL;
 }
 
-void td_answers_deinit(td_answers *a)
+void td_output_lengths_deinit(td_output_lengths *a)
 {
   free(a->accounts);
   a->accounts = NULL;
 }
 
-static td_answer_account *account_of(td_answers *a, uint32_t account)
+static td_account_lengths *account_of(td_output_lengths *a, uint32_t account)
 {
   TD_BUG_ON(account >= a->n_accounts);
   if (account >= a->n_used)
@@ -92,7 +92,7 @@ static td_answer_account *account_of(td_answers *a, uint32_t account)
  * the mean. Who is here, in the queue and in a place, for much less than that counts less: or a client whose
  * answers all stop at once, and that sends the next when it has one, would outnumber those that use the
  * places. Where there is a queue it cannot. */
-static double weight_of(td_answer_account *of, uint32_t n_tokens, uint64_t n_steps)
+static double weight_of(td_account_lengths *of, uint32_t n_tokens, uint64_t n_steps)
 {
   double share = 1, step = 1;
   if (of->has_life) {
@@ -104,7 +104,7 @@ static double weight_of(td_answer_account *of, uint32_t n_tokens, uint64_t n_ste
   return share * share;
 }
 
-static void see(td_answers *a, td_answer_life *l, uint32_t bin, bool ended, double weight)
+static void see(td_output_lengths *a, td_length_table *l, uint32_t bin, bool ended, double weight)
 {
   double old = l->ends[bin], step = AVERAGE_STEP;
   if (l->n_seen[bin] == 0) {
@@ -120,9 +120,9 @@ static void see(td_answers *a, td_answer_life *l, uint32_t bin, bool ended, doub
     l->n_seen[bin]++;
 }
 
-void td_answers_note(td_answers *a, uint32_t account, uint32_t n_tokens, uint64_t n_steps, bool cut)
+void td_output_lengths_note(td_output_lengths *a, uint32_t account, uint32_t n_tokens, uint64_t n_steps, bool cut)
 {
-  td_answer_account *of = account_of(a, account);
+  td_account_lengths *of = account_of(a, account);
   uint32_t last = bin_of(n_tokens);
   double weight = weight_of(of, n_tokens, n_steps);
   for (uint32_t i = 1; i < last + !cut; i++)
@@ -132,9 +132,9 @@ void td_answers_note(td_answers *a, uint32_t account, uint32_t n_tokens, uint64_
   a->n_noted++;
 }
 
-void td_answers_wait(td_answers *a, uint32_t account, uint32_t max_new, uint32_t prompt_tokens, int n)
+void td_output_lengths_wait(td_output_lengths *a, uint32_t account, uint32_t max_new, uint32_t prompt_tokens, int n)
 {
-  td_answer_account *of = account_of(a, account);
+  td_account_lengths *of = account_of(a, account);
   uint32_t bin = bin_of(max_new);
   of->n_waiting += (uint32_t)n;
   of->n_asked[bin] += (uint32_t)n;
@@ -147,9 +147,9 @@ void td_answers_wait(td_answers *a, uint32_t account, uint32_t max_new, uint32_t
   a->asked_tokens[bin] += (uint64_t)n * max_new;
 }
 
-void td_answers_start(td_answers *a, uint32_t account, uint32_t expected_tokens, uint32_t computed_tokens)
+void td_output_lengths_start(td_output_lengths *a, uint32_t account, uint32_t expected_tokens, uint32_t computed_tokens)
 {
-  td_answer_account *of = account_of(a, account);
+  td_account_lengths *of = account_of(a, account);
   if (of->expected_tokens > PROMPT_WINDOW_TOKENS) {
     of->expected_tokens /= 2;
     of->computed_tokens /= 2;
@@ -158,7 +158,7 @@ void td_answers_start(td_answers *a, uint32_t account, uint32_t expected_tokens,
   of->computed_tokens += computed_tokens;
 }
 
-double td_answers_computed_share(const td_answer_account *a)
+double td_output_lengths_computed_share(const td_account_lengths *a)
 {
   return a->expected_tokens > 0 ? a->computed_tokens / a->expected_tokens : 1;
 }
@@ -169,7 +169,7 @@ typedef struct tail {
   double chance, tokens;
 } tail;
 
-static tail longer_than(const td_answers *a, const td_answer_life *l, double n_tokens, uint32_t bin)
+static tail longer_than(const td_output_lengths *a, const td_length_table *l, double n_tokens, uint32_t bin)
 {
   double first = a->first[bin], mass = l->lasts[bin] - l->lasts[bin + 1];
   double part = mass * (n_tokens + 1 - first) * a->per_width[bin];
@@ -178,16 +178,16 @@ static tail longer_than(const td_answers *a, const td_answer_life *l, double n_t
 
 /* Parts of as many answers each, of those between two tails. The bins are gone through once: this is done for
  * all that run. */
-static void cut_in_parts(const td_answers *a, const td_answer_life *l, tail from, tail to, uint32_t bin,
-                         double at[TD_ANSWER_PARTS + 1])
+static void cut_in_parts(const td_output_lengths *a, const td_length_table *l, tail from, tail to, uint32_t bin,
+                         double at[TD_LENGTH_PARTS + 1])
 {
-  double mean[TD_ANSWER_PARTS], part = (from.chance - to.chance) / TD_ANSWER_PARTS, per_part = 1 / part;
+  double mean[TD_LENGTH_PARTS], part = (from.chance - to.chance) / TD_LENGTH_PARTS, per_part = 1 / part;
   double chance = from.chance;
-  for (uint32_t i = 0; i < TD_ANSWER_PARTS; i++) {
+  for (uint32_t i = 0; i < TD_LENGTH_PARTS; i++) {
     tail end = to;
-    if (i + 1 < TD_ANSWER_PARTS) {
+    if (i + 1 < TD_LENGTH_PARTS) {
       chance -= part;
-      while (bin + 1 < TD_ANSWER_BINS && l->lasts[bin + 1] > chance)
+      while (bin + 1 < TD_LENGTH_BINS && l->lasts[bin + 1] > chance)
         bin++;
       double mass = l->lasts[bin] - l->lasts[bin + 1], over = l->lasts[bin] - chance;
       at[i + 1] = a->first[bin] - 1 + (mass > over ? over / mass : 1) * a->width[bin];
@@ -198,14 +198,14 @@ static void cut_in_parts(const td_answers *a, const td_answer_life *l, tail from
   }
   /* The outer ends are where the means of the outer parts say. */
   at[0] = larger(at[0], 2 * mean[0] - at[1] - EARLIER * (at[1] - mean[0]));
-  at[TD_ANSWER_PARTS] = smaller(at[TD_ANSWER_PARTS], 2 * mean[TD_ANSWER_PARTS - 1] - at[TD_ANSWER_PARTS - 1]);
+  at[TD_LENGTH_PARTS] = smaller(at[TD_LENGTH_PARTS], 2 * mean[TD_LENGTH_PARTS - 1] - at[TD_LENGTH_PARTS - 1]);
 }
 
-td_answer_chance td_answers_chance(const td_answers *a, uint32_t account, uint32_t age, uint32_t max_new)
+td_length_chance td_output_lengths_chance(const td_output_lengths *a, uint32_t account, uint32_t age, uint32_t max_new)
 {
   bool has_life = a->accounts[account].has_life;
-  td_answer_life *l = &a->accounts[has_life ? account : a->n_accounts].life;
-  td_answer_chance c = {.full = 1};
+  td_length_table *l = &a->accounts[has_life ? account : a->n_accounts].life;
+  td_length_chance c = {.full = 1};
   if (age + 1 >= max_new)
     return c;
   if (l->summed_at == 0 || a->n_noted - l->summed_at > (has_life ? OTHERS_NOTED : 0))
@@ -214,10 +214,10 @@ td_answer_chance td_answers_chance(const td_answers *a, uint32_t account, uint32
   tail lasts = longer_than(a, l, age, bin), full = longer_than(a, l, max_new - 1, bin_of(max_new));
   if (!(lasts.chance - full.chance > LEAST_EARLY * lasts.chance))
     return c;
-  double at[TD_ANSWER_PARTS + 1] = {age, [TD_ANSWER_PARTS] = max_new - 1}, before = 0, rest = max_new - age;
+  double at[TD_LENGTH_PARTS + 1] = {age, [TD_LENGTH_PARTS] = max_new - 1}, before = 0, rest = max_new - age;
   cut_in_parts(a, l, lasts, full, bin, at);
   c.full = full.chance / lasts.chance;
-  for (uint32_t i = 0; i <= TD_ANSWER_PARTS; i++)
+  for (uint32_t i = 0; i <= TD_LENGTH_PARTS; i++)
     c.at[i] = before = smaller(rest, larger(at[i] - age, before));
   return c;
 }

@@ -1,4 +1,4 @@
-/* Life tables of answers (scheduler/answers.c) against the distributions that their answers are drawn from.
+/* Life tables of answers (scheduler/output_lengths.c) against the distributions that their answers are drawn from.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -7,22 +7,22 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "scheduler/answers.h"
+#include "scheduler/output_lengths.h"
 
 enum { ACCOUNTS = 8, MANY = 20000 };
 
-static td_answers a;
+static td_output_lengths a;
 
 static int set_up(void **state)
 {
   (void)state;
-  return td_answers_init(&a, ACCOUNTS) ? 0 : -1;
+  return td_output_lengths_init(&a, ACCOUNTS) ? 0 : -1;
 }
 
 static int tear_down(void **state)
 {
   (void)state;
-  td_answers_deinit(&a);
+  td_output_lengths_deinit(&a);
   return 0;
 }
 
@@ -38,16 +38,16 @@ static void note_uniform(uint32_t account, uint32_t n, uint32_t max_new, uint32_
 {
   for (uint32_t i = 0; i < n_answers; i++) {
     uint32_t length = 1 + below(n);
-    td_answers_note(&a, account, length < max_new ? length : max_new, 1000, length >= max_new);
+    td_output_lengths_note(&a, account, length < max_new ? length : max_new, 1000, length >= max_new);
   }
 }
 
 static double mean_rest(uint32_t account, uint32_t age, uint32_t max_new)
 {
-  td_answer_chance c = td_answers_chance(&a, account, age, max_new);
+  td_length_chance c = td_output_lengths_chance(&a, account, age, max_new);
   double sum = 0;
-  for (uint32_t i = 0; i < TD_ANSWER_PARTS; i++)
-    sum += (c.at[i] + c.at[i + 1]) / 2 / TD_ANSWER_PARTS;
+  for (uint32_t i = 0; i < TD_LENGTH_PARTS; i++)
+    sum += (c.at[i] + c.at[i + 1]) / 2 / TD_LENGTH_PARTS;
   return c.full * (max_new - age) + (1 - c.full) * sum;
 }
 
@@ -59,7 +59,7 @@ static double mean_full(uint32_t account, uint32_t n, uint32_t cut_at, uint32_t 
   *rest = 0;
   for (uint32_t i = 0; i < 1000; i++) {
     note_uniform(account, n, below(2) ? UINT32_MAX : cut_at, 10);
-    full += td_answers_chance(&a, account, age, max_new).full / 1000;
+    full += td_output_lengths_chance(&a, account, age, max_new).full / 1000;
     *rest += mean_rest(account, age, max_new) / 1000;
   }
   return full;
@@ -102,7 +102,7 @@ static void an_account_is_its_own(void **state)
   note_uniform(1, 400, UINT32_MAX, MANY);
   double before = mean_rest(1, 10, 10000);
   for (uint32_t i = 0; i < MANY; i++)
-    td_answers_note(&a, 2, 3, 3, false);
+    td_output_lengths_note(&a, 2, 3, 3, false);
   assert_true(mean_rest(1, 10, 10000) == before);
   assert_near(mean_rest(2, 0, 10000), 3, 1);
 }
@@ -114,9 +114,9 @@ static void the_mean_of_accounts_stands_in(void **state)
   for (uint32_t account = 0; account < 4; account++)
     note_uniform(account, 400, UINT32_MAX, 1000);
   for (uint32_t i = 0; i < MANY; i++)
-    td_answers_note(&a, 4, 3, 1000, false);
-  assert_near(td_answers_chance(&a, 5, 0, 10).full, 0.8, 0.05);
-  assert_near(td_answers_chance(&a, 5, 10, 1000000).full, 0, 0.01);
+    td_output_lengths_note(&a, 4, 3, 1000, false);
+  assert_near(td_output_lengths_chance(&a, 5, 0, 10).full, 0.8, 0.05);
+  assert_near(td_output_lengths_chance(&a, 5, 10, 1000000).full, 0, 0.01);
 }
 
 /* Where nothing is known all go to max_new; who outlived all that ended goes on for as long again as likely
@@ -124,12 +124,12 @@ static void the_mean_of_accounts_stands_in(void **state)
 static void what_was_never_seen(void **state)
 {
   (void)state;
-  assert_true(td_answers_chance(&a, 0, 0, 1000).full == 1);
+  assert_true(td_output_lengths_chance(&a, 0, 0, 1000).full == 1);
   for (uint32_t i = 0; i < MANY; i++)
-    td_answers_note(&a, 0, 100, 1000, false);
-  assert_near(td_answers_chance(&a, 0, 1000, 2000).full, 0.5, 0.03);
-  assert_near(td_answers_chance(&a, 0, 0, 90).full, 1, 0.01);
-  assert_true(td_answers_chance(&a, 0, 100, 101).full == 1);
+    td_output_lengths_note(&a, 0, 100, 1000, false);
+  assert_near(td_output_lengths_chance(&a, 0, 1000, 2000).full, 0.5, 0.03);
+  assert_near(td_output_lengths_chance(&a, 0, 0, 90).full, 1, 0.01);
+  assert_true(td_output_lengths_chance(&a, 0, 100, 101).full == 1);
 }
 
 /* As large as limits allow. */
@@ -137,12 +137,12 @@ static void nothing_overflows(void **state)
 {
   (void)state;
   for (uint32_t i = 0; i < 1000; i++)
-    td_answers_note(&a, 0, 16777216, 16777216, i % 2);
+    td_output_lengths_note(&a, 0, 16777216, 16777216, i % 2);
   for (uint32_t age = 0; age < 16777216; age = age * 2 + 1)
     for (uint32_t max_new = age + 1; max_new <= 16777216; max_new *= 3) {
-      td_answer_chance c = td_answers_chance(&a, 0, age, max_new);
+      td_length_chance c = td_output_lengths_chance(&a, 0, age, max_new);
       assert_true(c.full >= 0 && c.full <= 1);
-      for (uint32_t k = 0; c.full < 1 && k <= TD_ANSWER_PARTS; k++)
+      for (uint32_t k = 0; c.full < 1 && k <= TD_LENGTH_PARTS; k++)
         assert_true(c.at[k] >= (k > 0 ? c.at[k - 1] : 0) && c.at[k] <= max_new - age);
     }
 }

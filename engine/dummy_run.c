@@ -1,16 +1,16 @@
-/* Steps made by hand: see trial.h. */
-#include "engine/trial.h"
+/* Steps made by hand: see dummy_run.h. */
+#include "engine/dummy_run.h"
 
 #include "common/clock.h"
 
-td_status td_trial_init(td_trial *t, td_stepper by, uint32_t page_tokens, uint32_t n_pages,
+td_status td_dummy_run_init(td_dummy_run *t, td_stepper by, uint32_t page_tokens, uint32_t n_pages,
                         uint32_t max_kv_tokens, td_error *err)
 {
   static const td_sampling greedy = {.top_p = 1};
   const td_backend *be = by.backend;
-  *t = (td_trial){.by = by};
-  TD_TRY(td_draft_init(&t->draft,
-                       &(td_draft_config){.max_rows = be->max_rows,
+  *t = (td_dummy_run){.by = by};
+  TD_TRY(td_dummy_plan_init(&t->dummy,
+                       &(td_dummy_plan_config){.max_rows = be->max_rows,
                                           .max_tokens = be->max_tokens,
                                           .max_logits = be->max_logits,
                                           .page_tokens = page_tokens,
@@ -23,35 +23,35 @@ td_status td_trial_init(td_trial *t, td_stepper by, uint32_t page_tokens, uint32
   return TD_OK;
 }
 
-void td_trial_deinit(td_trial *t) { td_draft_deinit(&t->draft); }
+void td_dummy_run_deinit(td_dummy_run *t) { td_dummy_plan_deinit(&t->dummy); }
 
-void td_trial_begin(td_trial *t) { td_draft_clear(&t->draft); }
+void td_dummy_run_begin(td_dummy_run *t) { td_dummy_plan_clear(&t->dummy); }
 
-bool td_trial_add(td_trial *t, uint32_t n_rows, uint32_t q_len, uint32_t kv_len)
+bool td_dummy_run_add(td_dummy_run *t, uint32_t n_rows, uint32_t q_len, uint32_t kv_len)
 {
   for (uint32_t i = 0; i < n_rows; i++)
-    if (!td_draft_add(&t->draft, q_len, kv_len, 0, true))
+    if (!td_dummy_plan_add(&t->dummy, q_len, kv_len, 0, true))
       return false;
   return true;
 }
 
 /* ---- steps ---- */
 
-static void submit(td_trial *t)
+static void submit(td_dummy_run *t)
 {
-  td_backend_queue_step(t->by.backend, t->by.forward, t->by.sampling, t->draft.plan);
-  t->draft.plan->n_page_updates = 0; /* they are there now */
+  td_backend_queue_step(t->by.backend, t->by.forward, t->by.sampling, t->dummy.plan);
+  t->dummy.plan->n_page_updates = 0; /* they are there now */
 }
 
-static td_status wait(td_trial *t, td_error *err)
+static td_status wait(td_dummy_run *t, td_error *err)
 {
   td_outcome ignored;
   return td_backend_wait(t->by.backend, &ignored, err);
 }
 
-td_status td_trial_run(td_trial *t, double *us, td_error *err)
+td_status td_dummy_run_run(td_dummy_run *t, double *us, td_error *err)
 {
-  td_plan *p = t->draft.plan;
+  td_plan *p = t->dummy.plan;
   uint64_t begin_us = td_clock_us();
   submit(t);
   if (t->by.backend->pipeline_depth > 1 && p->n_decode_rows == p->n_rows) {
@@ -75,18 +75,18 @@ td_status td_trial_run(td_trial *t, double *us, td_error *err)
 
 /* ---- pages ---- */
 
-static td_status write_pages(td_trial *t, td_compiled *writes_kv, td_error *err)
+static td_status write_pages(td_dummy_run *t, td_compiled *writes_kv, td_error *err)
 {
   td_backend *be = t->by.backend;
   td_outcome ignored;
-  for (uint32_t done = 0, n; (n = td_draft_write_pages(&t->draft, done)) > 0; done += n) {
-    td_backend_queue_step(be, writes_kv, NULL, t->draft.plan);
+  for (uint32_t done = 0, n; (n = td_dummy_plan_write_pages(&t->dummy, done)) > 0; done += n) {
+    td_backend_queue_step(be, writes_kv, NULL, t->dummy.plan);
     TD_TRY(td_backend_wait(be, &ignored, err));
   }
   return TD_OK;
 }
 
-td_status td_trial_touch_pages(td_trial *t, td_error *err)
+td_status td_dummy_run_touch_pages(td_dummy_run *t, td_error *err)
 {
   td_backend *be = t->by.backend;
   td_program *program;

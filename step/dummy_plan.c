@@ -1,5 +1,5 @@
-/* See draft.h. */
-#include "step/draft.h"
+/* See dummy_plan.h. */
+#include "step/dummy_plan.h"
 
 #include <stdlib.h>
 
@@ -14,9 +14,9 @@ static void scatter(int32_t *pages, uint32_t n)
   }
 }
 
-td_status td_draft_init(td_draft *d, const td_draft_config *c, td_error *err)
+td_status td_dummy_plan_init(td_dummy_plan *d, const td_dummy_plan_config *c, td_error *err)
 {
-  *d = (td_draft){.n_pages = c->n_pages, .n_ids = c->n_ids};
+  *d = (td_dummy_plan){.n_pages = c->n_pages, .n_ids = c->n_ids};
   d->stripe_pages = (c->max_row_tokens + c->page_tokens - 1) / c->page_tokens;
   uint32_t n_entries = c->max_rows * d->stripe_pages;
   TD_TRY(td_plan_create(c->max_rows, c->max_tokens, c->max_logits, n_entries, c->page_tokens, &d->plan, err));
@@ -30,20 +30,20 @@ td_status td_draft_init(td_draft *d, const td_draft_config *c, td_error *err)
   return TD_OK;
 }
 
-void td_draft_deinit(td_draft *d)
+void td_dummy_plan_deinit(td_dummy_plan *d)
 {
   td_plan_destroy(d->plan);
   free(d->table);
   free(d->pages);
 }
 
-void td_draft_clear(td_draft *d)
+void td_dummy_plan_clear(td_dummy_plan *d)
 {
   td_plan_clear(d->plan);
   d->next_page = 0;
 }
 
-bool td_draft_add(td_draft *d, uint32_t q_len, uint32_t kv_len, uint32_t n_shared, bool wants_logits)
+bool td_dummy_plan_add(td_dummy_plan *d, uint32_t q_len, uint32_t kv_len, uint32_t n_shared, bool wants_logits)
 {
   td_plan *p = d->plan;
   uint32_t n_pages = (kv_len + p->page_tokens - 1) / p->page_tokens, r = p->n_rows;
@@ -73,14 +73,14 @@ bool td_draft_add(td_draft *d, uint32_t q_len, uint32_t kv_len, uint32_t n_share
   return true;
 }
 
-uint32_t td_draft_write_pages(td_draft *d, uint32_t first)
+uint32_t td_dummy_plan_write_pages(td_dummy_plan *d, uint32_t first)
 {
   uint32_t page_tokens = d->plan->page_tokens, n = d->plan->max_tokens / page_tokens;
   n = n < d->stripe_pages ? n : d->stripe_pages;
   n = n < d->n_pages - first ? n : d->n_pages - first;
-  td_draft_clear(d);
+  td_dummy_plan_clear(d);
   d->next_page = first;
   if (n > 0)
-    TD_BUG_ON(!td_draft_add(d, n * page_tokens, n * page_tokens, 0, true));
+    TD_BUG_ON(!td_dummy_plan_add(d, n * page_tokens, n * page_tokens, 0, true));
   return n;
 }
