@@ -20,6 +20,7 @@ void td_said_deinit(td_said *s)
 
 void td_said_clear(td_said *s)
 {
+  s->tokens_before = td_said_token_begin(s, s->n);
   s->n = 0;
   td_buf_clear(&s->text);
 }
@@ -55,7 +56,8 @@ void td_said_add(td_said *s, td_said_kind kind, uint32_t call, const char *text,
   if (joins)
     s->pieces[s->n - 1].n += n;
   else
-    s->pieces[s->n++] = (td_said_piece){kind, call, start, n};
+    s->pieces[s->n++] = (td_said_piece){kind, call, start, n, 0};
+  s->pieces[s->n - 1].token_end = s->n_tokens;
 }
 
 void td_said_cut(td_said *s, size_t n, uint32_t n_calls)

@@ -19,6 +19,24 @@ static void item_id(const td_choice *ch, uint32_t n, td_said_kind kind, char out
   snprintf(out, ITEM_ID_BYTES, "%s_%.24s%04x", fronts[kind], id + strlen("resp_"), n & 0xFFFF);
 }
 
+/* Of the tokens that said a piece of content. In a stream its deltas tell them, and its end does not again: all
+ * of an answer's may be too many to write on the loop. */
+static void append_logprobs(const td_choice *ch, const td_said *s, const td_said_piece *p, td_buf *out)
+{
+  const td_api_request *r = &ch->call->request;
+  td_logprob_view v = td_logprobs_view(&ch->logprobs, r->n_top, (uint32_t)r->top_logprobs);
+  size_t end = v.end;
+  td_buf_append_str(out, ",\"logprobs\":");
+  if (!r->wants_logprobs || s != &ch->said || !p) {
+    td_buf_append_str(out, "[]");
+    return;
+  }
+  v.begin = td_said_token_begin(s, (size_t)(p - s->pieces)) - ch->n_logprobs_gone;
+  v.end = p->token_end - ch->n_logprobs_gone;
+  v.end = v.end < end ? v.end : end; /* memory was short: the answer is none */
+  td_logprobs_render_list(ch->call->engine, &v, out);
+}
+
 /* n: which of the output, from 0. What has just begun has no text yet. */
 static void render_item(const td_choice *ch, uint32_t n, const td_said_piece *p,
                         const td_said_piece *arguments, const td_said *s, const char *status, td_buf *out)
@@ -42,8 +60,10 @@ static void render_item(const td_choice *ch, uint32_t n, const td_said_piece *p,
   if (!begun) {
     td_buf_append_str(out, p->kind == TD_SAID_REASONING
                                ? "{\"type\":\"reasoning_text\",\"text\":"
-                               : "{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":[],\"text\":");
+                               : "{\"type\":\"output_text\",\"annotations\":[],\"text\":");
     td_buf_append_json_string(out, td_said_text(s, p), p->n);
+    if (p->kind == TD_SAID_CONTENT)
+      append_logprobs(ch, s, p, out);
     td_buf_append_char(out, '}');
   }
   td_buf_append_str(out, "]}");
@@ -166,8 +186,9 @@ static void text_event(td_choice *ch, bool done, const td_said *s, const td_said
   bool call = ch->item.kind == TD_SAID_CALL;
   item_event(ch, names[ch->item.kind][done], out);
   if (!call)
-    td_buf_append_str(out, ch->item.kind == TD_SAID_CONTENT ? ",\"content_index\":0,\"logprobs\":[]"
-                                                            : ",\"content_index\":0");
+    td_buf_append_str(out, ",\"content_index\":0");
+  if (ch->item.kind == TD_SAID_CONTENT)
+    append_logprobs(ch, s, p, out);
   td_buf_append_str(out, !done ? ",\"delta\":" : call ? ",\"arguments\":" : ",\"text\":");
   append_piece(s, p, out);
   end_event(out);

@@ -33,6 +33,7 @@ typedef struct td_choice {
   td_buf out;           /* answer text: all of it, or what is not yet sent */
   td_buf ids;           /* int32_t ids not yet rendered, if token ids are wanted */
   td_buf logprobs;      /* records (logprobs.h) not yet rendered, if log-probabilities are wanted */
+  uint32_t n_logprobs_gone; /* records that were rendered, and are no more in it */
   uint32_t text_offset; /* characters in the tokens of all records so far, those of an echo before */
 
   /* the engine's side, as of the last update */

@@ -109,6 +109,7 @@ static const td_field served[] = {
     MEMBER("text", R, ITEM),
     MEMBER("reasoning", R, ITEM),
     MEMBER("include", R, ITEM),
+    MEMBER("top_logprobs", R, ITEM),
     /* a chat's, which vLLM and SGLang take here too */
     MEMBER("top_k", R, ITEM),
     MEMBER("min_p", R, ITEM),
@@ -282,7 +283,6 @@ static const struct {
      "service_tier truncation stream_options client_metadata max_tool_calls context_management request_id "
      "session_id mm_processor_kwargs extra_key ngram_corpus_id access_programs image"},
     {R, OFF, "background enable_response_messages"},
-    {R, ZERO, "top_logprobs"},
     {R, LIST, "previous_input_messages"},
     {R, OBJECT, "vllm_xargs"},
     {R, 0, "previous_response_id previous_response conversation prompt moderation"},

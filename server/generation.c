@@ -358,6 +358,7 @@ static void read_tokens(td_choice *ch, uint32_t max)
   while (ch->n_read < end && ch->n_read < stop) {
     uint32_t to = stop < end ? stop : end, n = to - ch->n_read < step ? to - ch->n_read : step;
     bool matched = push_tokens(ch, ids + ch->n_read, n);
+    ch->said.n_tokens = ch->n_read + n;
     if (ch->reader && td_reader_is_thinking(ch->reader))
       ch->n_reasoning += n;
     ch->n_read += n;
@@ -396,10 +397,30 @@ static uint32_t chunk_tokens(const td_choice *ch)
   return r->wants_logprobs ? CHUNK_TOKENS / (8 + 2 * r->n_top) : CHUNK_TOKENS;
 }
 
+/* What a delta has told of. Where log-probabilities go with pieces, those of tokens that have said nothing yet
+ * stay. */
+static void forget_told(td_choice *ch, bool by_pieces)
+{
+  td_buf *b = &ch->logprobs;
+  td_said_clear(&ch->said);
+  td_buf_clear(&ch->out);
+  td_buf_clear(&ch->ids);
+  if (!by_pieces) {
+    td_buf_clear(b);
+    return;
+  }
+  size_t told = (ch->said.tokens_before - ch->n_logprobs_gone) * td_logprob_record_bytes(ch->call->request.n_top);
+  if (told == 0 || told > b->len_bytes)
+    return;
+  memmove(b->data, b->data + told, b->len_bytes - told);
+  b->len_bytes -= told;
+  ch->n_logprobs_gone = ch->said.tokens_before;
+}
+
 static void send_delta(td_choice *ch)
 {
   td_call *call = ch->call;
-  bool ids = call->request.return_token_ids;
+  bool ids = call->request.return_token_ids, by_pieces = call->api == &td_api_responses;
   uint32_t n_echo = left_to_echo(ch) < chunk_tokens(ch) ? left_to_echo(ch) : chunk_tokens(ch);
   td_delta d = {
       .choice = ch,
@@ -413,8 +434,8 @@ static void send_delta(td_choice *ch)
       .finish = ch->finish,
   };
   ch->n_echoed += n_echo;
-  if (d.n_text == 0 && ch->said.n == 0 && n_echo == 0 && d.n_ids == 0 && ch->logprobs.len_bytes == 0 &&
-      !d.finish && !d.first)
+  if (d.n_text == 0 && ch->said.n == 0 && n_echo == 0 && d.n_ids == 0 &&
+      (by_pieces || ch->logprobs.len_bytes == 0) && !d.finish && !d.first)
     return;
   td_buf events;
   td_buf_init(&events, 0);
@@ -424,10 +445,7 @@ static void send_delta(td_choice *ch)
     call->conn->out.failed = true; /* the connection is cut: a gap must not look whole */
   td_conn_stream_send(call->conn, events.data ? events.data : "", events.len_bytes);
   td_buf_deinit(&events);
-  td_said_clear(&ch->said);
-  td_buf_clear(&ch->out);
-  td_buf_clear(&ch->ids);
-  td_buf_clear(&ch->logprobs);
+  forget_told(ch, by_pieces);
   ch->opened = true;
 }
 

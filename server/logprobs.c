@@ -85,9 +85,9 @@ static void append_members(const td_engine *e, int32_t id, float logprob, td_buf
   td_buf_deinit(&text);
 }
 
-void td_logprobs_render_chat(const td_engine *e, const td_logprob_view *v, td_buf *out)
+void td_logprobs_render_list(const td_engine *e, const td_logprob_view *v, td_buf *out)
 {
-  td_buf_append_str(out, "{\"content\":[");
+  td_buf_append_char(out, '[');
   for (size_t i = v->begin; i < v->end; i++) {
     const td_logprob_record *r = record_at(v, i);
     td_buf_append_str(out, i > v->begin ? ",{" : "{");
@@ -100,7 +100,14 @@ void td_logprobs_render_chat(const td_engine *e, const td_logprob_view *v, td_bu
     }
     td_buf_append_str(out, "]}");
   }
-  td_buf_append_str(out, "],\"refusal\":null}");
+  td_buf_append_char(out, ']');
+}
+
+void td_logprobs_render_chat(const td_engine *e, const td_logprob_view *v, td_buf *out)
+{
+  td_buf_append_str(out, "{\"content\":");
+  td_logprobs_render_list(e, v, out);
+  td_buf_append_str(out, ",\"refusal\":null}");
 }
 
 /* ---- completions ---- */

@@ -36,7 +36,9 @@ td_logprob_view td_logprobs_view(const td_buf *all, uint32_t n_top, uint32_t n_t
 void td_logprobs_keep(const td_engine *e, int32_t id, const td_token_logprob *told, const td_top_token *top,
                       uint32_t n_top, uint32_t *text_offset, td_buf *records);
 
-/* {"content":[{"token":..,"logprob":..,"bytes":[..],"top_logprobs":[..]}],"refusal":null} */
+/* [{"token":..,"logprob":..,"bytes":[..],"top_logprobs":[..]}] */
+void td_logprobs_render_list(const td_engine *e, const td_logprob_view *v, td_buf *out);
+/* {"content":list,"refusal":null} */
 void td_logprobs_render_chat(const td_engine *e, const td_logprob_view *v, td_buf *out);
 /* {"tokens":[..],"token_logprobs":[..],"top_logprobs":[{..}],"text_offset":[..]}, of views one after another
  */

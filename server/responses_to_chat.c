@@ -215,6 +215,18 @@ static void read_format(td_translation *t, const cJSON *format)
     td_translation_put(t, rf, "json_schema", cJSON_Duplicate(format, true));
 }
 
+/* wanted: `include` has them. */
+static void read_logprobs(td_translation *t, const cJSON *top, bool wanted)
+{
+  bool none = !top || cJSON_IsNull(top) || (cJSON_IsNumber(top) && top->valuedouble == 0);
+  if (!none && !wanted)
+    td_translation_invalid(t, "", "top_logprobs", "goes with 'message.output_text.logprobs' in 'include'");
+  if (wanted && !t->failed)
+    td_translation_put(t, t->chat, "logprobs", cJSON_CreateTrue());
+  if (!none && !t->failed)
+    td_translation_put(t, t->chat, "top_logprobs", cJSON_Duplicate(top, true));
+}
+
 /* What is said in objects beside what is served, and what an answer may tell beside. */
 static void read_wishes(td_translation *t, const cJSON *body)
 {
@@ -235,9 +247,14 @@ static void read_wishes(td_translation *t, const cJSON *body)
       td_translation_ignore(t, "reasoning.", m->string);
   if (!t->failed)
     td_translation_copy(t, reasoning, "effort", "reasoning_effort");
-  for (m = t->failed || !include ? NULL : include->child; m; m = m->next)
-    if (cJSON_IsString(m) && strcmp(m->valuestring, "message.output_text.logprobs") == 0)
-      td_translation_ignore(t, "", "include");
+  bool logprobs = false;
+  for (m = t->failed || !include ? NULL : include->child; m; m = m->next) {
+    if (!cJSON_IsString(m))
+      td_translation_invalid(t, "", "include", "must be an array of strings");
+    else if (strcmp(m->valuestring, "message.output_text.logprobs") == 0)
+      logprobs = true;
+  }
+  read_logprobs(t, td_json_get(body, "top_logprobs"), logprobs);
 }
 
 /* What the answer repeats of the request. */
@@ -254,6 +271,7 @@ static void keep_echo(td_translation *t, const cJSON *body)
                 {"text", "{\"format\":{\"type\":\"text\"}}"},
                 {"tool_choice", "\"auto\""},
                 {"tools", "[]"},
+                {"top_logprobs", "0"},
                 {"top_p", "null"},
                 {"user", "null"}};
   td_buf *out = &t->call->echo;

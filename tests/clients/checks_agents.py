@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 
+import harness
 from common import ASK, MESSAGES, MODEL, TOOL, City, Weather, check, weather
 
 # ---- smolagents ----
@@ -161,7 +162,22 @@ def llm_schema(d):
     assert City.model_validate_json(llm_run(d, "--schema", schema, ASK)[0])
 
 
-@check("llm", "-T")
+# llm never demands a call: it sends `tools` and no `tool_choice`, and has no option that says one. A small model does not call by itself,
+# so this template shows it three calls of the tool, and then what the tool said.
+CALLS = ("{% if tools and messages[-1].role != 'tool' %}{% for ask in ['What is your version?', 'Which version is it?', 'The version, please.'] %}"
+         "<|im_start|>user\n{{ ask }}<|im_end|>\n<|im_start|>assistant\n"
+         "<tool_call>{\"name\": \"{{ tools[0].function.name }}\", \"arguments\": {}}</tool_call><|im_end|>\n{% endfor %}{% endif %}"
+         "{% for m in messages %}<|im_start|>{{ 'user' if m.role == 'tool' else m.role }}\n{{ 'Say: ' if m.role == 'tool' }}{{ m.content or '' }}"
+         "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function|tojson }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+
+
+@check("llm", "-T: call, result, answer")
 def llm_tool(d):
-    """The model need not call it: what is looked at is that the request with a tool is answered."""
-    assert llm_run(d, "-T", "llm_version", "--no-stream", ASK)[0].strip()
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "template.jinja"
+        path.write_text(CALLS, encoding="utf-8")
+        with harness.Daemon("--chat-template", path) as caller:
+            for how in ([], ["--no-stream"]):
+                said, told = llm_run(caller, "-T", "llm_version", "--td", *how, "-o", "temperature", "0", "Which version do you have?")
+                assert "Tool call: llm_version({})" in told and said.strip(), (said, told)

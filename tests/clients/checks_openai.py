@@ -94,6 +94,16 @@ def openai_responses_typed(d):
     assert r.output[-1].type == "function_call"
 
 
+@check("openai", "responses: log-probabilities, reasoning effort")
+def openai_responses_logprobs(d):
+    kw = {"model": MODEL, "input": ASK, "max_output_tokens": 8, "temperature": 0, "include": ["message.output_text.logprobs"], "top_logprobs": 2,
+          "reasoning": {"effort": "low"}}
+    text = d.client().responses.create(**kw).output[0].content[0]
+    assert "".join(t.token for t in text.logprobs) == text.text and all(len(t.top_logprobs) == 2 for t in text.logprobs)
+    streamed = [t.token for e in d.client().responses.create(stream=True, **kw) if e.type == "response.output_text.delta" for t in e.logprobs]
+    assert streamed == [t.token for t in text.logprobs]
+
+
 @check("openai", "embeddings")
 def openai_embeddings(d):
     with harness.Daemon("--pooling", "mean") as e:

@@ -72,8 +72,7 @@ def test_neutral_names_stand_in_a_list():
 # ---- members of objects that are taken for the sake of others of their members ----
 
 THINKING = {"type": "enabled", "budget_tokens": 1024}
-NESTED = (("/v1/responses", {"include": ["message.output_text.logprobs"]}, "include"),
-          ("/v1/responses", {"text": {"format": {"type": "text"}, "frobnicate": 1}}, "text.frobnicate"),
+NESTED = (("/v1/responses", {"text": {"format": {"type": "text"}, "frobnicate": 1}}, "text.frobnicate"),
           ("/v1/messages", {"output_config": {"frobnicate": 1}}, "output_config.frobnicate"),
           ("/v1/messages", {"thinking": THINKING}, "thinking.budget_tokens"))
 

@@ -74,6 +74,46 @@ def test_stream(client):
             assert final.output_text == ask(client, **fields).output_text and final.usage.output_tokens == 12
 
 
+LOGPROBS = {"include": ["message.output_text.logprobs"], "temperature": 0, "max_output_tokens": 12}
+
+
+def shown(tokens):
+    return [(t.token, t.logprob, t.bytes, [(o.token, o.logprob, o.bytes) for o in t.top_logprobs]) for t in tokens]
+
+
+@pytest.mark.parametrize("n", [0, 3, 20])
+def test_logprobs(client, n):
+    """A chat's, whole and streamed; of a stream the deltas tell them."""
+    r = ask(client, top_logprobs=n, **LOGPROBS)
+    chat = client.chat.completions.create(model=MODEL_ID, max_tokens=12, temperature=0, logprobs=True, top_logprobs=n, messages=[
+        {"role": "user", "content": "How is the weather in Oslo?"}])
+    told = r.output[0].content[0].logprobs
+    assert shown(told) == shown(chat.choices[0].logprobs.content) and len(told) == 12 and all(len(t.top_logprobs) == n for t in told)
+    assert b"".join(bytes(t.bytes) for t in told).decode() == r.output_text and r.top_logprobs == n
+    streamed = []
+    for e in ask(client, top_logprobs=n, stream=True, **LOGPROBS):
+        if e.type == "response.output_text.delta":
+            assert "".join(t.token for t in e.logprobs) == e.delta
+            streamed += e.logprobs
+        elif e.type == "response.output_text.done":
+            assert e.logprobs == []
+    assert shown(streamed) == shown(told)
+    assert ask(client, **{**LOGPROBS, "include": []}).output[0].content[0].logprobs == []
+
+
+def test_logprobs_of_content_only(client):
+    """Tokens of a call are not the text's; a whole answer and a stream agree."""
+    tag = {"type": "structural_tag", "format": {"type": "const_string", "value":
+           'So: <tool_call>{"name": "get_weather", "arguments": {"city": "Oslo"}}</tool_call>'}}
+    fields = {**LOGPROBS, "max_output_tokens": 60, "tools": [TOOL], "extra_body": {"structured_outputs": {"structural_tag": tag}}}
+    r = ask(client, **fields)
+    assert [o.type for o in r.output] == ["message", "function_call"], r.output
+    said = r.output[0].content[0]
+    assert "".join(t.token for t in said.logprobs).strip() == said.text.strip() == "So:"
+    streamed = [t for e in ask(client, stream=True, **fields) if e.type == "response.output_text.delta" for t in e.logprobs]
+    assert shown(streamed) == shown(said.logprobs)
+
+
 def test_what_it_repeats(server):
     """Text of a request stays text of JSON, U+0000 too."""
     r = server.post("/v1/responses", {"input": "Hi", "max_output_tokens": 1, "instructions": "a\0b", "metadata": {"k": ["\0", "é"]}})
@@ -138,6 +178,10 @@ BAD = [
     ({"tools": [{"type": "function"}]}, "tools[0].name"),
     ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
     ({"instructions": 5}, "instructions"),
+    ({"include": ["message.output_text.logprobs", 5]}, "include"),
+    ({"include": ["message.output_text.logprobs"], "top_logprobs": 21}, "top_logprobs"),
+    ({"include": ["message.output_text.logprobs"], "top_logprobs": "2"}, "top_logprobs"),
+    ({"top_logprobs": 2}, "top_logprobs"),
     ({"reasoning": {"effort": "much"}}, "reasoning.effort"),
     ({"reasoning": {"effort": 5}}, "reasoning.effort"),
     ({"max_tokens": 5}, "max_tokens"),

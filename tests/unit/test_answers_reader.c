@@ -247,6 +247,33 @@ static void test_reasoning(void **state)
   expect(&r, "<think>x", false, "C:<think>x|");
 }
 
+/* A token says what is said behind it: held back until then, or in the middle of a character. */
+static void test_which_tokens_said_what(void **state)
+{
+  static const char *const tokens[] = {"<thi", "nk>", "Hm", "</think>", "So", " <", "tool", "_call>{\"name\":\"f\"}", "</tool_call>"};
+  td_dialect d = dialect("<tool_call></think>", NULL, "auto", "auto");
+  for (int whole = 0; whole < 2; whole++) {
+    td_reader_rules rules = rules_of(&d, whole);
+    td_reader *r = td_reader_create(&rules);
+    td_said said;
+    td_said_init(&said);
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+      said.n_tokens = (uint32_t)i + 1;
+      td_reader_push(r, tokens[i], strlen(tokens[i]), &said);
+    }
+    td_reader_finish(r, false, &said);
+    assert_int_equal(said.n, 4);
+    assert_int_equal(said.pieces[0].token_end, 3);
+    assert_int_equal(td_said_token_begin(&said, 1), 3);
+    assert_int_equal(said.pieces[1].token_end, 5);
+    assert_int_equal(said.pieces[3].token_end, 8); /* a call's last mark says nothing */
+    td_said_clear(&said);
+    assert_int_equal(td_said_token_begin(&said, 0), 8);
+    td_said_deinit(&said);
+    td_reader_destroy(r);
+  }
+}
+
 /* Text is said at once, but for what may be a mark; a call as soon as its arguments begin. */
 static void test_how_much_is_held_back(void **state)
 {
@@ -382,6 +409,7 @@ int main(void)
       cmocka_unit_test(test_mistral),
       cmocka_unit_test(test_xml),
       cmocka_unit_test(test_reasoning),
+      cmocka_unit_test(test_which_tokens_said_what),
       cmocka_unit_test(test_how_much_is_held_back),
       cmocka_unit_test(test_as_many_blanks_as_are_held),
       cmocka_unit_test(test_plans_of_long_lists),
