@@ -7,7 +7,7 @@ from test_tool_calls import SAYS, write_template
 
 try:
     import anthropic
-except ImportError:  # the lean set of tests/requirements.txt: raw requests are left
+except ImportError:  # of tests/clients/share.txt, which scripts/test e2e installs: raw requests are left
     anthropic = None
 
 TOOL = {"name": "get_weather", "description": "Weather of a city.", "input_schema": {
