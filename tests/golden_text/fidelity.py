@@ -14,6 +14,7 @@ FOLDER is what fetch_tokenizers.py made, BUILD where the tests were built. The c
 """
 import argparse
 import fnmatch
+import itertools
 import json
 import os
 import pathlib
@@ -51,7 +52,7 @@ class HuggingFace:
 
     def encode(self, texts, mode):
         self.t.encode_special_tokens = not mode
-        return [e.ids for e in self.t.encode_batch(texts, add_special_tokens=False)]
+        return [e.ids for e in self.t.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 class Tiktoken:
@@ -89,10 +90,11 @@ def forms(family, folder):
     if family in BYTES:
         j = json.load(open(path(family + ".json")))
         added = [x["content"] for x in j["added_tokens"]]
-        yield "json", path(family + ".json"), HuggingFace(j), added
+        ref = HuggingFace(j)
+        yield "json", path(family + ".json"), ref, added
         gguf = path("ggml-vocab-%s.gguf" % {"llama3": "llama-bpe"}.get(family, family))
         if os.path.exists(gguf):
-            yield "gguf", gguf, HuggingFace(j if family != "llama3" else json_from_gguf(gguf)), added
+            yield "gguf", gguf, ref if family != "llama3" else HuggingFace(json_from_gguf(gguf)), added
         if family in TIKTOKEN:
             name, pattern, first_id = TIKTOKEN[family]
             yield "json", path(family + ".json"), Tiktoken(path(name), pattern, first_id, family == "qwen"), added
@@ -104,13 +106,13 @@ def forms(family, folder):
         return
     gguf = name.endswith(".gguf")
     model = model_from_gguf(path(name)) if gguf else open(path(name), "rb").read()
-    added = [t for t, _, kind in read_model(model)["pieces"] if kind in (2, 3, 4)]
+    added, ref = [t for t, _, kind in read_model(model)["pieces"] if kind in (2, 3, 4)], SentencePiece(model)
     if gguf:
-        yield "gguf", path(name), SentencePiece(model), added
+        yield "gguf", path(name), ref, added
     made = path(family + ".made.model")
     with open(made, "wb") as f:
         f.write(model)
-    yield "model", made, SentencePiece(model), added
+    yield "model", made, ref, added
     for form, legacy in (("json, Prepend", True), ("json, Metaspace", False)):
         j = json_from_model(model, legacy)
         made = path("%s.made%d.json" % (family, legacy))
@@ -127,23 +129,42 @@ def long_text(rng, added):
     return "".join(parts)
 
 
+def shrunk(text, differs):
+    """What is left of a text once every part has been taken out without which it still differs."""
+    step = len(text)
+    while step > 0:
+        for at in range(0, len(text), step):
+            while text[at:at + step] and differs(text[:at] + text[at + step:]):
+                text = text[:at] + text[at + step:]
+        step //= 2
+    return text
+
+
+def compare(a, family, group):
+    """Forms of one reference get the same texts, each with special tokens recognised or not, in turn."""
+    ref, added = group[0][2:]
+    rng, some = random.Random("%d %s %s %s" % (a.seed, family, group[0][0], ref.name)), sorted(added, key=len)[:40]
+    forms_here = [(form, Cli(a.cli, path)) for form, path, _, _ in group]
+    bad, cases, size = [0] * len(group), 0, 0
+    while size < a.megabytes * 1e6:
+        for mode in ref.modes:
+            texts = [long_text(rng, some) for _ in range(16)]
+            bytes_of = [t.encode() for t in texts]
+            cases, size, wants = cases + len(texts), size + sum(map(len, bytes_of)), ref.encode(texts, mode)
+            for i, (form, cli) in enumerate(forms_here):
+                for text, raw, want in zip(texts, bytes_of, wants):
+                    if want != cli.ask(mode, raw):
+                        bad[i] += 1
+                        if bad[i] <= 3:
+                            differs = lambda t, c=cli: ref.encode([t], mode)[0] != c.ask(mode, t.encode())
+                            print("  differs:", family, form, mode, ascii(shrunk(text, differs)), file=sys.stderr)
+    return [(family, form, ref.name, cases, size, bad[i]) for i, (form, _) in enumerate(forms_here)]
+
+
 def tokenizer_column(a):
     for family in a.family or [*SENTENCEPIECE, *BYTES]:
-        for form, path, ref, added in forms(family, a.folder):
-            rng, cli = random.Random("%d %s %s" % (a.seed, family, form)), Cli(a.cli, path)
-            some = sorted(added, key=len)[:40]
-            cases = size = bad = 0
-            while size < a.megabytes * 1e6:
-                texts = [long_text(rng, some) for _ in range(16)]
-                size += sum(len(t.encode()) for t in texts)
-                for mode in ref.modes:
-                    for text, want in zip(texts, ref.encode(texts, mode)):
-                        cases += 1
-                        if want != cli.ask(mode, text.encode()):
-                            bad += 1
-                            if bad <= 3:
-                                print("  differs:", family, form, ascii(text), file=sys.stderr)
-            yield family, form, ref.name, cases, size, bad
+        for _, group in itertools.groupby(forms(family, a.folder), key=lambda form: form[2]):
+            yield from compare(a, family, list(group))
 
 
 # ---- the other columns ----
