@@ -28,8 +28,23 @@ static inline td_status encode_word(encoder *e, const unsigned char *p, size_t n
   return met ? status : td_bpe_word(e->t, p, n, &e->sink);
 }
 
+/* The first splitter from `level` on that may cut a piece. */
+static inline uint32_t next_level(const td_tokenizer *t, uint32_t level, const unsigned char *p, size_t n)
+{
+  uint32_t may = 0;
+  for (size_t i = 0; i < n; i++) {
+    may |= t->may_cut[p[i]];
+    if (may >> level & 1)
+      return level;
+  }
+  while (level < t->n_splits && !(may >> level & 1))
+    level++;
+  return level;
+}
+
 static td_status encode_pieces(encoder *e, uint32_t level, const unsigned char *p, size_t n)
 {
+  level = next_level(e->t, level, p, n);
   if (level == e->t->n_splits)
     return encode_word(e, p, n);
   const bool last = level + 1 == e->t->n_splits;

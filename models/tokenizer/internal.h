@@ -159,13 +159,49 @@ enum {
 /* The kind of a letter; 0 for all else. */
 uint8_t td_unicode_letter(uint32_t cp);
 
+/* ---- regex_table.c: what an expression does with ASCII, as a table ---- */
+
+typedef enum td_regex_op_kind {
+  TD_REGEX_OP_TAKE,        /* a character of the set */
+  TD_REGEX_OP_NEXT_IN,     /* the next character is of the set */
+  TD_REGEX_OP_NEXT_NOT_IN, /* it is not, or the text ends */
+  TD_REGEX_OP_LINE_END,    /* the text ends, or a line does */
+  TD_REGEX_OP_BOTH,        /* goes on behind it; where that does not match, at `to` */
+  TD_REGEX_OP_JUMP,        /* goes on at `to` */
+  TD_REGEX_OP_MATCH,
+} td_regex_op_kind;
+
+typedef struct td_regex_op {
+  td_regex_op_kind kind;
+  uint16_t to;
+  uint64_t ascii[2]; /* the set: bit c */
+} td_regex_op;
+
+enum { TD_REGEX_OPS_MAX = 512 };
+
+typedef struct td_regex_table {
+  uint8_t kind[128]; /* column of a character */
+  uint32_t n_kinds;  /* columns; the last is the end of the text's. 0: no table */
+  uint32_t *next;    /* place of the next state's row << 1 | (a match ends in front of this character) */
+} td_regex_table;
+
+/* False: too many states, or no memory. */
+bool td_regex_table_init(td_regex_table *t, const td_regex_op *ops, uint32_t n_ops);
+void td_regex_table_deinit(td_regex_table *t);
+/* *behind: the end of the match at p, or NULL. False: that depends on a character beyond ASCII. */
+bool td_regex_table_match(const td_regex_table *t, const unsigned char *p, const unsigned char *end,
+                          size_t *steps_left, const unsigned char **behind);
+
 /* ---- regex.c: expressions that are not written out by hand ---- */
 
 typedef struct td_regex td_regex;
 td_regex *td_regex_create(const char *text); /* NULL: beyond the grammar, or no memory */
 void td_regex_destroy(td_regex *r);
+bool td_regex_is_tabled(const td_regex *r);
 /* As td_split_next. */
 size_t td_regex_next(const td_regex *r, const unsigned char *text, size_t n, size_t *steps_left);
+/* False: nothing matches where a text has only such bytes. */
+bool td_regex_may_match(const td_regex *r, unsigned char c);
 
 /* ---- split.c: the hand-written splitters ---- */
 
@@ -185,7 +221,6 @@ typedef struct td_split {
   bool modern;         /* Llama-3 shape: any one character may lead a word, line breaks are taken apart */
   bool fold;           /* contractions in either case */
   bool marks;          /* \p{M} counts as a letter */
-  bool cased;          /* of TD_SPLIT_REGEX: words of ASCII's letters need no matcher */
   uint32_t max_digits; /* 0: any number */
   td_regex *regex;     /* owned by the tokenizer; of TD_SPLIT_REGEX */
 } td_split;
@@ -196,6 +231,8 @@ bool td_split_from_regex(const char *regex, td_split *out, bool *total);
 /* Length of the first piece of text (n > 0 bytes of valid UTF-8). Expressions take from *steps_left; 0 if
  * they have used it up. */
 size_t td_split_next(const td_split *s, const unsigned char *text, size_t n, size_t *steps_left);
+/* False: where a text has only such bytes, its first piece is all of it. */
+bool td_split_may_cut(const td_split *s, unsigned char c);
 
 /* ---- nfc.c ---- */
 
@@ -384,7 +421,7 @@ int td_protobuf_next(td_protobuf *r, td_protobuf_field *f);
 
 /* ---- bpe.c, encode.c, the whole ---- */
 
-enum { TD_SPLITS_MAX = 8, TD_AROUND_MAX = 8 };
+enum { TD_SPLITS_MAX = 8 /* bits of may_cut */, TD_AROUND_MAX = 8 };
 
 /* Tokens that the model's own tokenizer puts beside a text. */
 typedef struct td_around {
@@ -403,6 +440,7 @@ struct td_tokenizer {
   bool nfc;
   td_split splits[TD_SPLITS_MAX];
   uint32_t n_splits;
+  uint8_t may_cut[256];          /* bit i: splits[i] may cut a text that has this byte */
   td_added_set added_raw;        /* matched before normalisation */
   td_added_set added_normalized; /* after it */
   td_spm spm;

@@ -60,6 +60,8 @@ struct td_regex {
   uint32_t begin[ALTERNATIVES_MAX + 1]; /* alternative i is steps [begin[i], begin[i + 1]) */
   uint32_t n_alternatives;
   uint32_t begins[128]; /* bit i: alternative i may begin with this ASCII character */
+  uint64_t needs[2];    /* bit c: of the ASCII characters; every match has one of them, or one beyond ASCII */
+  td_regex_table table;
 };
 
 static void destroy_steps(step *steps, uint32_t n)
@@ -77,6 +79,7 @@ void td_regex_destroy(td_regex *r)
   if (!r)
     return;
   destroy_steps(r->steps, r->n_steps);
+  td_regex_table_deinit(&r->table);
   free(r->ranges);
   free(r);
 }
@@ -458,6 +461,122 @@ static void note_beginnings(td_regex *r)
       r->begins[c] |= (uint32_t)may_begin(r, r->begin[i], r->begin[i + 1], c) << i;
 }
 
+/* Of each alternative, the smallest set that has to be there. */
+static void note_needs(td_regex *r)
+{
+  for (uint32_t i = 0; i < r->n_alternatives; i++) {
+    uint64_t least[2] = {UINT64_MAX, UINT64_MAX};
+    for (uint32_t k = r->begin[i]; k < r->begin[i + 1]; k++) {
+      const step *st = &r->steps[k];
+      if (st->kind == STEP_SET && st->min > 0 &&
+          __builtin_popcountll(st->set.ascii[0]) + __builtin_popcountll(st->set.ascii[1]) <
+              __builtin_popcountll(least[0]) + __builtin_popcountll(least[1]))
+        memcpy(least, st->set.ascii, sizeof least);
+    }
+    r->needs[0] |= least[0];
+    r->needs[1] |= least[1];
+  }
+}
+
+/* ---- as ops, for the table ---- */
+
+typedef struct writer {
+  td_regex_op ops[TD_REGEX_OPS_MAX];
+  uint32_t n;
+  bool fails; /* too many ops, or a step that they have no word for */
+} writer;
+
+/* Returns its place; past the end, one that may be written to. */
+static uint32_t write_op(writer *w, td_regex_op_kind kind, const set *s)
+{
+  if (w->n == TD_REGEX_OPS_MAX) {
+    w->fails = true;
+    return 0;
+  }
+  w->ops[w->n] = (td_regex_op){.kind = kind};
+  if (s)
+    memcpy(w->ops[w->n].ascii, s->ascii, sizeof s->ascii);
+  return w->n++;
+}
+
+static void point_here(writer *w, uint32_t op) { w->ops[op].to = (uint16_t)w->n; }
+
+/* A set, or one word of a group: each is tried before the next. */
+static void write_once(writer *w, const step *st)
+{
+  uint32_t jumps[WORDS_MAX];
+  if (st->kind == STEP_SET) {
+    write_op(w, TD_REGEX_OP_TAKE, &st->set);
+    return;
+  }
+  for (uint32_t k = 0; k < st->n_words; k++) {
+    const bool last = k + 1 == st->n_words;
+    const uint32_t both = last ? 0 : write_op(w, TD_REGEX_OP_BOTH, NULL);
+    for (uint32_t j = 0; j < st->words[k].n; j++)
+      write_op(w, TD_REGEX_OP_TAKE, &st->words[k].sets[j]);
+    if (last)
+      break;
+    jumps[k] = write_op(w, TD_REGEX_OP_JUMP, NULL);
+    point_here(w, both);
+  }
+  for (uint32_t k = 0; k + 1 < st->n_words; k++)
+    point_here(w, jumps[k]);
+}
+
+static void write_repeated(writer *w, const step *st)
+{
+  uint32_t outs[100], n_outs = 0; /* parse_number's 99, at most */
+  for (uint32_t i = 0; i < st->min; i++)
+    write_once(w, st);
+  if (st->max == 0) {
+    const uint32_t both = write_op(w, TD_REGEX_OP_BOTH, NULL);
+    write_once(w, st);
+    w->ops[write_op(w, TD_REGEX_OP_JUMP, NULL)].to = (uint16_t)both;
+    point_here(w, both);
+  }
+  for (uint32_t i = st->min; i < st->max; i++) {
+    outs[n_outs++] = write_op(w, TD_REGEX_OP_BOTH, NULL);
+    write_once(w, st);
+  }
+  while (n_outs > 0)
+    point_here(w, outs[--n_outs]);
+}
+
+static void write_step(writer *w, const step *st)
+{
+  switch (st->kind) {
+  case STEP_SET:
+  case STEP_GROUP:
+    w->fails |= st->possessive;
+    write_repeated(w, st);
+    break;
+  case STEP_AHEAD:
+  case STEP_NOT_AHEAD:
+    w->fails |= st->n_ahead != 1 || st->ahead[0].kind != STEP_SET || st->ahead[0].min != 1;
+    write_op(w, st->kind == STEP_AHEAD ? TD_REGEX_OP_NEXT_IN : TD_REGEX_OP_NEXT_NOT_IN, &st->ahead[0].set);
+    break;
+  case STEP_END: write_op(w, TD_REGEX_OP_LINE_END, NULL); break;
+  case STEP_BORDER: w->fails = true; break;
+  }
+}
+
+/* An expression that makes no table is matched without one. */
+static void make_table(td_regex *r)
+{
+  writer w = {.n = 0};
+  for (uint32_t i = 0; i < r->n_alternatives && !w.fails; i++) {
+    const bool last = i + 1 == r->n_alternatives;
+    const uint32_t both = last ? 0 : write_op(&w, TD_REGEX_OP_BOTH, NULL);
+    for (uint32_t k = r->begin[i]; k < r->begin[i + 1] && !w.fails; k++)
+      write_step(&w, &r->steps[k]);
+    write_op(&w, TD_REGEX_OP_MATCH, NULL);
+    if (!last)
+      point_here(&w, both);
+  }
+  if (!w.fails)
+    td_regex_table_init(&r->table, w.ops, w.n);
+}
+
 td_regex *td_regex_create(const char *text)
 {
   td_regex *r = calloc(1, sizeof *r);
@@ -466,6 +585,8 @@ td_regex *td_regex_create(const char *text)
     r->ranges = calloc(RANGES_MAX, sizeof *r->ranges);
   if (r && r->ranges && parse(&p)) {
     note_beginnings(r);
+    note_needs(r);
+    make_table(r);
     return r;
   }
   td_regex_destroy(r);
@@ -604,8 +725,11 @@ static const unsigned char *match(matcher *m, const step *st, const step *end, c
 static const unsigned char *match_any(matcher *m, const unsigned char *p)
 {
   const unsigned char *q = NULL;
-  m->begin = p;
   const uint32_t may = *p < 0x80 ? m->r->begins[*p] : UINT32_MAX;
+  if (may == 0 || (td_regex_is_tabled(m->r) && td_regex_table_match(&m->r->table, p, m->end, m->steps_left, &q)))
+    return q;
+  m->begin = p;
+  q = NULL;
   for (uint32_t i = 0; i < m->r->n_alternatives && !q; i++)
     if (may >> i & 1)
       q = match(m, m->r->steps + m->r->begin[i], m->r->steps + m->r->begin[i + 1], p);
@@ -621,4 +745,11 @@ size_t td_regex_next(const td_regex *r, const unsigned char *text, size_t n, siz
     for (q = text + look(text, m.end, &cp); q<m.end && * steps_left> 0 && !match_any(&m, q);)
       q += look(q, m.end, &cp);
   return *steps_left == 0 ? 0 : (size_t)(q - text);
+}
+
+bool td_regex_is_tabled(const td_regex *r) { return r->table.n_kinds > 0; }
+
+bool td_regex_may_match(const td_regex *r, unsigned char c)
+{
+  return c >= 0x80 || (r->needs[c / 64] >> c % 64 & 1);
 }

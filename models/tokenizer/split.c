@@ -46,13 +46,6 @@ static const struct {
      false},
 };
 
-/* How o200k's kind of expression begins, which takes capitals apart from small letters. */
-#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define CASED(suffix)                                                                                        \
-  "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" suffix "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" suffix "|"
-static const char *const cased[] = {CASED(""), CASED("(?i:" CONTRACTIONS ")?")};
-
 bool td_split_from_regex(const char *regex, td_split *out, bool *total)
 {
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -62,8 +55,6 @@ bool td_split_from_regex(const char *regex, td_split *out, bool *total)
       return true;
     }
   *out = (td_split){.kind = TD_SPLIT_REGEX, .regex = td_regex_create(regex)};
-  for (size_t i = 0; i < sizeof cased / sizeof *cased; i++)
-    out->cased |= strncmp(regex, cased[i], strlen(cased[i])) == 0;
   *total = false;
   return out->regex != NULL;
 }
@@ -167,20 +158,6 @@ static inline const unsigned char *ascii_word(const td_split *s, const unsigned 
   while (q < end && is_ascii_letter(*q))
     q++;
   return q > begin && (q == end || *q < 0x80) ? q : p;
-}
-
-/* The same of an expression that begins as `cased`: capitals, then small letters. What an apostrophe does is
- * left to the expression. */
-static inline const unsigned char *ascii_cased(const unsigned char *p, const unsigned char *end)
-{
-  const bool lead =
-      *p < 0x80 && !(td_ascii_class[*p] & (TD_CLASS_LETTER | TD_CLASS_NUMBER | TD_CLASS_NEWLINE));
-  const unsigned char *begin = p + lead, *q = begin;
-  while (q < end && (unsigned)*q - 'A' < 26u)
-    q++;
-  while (q < end && (unsigned)*q - 'a' < 26u)
-    q++;
-  return q > begin && (q == end || (*q < 0x80 && *q != '\'')) ? q : p;
 }
 
 static const unsigned char *next_gpt2(const td_split *s, const unsigned char *p, const unsigned char *end)
@@ -366,11 +343,24 @@ size_t td_split_next(const td_split *s, const unsigned char *text, size_t n, siz
   case TD_SPLIT_LINE_ENDS: q = next_line_ends(text, end); break;
   case TD_SPLIT_PUNCTUATION: q = next_punctuation(s, text, end); break;
   case TD_SPLIT_BYTE_DIGITS: q = next_byte_digits(s, text, end); break;
-  case TD_SPLIT_REGEX:
-    if (!s->cased || (q = ascii_cased(text, end)) == text)
-      return td_regex_next(s->regex, text, n, steps_left);
-    break;
+  case TD_SPLIT_REGEX: return td_regex_next(s->regex, text, n, steps_left);
   }
   TD_BUG_ON(q <= text || q > end);
   return (size_t)(q - text);
+}
+
+bool td_split_may_cut(const td_split *s, unsigned char c)
+{
+  const uint8_t class = c < 0x80 ? td_ascii_class[c] : 0;
+  switch (s->kind) {
+  case TD_SPLIT_WORDS:
+  case TD_SPLIT_PUNCT_WORDS: break;
+  case TD_SPLIT_NUMBERS: return c >= 0x80 || (class & TD_CLASS_NUMBER);
+  case TD_SPLIT_CJK: return c >= 0x80;
+  case TD_SPLIT_LINE_ENDS: return c >= 0x80 || (class & TD_CLASS_SPACE);
+  case TD_SPLIT_PUNCTUATION: return c >= 0x80 || td_unicode_is_punctuation(c);
+  case TD_SPLIT_BYTE_DIGITS: return is_byte_digit(c);
+  case TD_SPLIT_REGEX: return td_regex_may_match(s->regex, c);
+  }
+  return true;
 }

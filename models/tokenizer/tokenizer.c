@@ -134,6 +134,9 @@ td_status td_tokenizer_finish(td_tokenizer *t, td_error *err)
   t->longest_bytes = 1;
   td_added_seal(&t->added_raw);
   td_added_seal(&t->added_normalized);
+  for (uint32_t i = 0; i < t->n_splits; i++)
+    for (unsigned c = 0; c < 256; c++)
+      t->may_cut[c] |= (uint8_t)(td_split_may_cut(&t->splits[i], (unsigned char)c) << i);
   return t->spm.on ? td_spm_finish(t, err) : finish_bytes(t, err);
 }
 

@@ -175,8 +175,6 @@ static void regex_equals_hand_written(void **state)
       MODERN("[\\p{L}\\p{M}]", "\\p{L}\\p{M}", "\\p{N}"),
       "\\p{N}{1,3}",
       "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
-      CASED(""),
-      CASED("(?i:'s|'t|'re|'ve|'m|'ll|'d)?"),
   };
   static char words[40000];
   size_t n = 0;
@@ -187,12 +185,69 @@ static void regex_equals_hand_written(void **state)
     td_split split;
     bool total;
     assert_true(td_split_from_regex(expressions[i], &split, &total));
-    assert_true(split.kind != TD_SPLIT_REGEX || split.cased);
+    assert_true(split.kind != TD_SPLIT_REGEX);
     cut_alike(&split, expressions[i], text, n);
     cut_alike(&split, expressions[i], words, random_words(words, sizeof words, (unsigned)i));
     td_regex_destroy(split.regex);
   }
   free(text);
+}
+
+/* With what no text here has, which no table takes: "\1" in front of two others. */
+#define UNTABLED "|\1(?=\2\2)"
+
+/* A table cuts as backtracking does. */
+static void regex_table_equals_backtracking(void **state)
+{
+  static const char *const expressions[][2] = {
+#define BOTH(e) {e, e UNTABLED}
+      BOTH("'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"),
+      BOTH(MODERN("\\p{L}", "\\p{L}", "\\p{N}{1,3}")),
+      BOTH(CASED("")),
+      BOTH(CASED("(?i:'s|'t|'re|'ve|'m|'ll|'d)?")),
+      BOTH("\\s+$"),
+      BOTH("[\\r\\n]"),
+      BOTH("\\s?\\p{L}+|\\s?\\p{P}+"),
+      BOTH("(?:ab|a|b)[a-z]|(?:ab)+Z"),
+      BOTH("[a-z]{2}Z|[a-z]{1,3}|Z(?=[a-z])|Z{2,}| *'"),
+      BOTH("\\s+(?=[A-Z])| (?:as|a)?(?!T)b?'|[a-z]*m"),
+  };
+  static char words[40000];
+  for (size_t i = 0; i < sizeof expressions / sizeof *expressions; i++) {
+    const td_split table = {.kind = TD_SPLIT_REGEX, .regex = td_regex_create(expressions[i][0])};
+    td_regex *plain = td_regex_create(expressions[i][1]);
+    assert_true(table.regex && td_regex_is_tabled(table.regex));
+    assert_true(plain && !td_regex_is_tabled(plain));
+    for (unsigned seed = 0; seed < 8; seed++)
+      cut_alike(&table, expressions[i][1], words, random_words(words, sizeof words, seed));
+    td_regex_destroy(table.regex);
+    td_regex_destroy(plain);
+  }
+}
+
+/* A text that a splitter says it can not cut comes out whole. */
+static void uncut(void **state)
+{
+  static const char *const expressions[] = {"\\s?\\p{P}+", "\\p{N}{1,3}", "\\s+$", "[\\r\\n]", "(?:ab|a)b",
+                                            "[a-z]+'s?|T+1"};
+  char text[6];
+  unsigned seed = 1, n_whole[6] = {0};
+  for (size_t i = 0; i < 6 * 20000; i++) {
+    td_split split = {.kind = TD_SPLIT_REGEX};
+    bool may = false, total;
+    assert_true(td_split_from_regex(expressions[i % 6], &split, &total));
+    for (size_t k = 0; k < sizeof text; k++) {
+      text[k] = "ab'sT1 .\n"[rand_r(&seed) % 9];
+      may |= td_split_may_cut(&split, (unsigned char)text[k]);
+    }
+    size_t steps = SIZE_MAX;
+    n_whole[i % 6] += !may;
+    if (!may && td_split_next(&split, (const unsigned char *)text, sizeof text, &steps) != sizeof text)
+      fail_msg("\"%s\" cuts \"%.6s\"", expressions[i % 6], text);
+    td_regex_destroy(split.regex);
+  }
+  for (size_t i = 0; i < 6; i++)
+    assert_true(n_whole[i] > 100 || i == 4);
 }
 
 static void regex_refused(void **state)
@@ -746,6 +801,8 @@ int main(void)
       cmocka_unit_test(classes),
       cmocka_unit_test(first_pieces),
       cmocka_unit_test(regex_equals_hand_written),
+      cmocka_unit_test(regex_table_equals_backtracking),
+      cmocka_unit_test(uncut),
       cmocka_unit_test(regex_refused),
       cmocka_unit_test(regex_steps),
       cmocka_unit_test(nfc_versions),
