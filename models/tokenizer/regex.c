@@ -726,7 +726,8 @@ static const unsigned char *match_any(matcher *m, const unsigned char *p)
 {
   const unsigned char *q = NULL;
   const uint32_t may = *p < 0x80 ? m->r->begins[*p] : UINT32_MAX;
-  if (may == 0 || (td_regex_is_tabled(m->r) && td_regex_table_match(&m->r->table, p, m->end, m->steps_left, &q)))
+  if (may == 0 ||
+      (td_regex_is_tabled(m->r) && td_regex_table_match(&m->r->table, p, m->end, m->steps_left, &q)))
     return q;
   m->begin = p;
   q = NULL;

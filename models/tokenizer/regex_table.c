@@ -68,7 +68,8 @@ static bool follow(builder *b, uint32_t i, uint32_t c, list *next)
 static uint32_t number_of(builder *b, const list *state)
 {
   for (uint32_t i = 0; i < b->n_states; i++)
-    if (b->states[i].n == state->n && memcmp(b->states[i].ops, state->ops, state->n * sizeof *state->ops) == 0)
+    if (b->states[i].n == state->n &&
+        memcmp(b->states[i].ops, state->ops, state->n * sizeof *state->ops) == 0)
       return i;
   if (b->n_states == STATES_MAX)
     return UINT32_MAX;

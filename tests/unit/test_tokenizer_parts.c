@@ -228,8 +228,8 @@ static void regex_table_equals_backtracking(void **state)
 /* A text that a splitter says it can not cut comes out whole. */
 static void uncut(void **state)
 {
-  static const char *const expressions[] = {"\\s?\\p{P}+", "\\p{N}{1,3}", "\\s+$", "[\\r\\n]", "(?:ab|a)b",
-                                            "[a-z]+'s?|T+1"};
+  static const char *const expressions[] = {"\\s?\\p{P}+", "\\p{N}{1,3}", "\\s+$",
+                                            "[\\r\\n]",    "(?:ab|a)b",   "[a-z]+'s?|T+1"};
   char text[6];
   unsigned seed = 1, n_whole[6] = {0};
   for (size_t i = 0; i < 6 * 20000; i++) {
