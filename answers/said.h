@@ -13,8 +13,8 @@ typedef enum td_said_kind {
 
 typedef struct td_said_piece {
   td_said_kind kind;
-  uint32_t call;   /* which, from 0 */
-  size_t start, n; /* in the text of all */
+  uint32_t call;      /* which, from 0 */
+  size_t start, n;    /* in the text of all */
   uint32_t token_end; /* tokens that had been read when it was last added to */
 } td_said_piece;
 
@@ -22,10 +22,10 @@ typedef struct td_said {
   td_said_piece *pieces;
   size_t n, cap;
   td_buf text;
-  uint32_t n_calls;  /* since the answer's begin */
-  uint32_t n_tokens; /* read since then; who reads sets it */
+  uint32_t n_calls;       /* since the answer's begin */
+  uint32_t n_tokens;      /* read since then; who reads sets it */
   uint32_t tokens_before; /* the token_end of what was forgotten */
-  bool failed;      /* no memory */
+  bool failed;            /* no memory */
 } td_said;
 
 void td_said_init(td_said *s);

@@ -62,14 +62,14 @@ void td_stage_add_kv(td_stage *s, uint32_t n_layers, double n_pages_wanted, uint
   s->n_layers = n_layers;
   td_tool_check(be->ops->kv_create(be, &kv, &s->kv, &err), &err);
   td_tool_check(td_dummy_plan_init(&s->dummy,
-                              &(td_dummy_plan_config){.max_rows = be->max_rows,
-                                                 .max_tokens = be->max_tokens,
-                                                 .max_logits = be->max_logits,
-                                                 .page_tokens = TD_STAGE_PAGE_TOKENS,
-                                                 .n_pages = kv.n_pages,
-                                                 .n_ids = s->desc.vocab,
-                                                 .max_row_tokens = max_context_tokens},
-                              &err),
+                                   &(td_dummy_plan_config){.max_rows = be->max_rows,
+                                                           .max_tokens = be->max_tokens,
+                                                           .max_logits = be->max_logits,
+                                                           .page_tokens = TD_STAGE_PAGE_TOKENS,
+                                                           .n_pages = kv.n_pages,
+                                                           .n_ids = s->desc.vocab,
+                                                           .max_row_tokens = max_context_tokens},
+                                   &err),
                 &err);
   td_sampling greedy = {.top_p = 1};
   for (uint32_t i = 0; i < be->max_rows; i++)

@@ -414,7 +414,7 @@ td_status td_engine_measure_times(td_engine *e, uint32_t page_tokens, uint32_t n
   if (c->row_tokens > LONG_CONTEXT)
     c->row_tokens = LONG_CONTEXT;
   td_status st = td_dummy_run_init(&c->run, td_engine_stepper(e), page_tokens, c->kv_tokens / page_tokens,
-                               c->row_tokens, err);
+                                   c->row_tokens, err);
   if (st == TD_OK)
     st = calibrate(c, err);
   td_dummy_run_deinit(&c->run);

@@ -4,20 +4,20 @@
 #include "common/clock.h"
 
 td_status td_dummy_run_init(td_dummy_run *t, td_stepper by, uint32_t page_tokens, uint32_t n_pages,
-                        uint32_t max_kv_tokens, td_error *err)
+                            uint32_t max_kv_tokens, td_error *err)
 {
   static const td_sampling greedy = {.top_p = 1};
   const td_backend *be = by.backend;
   *t = (td_dummy_run){.by = by};
   TD_TRY(td_dummy_plan_init(&t->dummy,
-                       &(td_dummy_plan_config){.max_rows = be->max_rows,
-                                          .max_tokens = be->max_tokens,
-                                          .max_logits = be->max_logits,
-                                          .page_tokens = page_tokens,
-                                          .n_pages = n_pages,
-                                          .n_ids = by.vocab,
-                                          .max_row_tokens = max_kv_tokens},
-                       err));
+                            &(td_dummy_plan_config){.max_rows = be->max_rows,
+                                                    .max_tokens = be->max_tokens,
+                                                    .max_logits = be->max_logits,
+                                                    .page_tokens = page_tokens,
+                                                    .n_pages = n_pages,
+                                                    .n_ids = by.vocab,
+                                                    .max_row_tokens = max_kv_tokens},
+                            err));
   for (uint32_t i = 0; i < be->max_rows; i++) /* every request brings its own later */
     be->ops->set_sampling(by.backend, i, &greedy);
   return TD_OK;

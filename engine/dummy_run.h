@@ -24,8 +24,8 @@ typedef struct td_dummy_run {
 } td_dummy_run;
 
 /* max_kv_tokens: of one row. n_pages: of the store, from the first on. */
-TD_MUST_CHECK td_status td_dummy_run_init(td_dummy_run *t, td_stepper by, uint32_t page_tokens, uint32_t n_pages,
-                                      uint32_t max_kv_tokens, td_error *err);
+TD_MUST_CHECK td_status td_dummy_run_init(td_dummy_run *t, td_stepper by, uint32_t page_tokens,
+                                          uint32_t n_pages, uint32_t max_kv_tokens, td_error *err);
 void td_dummy_run_deinit(td_dummy_run *t);
 /* Writes every line of those pages once: memory that nobody wrote is read faster than any other. */
 TD_MUST_CHECK td_status td_dummy_run_touch_pages(td_dummy_run *t, td_error *err);

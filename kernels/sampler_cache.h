@@ -1,10 +1,10 @@
 /* A cache of sampler state, for the slots that need more than their parameters.
  *
  * Sampling that is not plain needs a word for each token of the vocabulary (sample_state.h). There are far
- * more slots than rows in a step, so a backend keeps as many states as a step has rows. A slot takes one when its
- * request is about to sample. It keeps it until a new tenant of the slot comes, or until another slot needs a
- * state: the one that was longest not asked for goes. A state is a function of the
- * request and its tokens alone, so what was lost (a sequence was preempted and others ran) is made again.
+ * more slots than rows in a step, so a backend keeps as many states as a step has rows. A slot takes one when
+ * its request is about to sample. It keeps it until a new tenant of the slot comes, or until another slot
+ * needs a state: the one that was longest not asked for goes. A state is a function of the request and its
+ * tokens alone, so what was lost (a sequence was preempted and others ran) is made again.
  *
  * Why nobody loses a state in the step for which it was taken: a step has no more rows than there are states,
  * and each row asks before the step, so the one longest not asked for is never one that has just asked.
@@ -37,8 +37,8 @@ TD_MUST_CHECK td_status td_sampler_cache_init(td_sampler_cache *c, uint32_t n_sl
 void td_sampler_cache_deinit(td_sampler_cache *c);
 /* A new tenant: the slot has no state any more. */
 void td_sampler_cache_leave(td_sampler_cache *c, uint32_t slot);
-/* The index of the slot's state. True: it is new, and what is in it is somebody else's. *loser: whose it was, or
- * UINT32_MAX. */
+/* The index of the slot's state. True: it is new, and what is in it is somebody else's. *loser: whose it was,
+ * or UINT32_MAX. */
 bool td_sampler_cache_take(td_sampler_cache *c, uint32_t slot, uint32_t *index, uint32_t *loser);
 
 /* Makes the state of a request: words [vocab] are all written. */

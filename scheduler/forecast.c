@@ -2,9 +2,9 @@
  *
  * Two things hold a newcomer up: prompts before it, which the budget lets through at so many tokens a step;
  * and places and pages, which come free as answers end. How long an answer will be is not known: what is, is
- * how long others of its account got lately (output_lengths.h). From that and its age, each running answer has a
- * chance to have ended by any step; their sum is how many will have ended by then, so the k-th end from now
- * is read off it. Time is steps' without prompts, and more for each prompt token that comes in between.
+ * how long others of its account got lately (output_lengths.h). From that and its age, each running answer
+ * has a chance to have ended by any step; their sum is how many will have ended by then, so the k-th end from
+ * now is read off it. Time is steps' without prompts, and more for each prompt token that comes in between.
  * O(running + accounts), no state but averages. */
 #include <math.h>
 
@@ -84,8 +84,8 @@ static double mean_of(const double at[TD_LENGTH_PARTS + 1])
 
 static void add_answer(load *l, const td_sched *s, const td_request *r)
 {
-  td_length_chance c =
-      td_output_lengths_chance(&s->answers, r->account, r->n_tokens - r->n_prompt, r->max_tokens - r->n_prompt);
+  td_length_chance c = td_output_lengths_chance(&s->answers, r->account, r->n_tokens - r->n_prompt,
+                                                r->max_tokens - r->n_prompt);
   double rest = c.full * (r->max_tokens - r->n_tokens) + (1 - c.full) * mean_of(c.at);
   l->n_held += rest > HOLDS_FOR * l->answer;
   l->points[td_output_lengths_bin(r->max_tokens - r->n_tokens)] += c.full;
@@ -264,7 +264,8 @@ static double ends_by(const load *l, double steps)
   if (i >= l->horizon)
     return l->ends[l->horizon];
   double first = td_output_lengths_bin_first(i);
-  return l->ends[i] + (l->ends[i + 1] - l->ends[i]) * (steps - first) / (td_output_lengths_bin_first(i + 1) - first);
+  return l->ends[i] +
+         (l->ends[i + 1] - l->ends[i]) * (steps - first) / (td_output_lengths_bin_first(i + 1) - first);
 }
 
 /* And of those that take their places, and so on: round after round, each an answer later. */

@@ -120,7 +120,8 @@ static void see(td_output_lengths *a, td_length_table *l, uint32_t bin, bool end
     l->n_seen[bin]++;
 }
 
-void td_output_lengths_note(td_output_lengths *a, uint32_t account, uint32_t n_tokens, uint64_t n_steps, bool cut)
+void td_output_lengths_note(td_output_lengths *a, uint32_t account, uint32_t n_tokens, uint64_t n_steps,
+                            bool cut)
 {
   td_account_lengths *of = account_of(a, account);
   uint32_t last = bin_of(n_tokens);
@@ -132,7 +133,8 @@ void td_output_lengths_note(td_output_lengths *a, uint32_t account, uint32_t n_t
   a->n_noted++;
 }
 
-void td_output_lengths_wait(td_output_lengths *a, uint32_t account, uint32_t max_new, uint32_t prompt_tokens, int n)
+void td_output_lengths_wait(td_output_lengths *a, uint32_t account, uint32_t max_new, uint32_t prompt_tokens,
+                            int n)
 {
   td_account_lengths *of = account_of(a, account);
   uint32_t bin = bin_of(max_new);
@@ -147,7 +149,8 @@ void td_output_lengths_wait(td_output_lengths *a, uint32_t account, uint32_t max
   a->asked_tokens[bin] += (uint64_t)n * max_new;
 }
 
-void td_output_lengths_start(td_output_lengths *a, uint32_t account, uint32_t expected_tokens, uint32_t computed_tokens)
+void td_output_lengths_start(td_output_lengths *a, uint32_t account, uint32_t expected_tokens,
+                             uint32_t computed_tokens)
 {
   td_account_lengths *of = account_of(a, account);
   if (of->expected_tokens > PROMPT_WINDOW_TOKENS) {
@@ -178,8 +181,8 @@ static tail longer_than(const td_output_lengths *a, const td_length_table *l, do
 
 /* Parts of as many answers each, of those between two tails. The bins are gone through once: this is done for
  * all that run. */
-static void cut_in_parts(const td_output_lengths *a, const td_length_table *l, tail from, tail to, uint32_t bin,
-                         double at[TD_LENGTH_PARTS + 1])
+static void cut_in_parts(const td_output_lengths *a, const td_length_table *l, tail from, tail to,
+                         uint32_t bin, double at[TD_LENGTH_PARTS + 1])
 {
   double mean[TD_LENGTH_PARTS], part = (from.chance - to.chance) / TD_LENGTH_PARTS, per_part = 1 / part;
   double chance = from.chance;
@@ -201,7 +204,8 @@ static void cut_in_parts(const td_output_lengths *a, const td_length_table *l, t
   at[TD_LENGTH_PARTS] = smaller(at[TD_LENGTH_PARTS], 2 * mean[TD_LENGTH_PARTS - 1] - at[TD_LENGTH_PARTS - 1]);
 }
 
-td_length_chance td_output_lengths_chance(const td_output_lengths *a, uint32_t account, uint32_t age, uint32_t max_new)
+td_length_chance td_output_lengths_chance(const td_output_lengths *a, uint32_t account, uint32_t age,
+                                          uint32_t max_new)
 {
   bool has_life = a->accounts[account].has_life;
   td_length_table *l = &a->accounts[has_life ? account : a->n_accounts].life;

@@ -38,7 +38,7 @@ typedef struct td_account_lengths {
 } td_account_lengths;
 
 typedef struct td_output_lengths {
-  td_account_lengths *accounts;     /* [n_accounts + 1]; the last is for those of which nothing is known */
+  td_account_lengths *accounts;    /* [n_accounts + 1]; the last is for those of which nothing is known */
   uint32_t n_accounts, n_used;     /* none beyond the first n_used was ever seen */
   double sum_ends[TD_LENGTH_BINS]; /* over accounts */
   uint32_t n_ends[TD_LENGTH_BINS]; /* accounts in it */
@@ -68,11 +68,14 @@ static inline double td_output_lengths_bin_first(uint32_t bin)
 }
 
 /* It ended by itself or was cut, so many steps after its request came. */
-void td_output_lengths_note(td_output_lengths *a, uint32_t account, uint32_t n_tokens, uint64_t n_steps, bool cut);
+void td_output_lengths_note(td_output_lengths *a, uint32_t account, uint32_t n_tokens, uint64_t n_steps,
+                            bool cut);
 /* A request begins or ceases (n = -1) to wait. */
-void td_output_lengths_wait(td_output_lengths *a, uint32_t account, uint32_t max_new, uint32_t prompt_tokens, int n);
+void td_output_lengths_wait(td_output_lengths *a, uint32_t account, uint32_t max_new, uint32_t prompt_tokens,
+                            int n);
 /* It starts for the first time: so much of its prompt is left to compute. */
-void td_output_lengths_start(td_output_lengths *a, uint32_t account, uint32_t expected_tokens, uint32_t computed_tokens);
+void td_output_lengths_start(td_output_lengths *a, uint32_t account, uint32_t expected_tokens,
+                             uint32_t computed_tokens);
 
 enum { TD_LENGTH_PARTS = 3 };
 typedef struct td_length_chance {
@@ -81,7 +84,8 @@ typedef struct td_length_chance {
   double at[TD_LENGTH_PARTS + 1];
 } td_length_chance;
 /* Of an answer of `age` tokens so far. */
-td_length_chance td_output_lengths_chance(const td_output_lengths *a, uint32_t account, uint32_t age, uint32_t max_new);
+td_length_chance td_output_lengths_chance(const td_output_lengths *a, uint32_t account, uint32_t age,
+                                          uint32_t max_new);
 
 /* The share of prompt tokens that seem uncached that is computed: others come with the same meanwhile. */
 double td_output_lengths_computed_share(const td_account_lengths *a);

@@ -268,7 +268,8 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, co
     s->table.histories[slot].n_cached_prompt = r->n_computed;
     s->prefix_query_tokens += r->n_prompt;
     s->prefix_hit_tokens += r->n_computed;
-    td_output_lengths_start(&s->answers, r->account, s->order.entries[slot].n_expected, r->n_prompt - r->n_computed);
+    td_output_lengths_start(&s->answers, r->account, s->order.entries[slot].n_expected,
+                            r->n_prompt - r->n_computed);
     td_order_charge(&s->order, r->account, r->n_prompt - r->n_computed); /* once: preemption is our doing */
   }
   if (slot == s->fair.slot)

@@ -72,7 +72,8 @@ static bool allocate(td_sched *s)
       (c->tells_pages && !td_page_events_init(&s->page_events, c->n_pages)) ||
       !td_order_init(&s->order, c->n_slots) ||
       !td_places_init(&s->places, c->n_accounts, c->max_running, TD_ORDER_ACCOUNTS) ||
-      !td_output_lengths_init(&s->answers, TD_ORDER_ACCOUNTS) || !td_deadlines_init(&s->deadlines, c->n_slots))
+      !td_output_lengths_init(&s->answers, TD_ORDER_ACCOUNTS) ||
+      !td_deadlines_init(&s->deadlines, c->n_slots))
     return false;
   s->tree.events = c->tells_pages ? &s->page_events : NULL;
   uint32_t n_claims = 2;
@@ -198,7 +199,8 @@ static uint32_t expected_tokens(const td_sched *s, const td_sched_request *r, ui
 void td_sched_count_waiting(td_sched *s, uint32_t slot, int n)
 {
   const td_request *r = &s->table.requests[slot];
-  td_output_lengths_wait(&s->answers, r->account, r->max_tokens - r->n_prompt, s->order.entries[slot].n_expected, n);
+  td_output_lengths_wait(&s->answers, r->account, r->max_tokens - r->n_prompt,
+                         s->order.entries[slot].n_expected, n);
 }
 
 /* When the request has to start, for its place among others: longer prompts may wait longer. */
@@ -296,7 +298,7 @@ void td_sched_end(td_sched *s, uint32_t slot)
   const td_request *r = &s->table.requests[slot];
   if (r->n_tokens > r->n_prompt)
     td_output_lengths_note(&s->answers, r->account, r->n_tokens - r->n_prompt,
-                    s->step - s->table.histories[slot].submit_step, false);
+                           s->step - s->table.histories[slot].submit_step, false);
   td_sched_cancel(s, slot);
 }
 

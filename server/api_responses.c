@@ -19,8 +19,8 @@ static void item_id(const td_choice *ch, uint32_t n, td_said_kind kind, char out
   snprintf(out, ITEM_ID_BYTES, "%s_%.24s%04x", fronts[kind], id + strlen("resp_"), n & 0xFFFF);
 }
 
-/* Of the tokens that said a piece of content. In a stream its deltas tell them, and its end does not again: all
- * of an answer's may be too many to write on the loop. */
+/* Of the tokens that said a piece of content. In a stream its deltas tell them, and its end does not again:
+ * all of an answer's may be too many to write on the loop. */
 static void append_logprobs(const td_choice *ch, const td_said *s, const td_said_piece *p, td_buf *out)
 {
   const td_api_request *r = &ch->call->request;

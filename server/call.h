@@ -30,11 +30,11 @@ typedef struct td_choice {
   td_ticket ticket; /* generation 0: not with the engine (any more) */
   td_text_stream *text;
   td_stop_filter filter;
-  td_buf out;           /* answer text: all of it, or what is not yet sent */
-  td_buf ids;           /* int32_t ids not yet rendered, if token ids are wanted */
-  td_buf logprobs;      /* records (logprobs.h) not yet rendered, if log-probabilities are wanted */
+  td_buf out;               /* answer text: all of it, or what is not yet sent */
+  td_buf ids;               /* int32_t ids not yet rendered, if token ids are wanted */
+  td_buf logprobs;          /* records (logprobs.h) not yet rendered, if log-probabilities are wanted */
   uint32_t n_logprobs_gone; /* records that were rendered, and are no more in it */
-  uint32_t text_offset; /* characters in the tokens of all records so far, those of an echo before */
+  uint32_t text_offset;     /* characters in the tokens of all records so far, those of an echo before */
 
   /* the engine's side, as of the last update */
   const int32_t *tokens; /* valid while ticket is, as the next two */

@@ -397,8 +397,8 @@ static uint32_t chunk_tokens(const td_choice *ch)
   return r->wants_logprobs ? CHUNK_TOKENS / (8 + 2 * r->n_top) : CHUNK_TOKENS;
 }
 
-/* What a delta has told of. Where log-probabilities go with pieces, those of tokens that have said nothing yet
- * stay. */
+/* What a delta has told of. Where log-probabilities go with pieces, those of tokens that have said nothing
+ * yet stay. */
 static void forget_told(td_choice *ch, bool by_pieces)
 {
   td_buf *b = &ch->logprobs;
@@ -409,7 +409,8 @@ static void forget_told(td_choice *ch, bool by_pieces)
     td_buf_clear(b);
     return;
   }
-  size_t told = (ch->said.tokens_before - ch->n_logprobs_gone) * td_logprob_record_bytes(ch->call->request.n_top);
+  size_t told =
+      (ch->said.tokens_before - ch->n_logprobs_gone) * td_logprob_record_bytes(ch->call->request.n_top);
   if (told == 0 || told > b->len_bytes)
     return;
   memmove(b->data, b->data + told, b->len_bytes - told);

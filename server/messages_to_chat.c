@@ -250,8 +250,7 @@ static void read_output(td_translation *t, const cJSON *body)
     td_translation_invalid(t, "", "output_config", "must be an object");
   cJSON_ArrayForEach(m, config)
   {
-    if (m->string && strcmp(m->string, "format") != 0 && strcmp(m->string, "effort") != 0 &&
-        !cJSON_IsNull(m))
+    if (m->string && strcmp(m->string, "format") != 0 && strcmp(m->string, "effort") != 0 && !cJSON_IsNull(m))
       td_translation_ignore(t, "output_config.", m->string);
   }
   if (!t->failed)

@@ -43,7 +43,8 @@ void td_dummy_plan_clear(td_dummy_plan *d)
   d->next_page = 0;
 }
 
-bool td_dummy_plan_add(td_dummy_plan *d, uint32_t q_len, uint32_t kv_len, uint32_t n_shared, bool wants_logits)
+bool td_dummy_plan_add(td_dummy_plan *d, uint32_t q_len, uint32_t kv_len, uint32_t n_shared,
+                       bool wants_logits)
 {
   td_plan *p = d->plan;
   uint32_t n_pages = (kv_len + p->page_tokens - 1) / p->page_tokens, r = p->n_rows;

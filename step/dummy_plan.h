@@ -24,7 +24,8 @@ void td_dummy_plan_deinit(td_dummy_plan *d);
 void td_dummy_plan_clear(td_dummy_plan *d);
 /* Adds a row whose last token is at kv_len - 1, decodes (q_len 1) first. Its first n_shared pages are those
  * of the row before. False: no row, token or page is left. */
-bool td_dummy_plan_add(td_dummy_plan *d, uint32_t q_len, uint32_t kv_len, uint32_t n_shared, bool wants_logits);
+bool td_dummy_plan_add(td_dummy_plan *d, uint32_t q_len, uint32_t kv_len, uint32_t n_shared,
+                       bool wants_logits);
 /* A step of one row that writes the pages from `first` on, as many as fit. Returns their number; 0: that was
  * all, or a step holds fewer tokens than a page. */
 uint32_t td_dummy_plan_write_pages(td_dummy_plan *d, uint32_t first);

@@ -94,7 +94,7 @@ typedef struct cpu_backend {
   td_pool *pool;
   struct cpu_block *blocks;     /* all memory */
   td_sampling *sampling;        /* [max_slots] */
-  td_sampler_cache cache;      /* who has the next two */
+  td_sampler_cache cache;       /* who has the next two */
   td_sample_state *states;      /* [max_rows] */
   uint16_t *words;              /* [max_rows][max_vocab] */
   const td_plan *plan;          /* of the current step */

@@ -180,7 +180,8 @@ static uint32_t write_new(td_rules *r, const td_expr *e, uint32_t next)
     }
     return at;
   case TD_EXPR_REPEAT: return write_repeat(r, e, next);
-  case TD_EXPR_CALL: return put(r, (td_inst){.op = TD_RULE_OP_CALL, .x = r->writing->numbers[e->n], .y = next});
+  case TD_EXPR_CALL:
+    return put(r, (td_inst){.op = TD_RULE_OP_CALL, .x = r->writing->numbers[e->n], .y = next});
   case TD_EXPR_GRAPH: return write_graph(r, e, next);
   }
   return 0;
@@ -220,7 +221,7 @@ static uint32_t next_of(const td_rules *r, const td_inst *i, uint32_t next[2])
     return 0;
   next[0] = i->op == TD_RULE_OP_CALL    ? r->starts[i->x]
             : i->op == TD_RULE_OP_TIMES ? r->starts[r->times[i->x].rule]
-                                   : i->x;
+                                        : i->x;
   if (i->op == TD_RULE_OP_RANGE || i->op == TD_RULE_OP_SET)
     return 1;
   next[1] = i->y;

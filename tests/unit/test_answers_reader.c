@@ -250,7 +250,8 @@ static void test_reasoning(void **state)
 /* A token says what is said behind it: held back until then, or in the middle of a character. */
 static void test_which_tokens_said_what(void **state)
 {
-  static const char *const tokens[] = {"<thi", "nk>", "Hm", "</think>", "So", " <", "tool", "_call>{\"name\":\"f\"}", "</tool_call>"};
+  static const char *const tokens[] = {
+      "<thi", "nk>", "Hm", "</think>", "So", " <", "tool", "_call>{\"name\":\"f\"}", "</tool_call>"};
   td_dialect d = dialect("<tool_call></think>", NULL, "auto", "auto");
   for (int whole = 0; whole < 2; whole++) {
     td_reader_rules rules = rules_of(&d, whole);

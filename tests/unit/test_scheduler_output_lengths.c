@@ -1,4 +1,5 @@
-/* Life tables of answers (scheduler/output_lengths.c) against the distributions that their answers are drawn from.
+/* Life tables of answers (scheduler/output_lengths.c) against the distributions that their answers are drawn
+ * from.
  */
 #include <math.h>
 #include <setjmp.h>
