@@ -131,6 +131,14 @@ static void test_nul_in_a_body(void **state)
   assert_true(td_json_is_ids(td_json_get(root, "prompt")));
   assert_int_equal(td_json_get_string(root, "a", &got, &err), TD_ERR_REQUEST); /* a getter gives C strings */
   assert_non_null(strstr(err.message, "U+0000"));
+  td_buf printed; /* as it was written */
+  td_buf_init(&printed, 0);
+  td_json_print(td_json_get(root, "a"), &printed);
+  td_json_print(td_json_get(root, "b"), &printed);
+  td_json_print(td_json_get(root, "d"), &printed);
+  assert_false(printed.failed);
+  assert_string_equal(printed.data, "\"x\\u0000y\\\\u0000\\u0000\"[\"\\u0000\"]\"plain\"");
+  td_buf_deinit(&printed);
   cJSON_Delete(root);
   static const char key[] = "{\"a\\u0000\":1}", file[] = "{\"a\":\"\\u0000\"}",
                     written[] = "{\"a\":\"\xC0\x80\"}";

@@ -262,6 +262,8 @@ static void test_hostile_text(void **state)
       {"decode_us_per_row 2\n", ""},
       {"Some GPU", ""},
       {"Some GPU", "Some\tGPU"},
+      {"Some GPU", "Some\x7fGPU"},
+      {"tokens 8 us 100\ntokens 64 us 212\ntokens 128 us 212\n", ""}, /* no point at all */
       {"us 100", "us 100000000000000000000000000000000000000000"},
       {"learned_without_prompts 1.25", "learned_without_prompts 2.01"},
       {"learned_without_prompts 1.25", "learned_without_prompts 0.49"},
