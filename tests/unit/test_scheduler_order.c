@@ -5,6 +5,8 @@
 #include "scheduler/cost_model.h"
 #include "test_scheduler_fixture.h"
 
+#include "scheduler/follow.h"
+
 #include <stdlib.h>
 
 enum { SLOTS = 256, NS_PER_TOKEN = 50000, STEP_US = 1000, LONG = 100000 };
@@ -405,6 +407,24 @@ static void a_leader_that_leaves_is_replaced(void **state)
   close_world(&w);
 }
 
+/* Leaders that come and go hold nobody up for ever: who followed TD_FOLLOW_MAX times computes for itself.
+ * Here each is more urgent than slot 0, and has one page more of its prompt than the one before. */
+static void nobody_follows_for_ever(void **state)
+{
+  static world w;
+  open_world(&w, &by_slack);
+  submit(&w, 0, 1000, 1, 1, (td_sched_request){0});
+  for (uint32_t n = 1; n <= TD_FOLLOW_MAX + 1; n++) {
+    submit(&w, n, 16 * n + 1, 1, 1, (td_sched_request){.terms.priority = -9});
+    assert_int_equal(w.first_us[0], 0);
+    assert_true(step(&w));
+    if (n <= TD_FOLLOW_MAX)
+      assert_int_equal(td_sched_slot(w.s, 0).n_follows, n);
+  }
+  assert_true(w.first_us[0] > 0);
+  close_world(&w);
+}
+
 /* A leader works for its followers: it goes where the most urgent of them would. Here before a prompt that
  * would overtake it. */
 static void a_leader_has_its_followers_urgency(void **state)
@@ -577,6 +597,7 @@ int main(void)
       cmocka_unit_test(accounts_share_equally),
       cmocka_unit_test(one_prompt_is_computed_once),
       cmocka_unit_test(a_leader_that_leaves_is_replaced),
+      cmocka_unit_test(nobody_follows_for_ever),
       cmocka_unit_test(a_leader_has_its_followers_urgency),
       cmocka_unit_test(only_inside_a_namespace),
       cmocka_unit_test(deadlines_end_what_cannot_be_in_time),
