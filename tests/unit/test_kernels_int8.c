@@ -1,5 +1,6 @@
-/* The int8 products of AVX-512 with each of its registers as two of AVX2's: their layout gives the bits of
- * the plain ones. So all but the instructions themselves is tested on machines without AVX-512. */
+/* The int8 products of each instruction set that the machine has, and those of AVX-512 with each of its
+ * registers as two of AVX2's, give the bits of the plain ones. So all of AVX-512 but the instructions
+ * themselves is tested on machines without it. */
 #include "kernels_fixture.h"
 
 #ifdef __AVX2__
@@ -29,8 +30,22 @@ static float *run_table(const td_int8 *table, td_int8_linear p, const float *x)
   return out;
 }
 
+#ifdef TD_ISA_AVX512
+/* Whether this machine runs the instructions themselves. */
+static bool has_vnni(void)
+{
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
 static void test_pairs_give_the_same_bits(void **state)
 {
+#ifdef TD_ISA_AVX512
+  print_message("int8 tables beside the scalar one: pairs, AVX2%s\n",
+                has_vnni() ? ", AVX-512 VNNI" : "; AVX-512 VNNI NOT RUN: not in this CPU");
+#endif
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
     skip();
   assert_int_not_equal(td_int8_pair.tile_rows, td_int8_avx2.tile_rows);
@@ -51,6 +66,13 @@ static void test_pairs_give_the_same_bits(void **state)
     float *c = run_table(&td_int8_avx2, p, x);
     fx_same(a, b, (size_t)p.n_tokens * n_rows, "pairs of registers");
     fx_same(a, c, (size_t)p.n_tokens * n_rows, "AVX2");
+#ifdef TD_ISA_AVX512
+    if (has_vnni()) {
+      float *d = run_table(&td_int8_avx512, p, x);
+      fx_same(a, d, (size_t)p.n_tokens * n_rows, "AVX-512 VNNI");
+      free(d);
+    }
+#endif
     free(a);
     free(b);
     free(c);
