@@ -6,15 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ops_watch.h"
+
 /* Of one token: its values, behind its keys. */
 static float *values_at(const batch *b, const batch_row *row, uint32_t token)
 {
   return batch_kv_at(b, row, token) + (size_t)b->h->n_kv_heads * b->h->head_dim;
 }
 
-/* shares: see batch_make. All values are times `scale`, a power of two or 0. */
+/* shares: see batch_make. All values are times `scale`, a power of two or 0. kept: NULL, or see
+ * test_attention_kept. */
 static void test_rows(const heads *h, const uint32_t (*rows)[2], const uint32_t (*shares)[2], uint32_t n_rows,
-                      float scale)
+                      float scale, double **kept)
 {
   char what[160];
   batch *b = batch_make(h, rows, shares, n_rows);
@@ -25,20 +28,29 @@ static void test_rows(const heads *h, const uint32_t (*rows)[2], const uint32_t 
   batch_poison(b);
   batch_write(b);
   float *got = batch_attend(b, b->rows, n_rows);
-  double *want = batch_reference(b, b->rows, n_rows);
+  double *want = kept && *kept ? *kept : batch_reference(b, b->rows, n_rows);
   size_t n_out = (size_t)batch_tokens(b->rows, n_rows) * h->n_heads * h->head_dim;
   snprintf(what, sizeof what,
            "attention heads=%u/%u dim=%u page=%u window=%u style=%d norm=%d rows=%u first=%u@%u%s scale=%g",
            h->n_heads, h->n_kv_heads, h->head_dim, h->page_tokens, h->window, h->style, h->norm, n_rows,
            rows[0][0], rows[0][1], shares ? " shared" : "", scale);
   check(what, got, want, n_out, be->activation_bytes == 2 ? 1.5 * eps_out : 2e-5);
-  free(got), free(want);
+  free(got);
+  if (kept)
+    *kept = want;
+  else
+    free(want);
   batch_free(b);
 }
 
 void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows)
 {
-  test_rows(h, rows, NULL, n_rows, 1);
+  test_rows(h, rows, NULL, n_rows, 1, NULL);
+}
+
+void test_attention_kept(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows, double **kept)
+{
+  test_rows(h, rows, NULL, n_rows, 1, kept);
 }
 
 void test_attention_again(const heads *h, uint32_t n_rows, uint32_t n_fewer, uint32_t n_tokens)
@@ -70,7 +82,7 @@ void test_attention_again(const heads *h, uint32_t n_rows, uint32_t n_fewer, uin
 void test_attention_mixed_shared(const heads *h, const uint32_t (*rows)[2], const uint32_t (*shares)[2],
                                  uint32_t n_rows)
 {
-  test_rows(h, rows, shares, n_rows, 1);
+  test_rows(h, rows, shares, n_rows, 1, NULL);
 }
 
 /* A prefix of all rows, one of each fifth of them, one of each pair; then a row's own tokens. */
@@ -86,7 +98,7 @@ static void test_shared(const heads *h, uint32_t n_rows, const uint32_t tokens[3
     rows[r][0] = 1;
     rows[r][1] = tokens[0] + tokens[1] + tokens[2] + 1 + (uint32_t)(rng() % (r % 3 ? 40 : 300));
   }
-  test_rows(h, (const uint32_t(*)[2])rows, (const uint32_t(*)[2])shares, n_rows, scale);
+  test_rows(h, (const uint32_t(*)[2])rows, (const uint32_t(*)[2])shares, n_rows, scale, NULL);
 }
 
 void test_attention_shared(const heads *h, uint32_t n_rows, const uint32_t tokens[3])
@@ -310,7 +322,7 @@ static void test_recorded(const heads *h, const uint32_t *lens, uint32_t n_alone
   batch_write(b);
   r.plain = compile_step(&r);
   r.captured = compile_step(&r);
-  die(be->ops->capture(be, r.captured, n_recorded, &ignored, &err), &err, "capture");
+  die(watch_capture(be, r.captured, n_recorded, &ignored, &err), &err, "capture");
   compare_recorded(&r, b->rows, 1, " one row");
   compare_recorded(&r, b->rows, n_alone, "");
   compare_recorded(&r, b->rows + n_alone, 1, " one row with a prefix");

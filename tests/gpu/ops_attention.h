@@ -7,6 +7,9 @@
 
 /* rows: {query tokens, tokens of KV}; against float64. */
 void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows);
+/* The same with a reference that is made once, for the same batch of the same random numbers again. *kept:
+ * NULL at first; the caller frees it. */
+void test_attention_kept(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows, double **kept);
 /* Steps over one KV store: n_rows decodes, n_fewer of them twice, and all again, with other queries each
  * time. On a GPU rows are in more shares the fewer they are, the last of one key: what a step has left behind
  * must not be another's. */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ops_watch.h"
+
 enum { BEHIND = 70 }; /* tokens behind a row's end that are poisoned */
 
 static size_t kv_width(const heads *h) { return 2 * (size_t)h->n_kv_heads * h->head_dim; }
@@ -77,6 +79,9 @@ batch *batch_make(const heads *h, const uint32_t (*rows)[2], const uint32_t (*sh
   td_error err;
   float inv_freq[128];
   batch *b = calloc(1, sizeof *b);
+  watch_case(rng_now(), "attention of %u rows, first %u@%u%s, heads %u/%u of %u, page %u, window %u", n_rows,
+             rows[0][0], rows[0][1], shares ? ", shared" : "", h->n_heads, h->n_kv_heads, h->head_dim,
+             h->page_tokens, h->window);
   *b = (batch){.h = h, .n_rows = n_rows, .rows = calloc(n_rows, sizeof *b->rows)};
   place_rows(b, rows, shares);
   b->q = random_values((size_t)batch_tokens(b->rows, n_rows) * h->n_heads * h->head_dim, 1.5);

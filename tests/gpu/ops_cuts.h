@@ -5,7 +5,11 @@
 #include "kernels/attention/plan.h"
 #include "ops_batch.h"
 
-/* The backend is open, with that policy, or with none. tiny: for racecheck. */
-void test_cuts(const heads *h, const td_attention_policy *cut, bool tiny);
+enum { CUTS_BATCHES = 4 };
+
+/* The backend is open, with that policy, or with none. tiny: for racecheck. kept: the batches' references,
+ * which take nearly all of the time and are the same for each way to cut; NULL at first, the caller frees
+ * them. */
+void test_cuts(const heads *h, const td_attention_policy *cut, bool tiny, double *kept[CUTS_BATCHES]);
 
 #endif

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ops_harness.h"
+#include "ops_watch.h"
 
 enum { LAYERS = 2, ROWS = 16, LONGEST = 1000 };
 
@@ -324,7 +325,7 @@ static void capture(const decoder *d, uint32_t n_rows)
   td_error err;
   td_capture c;
   bool fused = false;
-  die(be->ops->capture(be, d->captured, n_rows, &c, &err), &err, "capture");
+  die(watch_capture(be, d->captured, n_rows, &c, &err), &err, "capture");
   for (uint32_t i = 0; i < c.n_forms; i++)
     fused |= c.not_fused[i] == NULL;
   expect(!is_hopper() || fused,
@@ -339,6 +340,8 @@ void test_decoder(const char *backend, const td_backend_config *config, const de
   td_error err;
   td_backend *cpu, *device;
   values v = {0};
+  watch_case(rng_now(), "decoder %u wide, heads %u/%u of %u, page %u, window %u%s", s->width, s->n_heads,
+             s->n_kv_heads, s->head_dim, s->page_tokens, s->window, alternates ? ", alternating" : "");
   die(td_backend_create("cpu", config, &cpu, &err), &err, "cpu");
   die(td_backend_create(backend, config, &device, &err), &err, "backend");
   if (device->ops->capture) {

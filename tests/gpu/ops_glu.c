@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ops_harness.h"
+#include "ops_watch.h"
 
 typedef struct glu_inputs {
   uint32_t n_in, width;
@@ -57,7 +58,7 @@ static bool run_glu(const glu_inputs *g, td_devptr x, td_devptr out)
   if (be->ops->compile(be, &(td_program){.ops = &op, .n_ops = 1, .n_unsampled = 1}, &compiled, &err) != TD_OK)
     return false;
   td_backend_queue_step(be, compiled, NULL, plan);
-  bool served = td_backend_wait(be, &ignored, &err) == TD_OK;
+  bool served = watch_wait(be, plan, &ignored, &err) == TD_OK;
   be->ops->discard(be, compiled);
   return served;
 }
@@ -85,6 +86,7 @@ static void test_glu(uint32_t n, uint32_t n_in, uint32_t width)
 {
   char what[80];
   glu_inputs g;
+  watch_case(rng_now(), "linear_swiglu n=%u n_in=%u width=%u", n, n_in, width);
   snprintf(what, sizeof what, "linear_swiglu n=%u n_in=%u width=%u", n, n_in, width);
   glu_make(&g, n, n_in, width);
   float *got = glu_run(&g, 0, n, what), *part = got ? glu_run(&g, n / 3, n - n / 3, what) : NULL;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ops_watch.h"
 #include "random.h"
 
 td_backend *be;
@@ -13,6 +14,7 @@ double eps_out;
 int n_passed, n_failed;
 static uint64_t rng_state = 88172645463325252ull;
 void rng_seed(uint64_t seed) { rng_state = seed | 1; }
+uint64_t rng_now(void) { return rng_state; }
 uint64_t rng(void) { return random_next(&rng_state); }
 
 double uniform(void) { return (double)(rng() >> 11) / 9007199254740992.0; }
@@ -138,8 +140,10 @@ bool run_step(td_compiled *compiled)
 {
   td_error err;
   td_outcome out;
+  static uint64_t n_steps;
+  plan->step = ++n_steps; /* which may be asked to stall (kernels/fault.h) */
   td_backend_queue_step(be, compiled, NULL, plan);
-  die(td_backend_wait(be, &out, &err), &err, "step");
+  die(watch_wait(be, plan, &out, &err), &err, "step");
   for (uint32_t i = 0; i < out.n_logits && i < MAX_ROWS; i++)
     sampled[i] = out.flags[i] & TD_LOGITS_NAN ? SAMPLED_NAN : out.ids[i * TD_STEP_IDS];
   return out.captured;

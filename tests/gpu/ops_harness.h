@@ -20,6 +20,7 @@ enum { SAMPLED_NAN = -1 };
 extern int32_t sampled[MAX_ROWS]; /* of the last step; SAMPLED_NAN where that was told */
 
 void rng_seed(uint64_t seed);
+uint64_t rng_now(void); /* the seed of what comes */
 uint64_t rng(void);
 double uniform(void);
 float random_value(double scale);                   /* a bf16 number, roughly normal */

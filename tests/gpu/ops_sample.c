@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "kernels/kernels.h"
+#include "ops_watch.h"
 #include "sample_side.h"
 
 enum { SAMPLED_NAN = -1 };
@@ -47,7 +48,7 @@ static bool run_step(side *s, td_compiled *compiled, int32_t *ids)
   td_error err;
   td_outcome out;
   td_backend_queue_step(s->be, compiled, NULL, s->plan);
-  must(td_backend_wait(s->be, &out, &err), &err);
+  must(watch_wait(s->be, s->plan, &out, &err), &err);
   memset(ids, 0x55, ROWS * sizeof *ids);
   for (uint32_t i = 0; i < out.n_logits; i++)
     ids[i] = out.flags[i] & TD_LOGITS_NAN ? SAMPLED_NAN : out.ids[i * TD_STEP_IDS];
@@ -121,7 +122,7 @@ static td_compiled *capture_steps(side *s, td_devptr logits, uint32_t vocab, uin
   must(s->be->ops->kv_create(s->be, &shape, &kv, &err), &err);
   td_compiled *compiled = compile(s, logits, vocab, n_ops);
   for (uint32_t i = 0; i < n_sizes; i++)
-    must(s->be->ops->capture(s->be, compiled, sizes[i], &ignored, &err), &err);
+    must(watch_capture(s->be, compiled, sizes[i], &ignored, &err), &err);
   return compiled;
 }
 
@@ -129,6 +130,7 @@ static td_compiled *capture_steps(side *s, td_devptr logits, uint32_t vocab, uin
 static void compare_rows(side *got, side *want, float *x, uint32_t vocab, uint32_t n, bool capture, tally *t)
 {
   static const uint32_t sizes[] = {1, 3, 8, 19, 28, 29, 40, 57, 71}, capture_sizes[] = {8, 40, ROWS};
+  watch_case(rng_state, "sampling, vocab %u, %u rows of logits", vocab, n);
   for (uint32_t i = 0; i < n; i++)
     make_row(x + (size_t)i * vocab, vocab);
   td_devptr a = upload(got, x, (size_t)n * vocab), b = upload(want, x, (size_t)n * vocab);

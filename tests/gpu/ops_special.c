@@ -5,6 +5,7 @@
  *
  * When the backend under test is the CPU itself, the portable loops are the reference. */
 #include "ops_sample.h"
+#include "ops_watch.h"
 #include "sample_side.h"
 
 enum { MAX_ROWS = 256, MAX_SLOTS = 2 * MAX_ROWS, MAX_TOKENS = 40, MAX_VOCAB = 152064 };
@@ -89,7 +90,7 @@ static void run(side *s, td_devptr logits, uint32_t vocab, const td_sample_input
   s->plan->page_tokens = 16;
   td_backend_submit(s->be, NULL, s->plan);
   td_backend_sample(s->be, sampling, input);
-  must(td_backend_wait(s->be, out, &err), &err);
+  must(watch_wait(s->be, s->plan, out, &err), &err);
   s->be->ops->discard(s->be, sampling);
 }
 
@@ -136,6 +137,7 @@ static void compare(side *got, side *want, td_devptr a, td_devptr b, uint32_t vo
   const uint32_t *masks[MAX_ROWS];
   uint32_t first = below(MAX_SLOTS);
   td_outcome x, y;
+  watch_case(rng_state, "special rows, vocab %u, step %d of %u rows", vocab, t->steps, n);
   td_plan_clear(got->plan);
   td_plan_clear(want->plan);
   for (uint32_t i = 0; i < n; i++) {

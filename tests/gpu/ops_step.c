@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "ops_harness.h"
+#include "ops_watch.h"
 
 enum { VOCAB = 96, WIDTH = 64 };
 
@@ -160,7 +161,7 @@ static td_outcome wait_for(void)
 {
   td_error err;
   td_outcome out;
-  die(td_backend_wait(be, &out, &err), &err, "step");
+  die(watch_wait(be, plan, &out, &err), &err, "step");
   return out;
 }
 

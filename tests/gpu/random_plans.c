@@ -28,6 +28,7 @@
 
 #include "bench/attention_policies.h"
 #include "ops_harness.h"
+#include "ops_watch.h"
 #include "random.h"
 
 enum {
@@ -209,7 +210,7 @@ static void capture_steps(void)
   td_error err;
   td_capture ignored;
   for (size_t i = 0; i < sizeof counts / sizeof *counts && be->ops->capture && !hybrid; i++)
-    die(be->ops->capture(be, captured, counts[i], &ignored, &err), &err, "capture");
+    die(watch_capture(be, captured, counts[i], &ignored, &err), &err, "capture");
 }
 
 /* False: this device has no such way. */
@@ -654,6 +655,7 @@ int main(int argc, char **argv)
   }
   step_tokens = strcmp(backend, "cpu") == 0 ? STEP_TOKENS_CPU : STEP_TOKENS;
   setvbuf(stdout, NULL, _IOLBF, 0);
+  watch_steps(WATCH_STEP_S);
   die(td_plan_create(ROWS_MAX, STEP_TOKENS, ROWS_MAX, ENTRIES_MAX, 16, &plan, &err), &err, "plan");
   page_table = calloc(ENTRIES_MAX, sizeof *page_table);
   for (uint32_t kind = 0; kind < N_KINDS; kind++) {

@@ -3,10 +3,8 @@
  * All inputs are bf16 numbers, exact on every backend; tolerances are those of bf16 or f32 results. KV pages
  * beyond a row's length are poisoned with NaN. No test framework: this also runs where only a compiler and
  * the device are. */
-#include <execinfo.h>
 #include <malloc.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +20,7 @@
 #include "ops_pointwise.h"
 #include "ops_sample.h"
 #include "ops_step.h"
+#include "ops_watch.h"
 
 /* ---- ops ---- */
 
@@ -98,6 +97,7 @@ static void test_linear(uint32_t n, uint32_t n_in, const uint32_t *outs, uint32_
   char what[120];
   const product *p = product_of(n_in, outs, n_parts, bias);
   size_t n_all = (size_t)n * p->n_out;
+  watch_case(rng_now(), "linear n=%u n_in=%u n_out=%u f32=%d", n, n_in, p->n_out, f32);
   float *x = random_values((size_t)n * n_in, 1), *held = random_values(n_all, 100);
   double *want = want_linear(p, x, n);
   plan_tokens_only(n);
@@ -388,6 +388,7 @@ static void test_sampling(void)
 static void open_backend(const char *name, const td_backend_config *config)
 {
   td_error err;
+  watch_policy(config->attention_policy ? config->attention_policy->name : "none");
   die(td_backend_create(name, config, &be, &err), &err, "backend");
   eps_out = be->activation_bytes == 2 ? 1.0 / 256 : 1e-5;
 }
@@ -408,6 +409,7 @@ static const heads shapes[] = {
     {24, 8, 128, 16, 0, TD_ROPE_HALVES, false, 96},  {4, 2, 64, 16, 0, TD_ROPE_PAIRS, true, 32},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+static uint32_t step_s = WATCH_STEP_S;
 static uint32_t only_dim; /* of the heads that are tested; 0: all */
 static bool is_wanted(uint32_t head_dim) { return only_dim == 0 || head_dim == only_dim; }
 
@@ -732,20 +734,27 @@ static void test_alone(const char *name, td_backend_config config, bool small, b
   be->ops->destroy(be);
 }
 
+static void test_cuts_of(const char *name, td_backend_config config, const heads *h, test_size size)
+{
+  double *kept[CUTS_BATCHES] = {NULL};
+  for (size_t k = 0; k == 0 || td_attention_cuts[k - 1]; k++) {
+    config.attention_policy = k > 0 ? td_attention_cuts[k - 1] : NULL;
+    open_backend(name, &config);
+    bool serves = is_cpu() || is_hopper();
+    if (serves && (!is_cpu() || k == 0))
+      test_cuts(h, config.attention_policy, size == TEST_TINY || is_cpu(), kept);
+    be->ops->destroy(be);
+  }
+  for (uint32_t i = 0; i < CUTS_BATCHES; i++)
+    free(kept[i]);
+}
+
 /* How prefill is cut is fixed, or the planner's; a CPU cuts nothing. */
-static void test_all_cuts(const char *name, td_backend_config config, test_size size)
+static void test_all_cuts(const char *name, const td_backend_config *config, test_size size)
 {
   for (size_t i = 0; i < N_SHAPES; i++)
-    for (size_t k = 0; has_plans(&shapes[i]) && is_wanted(shapes[i].head_dim) &&
-                       (size == TEST_ALL || is_in_small(i)) && (k == 0 || td_attention_cuts[k - 1]);
-         k++) {
-      config.attention_policy = k > 0 ? td_attention_cuts[k - 1] : NULL;
-      open_backend(name, &config);
-      bool serves = is_cpu() || is_hopper();
-      if (serves && (!is_cpu() || k == 0))
-        test_cuts(&shapes[i], config.attention_policy, size == TEST_TINY || is_cpu());
-      be->ops->destroy(be);
-    }
+    if (has_plans(&shapes[i]) && is_wanted(shapes[i].head_dim) && (size == TEST_ALL || is_in_small(i)))
+      test_cuts_of(name, *config, &shapes[i], size);
 }
 
 /* ---- sections ---- */
@@ -758,12 +767,13 @@ static void run_section(int section, const char *name, const td_backend_config *
                         const td_attention_policy *only_policy)
 {
   bool small = size != TEST_ALL, tiny = size == TEST_TINY;
+  watch_case(rng_now(), "none yet of %s", sections[section]);
   if (section == PLANS) {
     for (uint32_t i = 0; i < (strcmp(name, "cpu") == 0 ? 1 : N_POLICIES); i++)
       if (!only_policy || policies[i] == only_policy)
         test_plans(name, config, policies[i], size);
   } else if (section == CUTS) {
-    test_all_cuts(name, *config, size);
+    test_all_cuts(name, config, size);
   } else if (section == RECORDINGS) {
     test_recordings(name, config, small, tiny);
   } else if (section == ALONE) {
@@ -797,15 +807,6 @@ static void run_section(int section, const char *name, const td_backend_config *
   }
 }
 
-/* SIGTERM: where the test is. Whoever ends one that does not end by itself needs to know. */
-static void tell_where(int signal_number)
-{
-  void *frames[64];
-  (void)signal_number;
-  backtrace_symbols_fd(frames, backtrace(frames, 64), STDOUT_FILENO);
-  _exit(124);
-}
-
 /* Whoever waits for all of it sees where the time goes. */
 static void tell(int section, const struct timespec *begin)
 {
@@ -820,13 +821,16 @@ static const char usage[] =
     "  WORD: a section (products attention cuts plans recordings alone steps sampling times), "
     "all of them where none is named;\n"
     "        always, pat, persistentkv, flashdecode: plans, of this policy only; "
-    "dim=N: only heads of so many elements\n";
+    "dim=N: only heads of so many elements;\n"
+    "        step_s=N: a step of more seconds (120) is told and ends all, with exit code 124\n";
 
 /* Returns whether it is a word. */
 static bool take_word(const char *word, bool wanted[N_SECTIONS], const td_attention_policy **only_policy)
 {
   if (strncmp(word, "dim=", 4) == 0)
     return (only_dim = (uint32_t)atoi(word + 4)) > 0;
+  if (strncmp(word, "step_s=", 7) == 0)
+    return (step_s = (uint32_t)atoi(word + 7)) > 0;
   for (uint32_t i = 0; i < N_POLICIES; i++)
     if (strcmp(word, policies[i]->name) == 0) {
       *only_policy = policies[i];
@@ -845,8 +849,6 @@ int main(int argc, char **argv)
   bool wanted[N_SECTIONS] = {false}, any = false;
   const td_attention_policy *only_policy = NULL;
   setvbuf(stdout, NULL, _IOLBF, 0);
-  backtrace((void *[1]){NULL}, 1); /* its first call allocates, which a signal handler may not */
-  signal(SIGTERM, tell_where);
   mallopt(M_MMAP_THRESHOLD,
           1 << 30); /* freed memory is kept: else a third of the time goes into clearing pages */
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
@@ -863,6 +865,7 @@ int main(int argc, char **argv)
     fputs(usage, stderr);
     return 2;
   }
+  watch_steps(step_s);
   for (int i = 0; i < N_SECTIONS; i++)
     any |= wanted[i];
   td_backend_config config = {.max_slots = MAX_SLOTS,

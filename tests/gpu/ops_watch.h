@@ -1,0 +1,25 @@
+/* A step that does not end: whoever waits for steps here says what is tested and which step it is, so that
+ * the process can tell when time is over, and end with exit code 124. A device that hangs tells nothing
+ * itself. */
+#ifndef TD_TESTS_GPU_OPS_WATCH_H
+#define TD_TESTS_GPU_OPS_WATCH_H
+
+#include "kernels/kernels.h"
+
+enum { WATCH_STEP_S = 120 }; /* under racecheck a step takes some seconds */
+
+/* From here on SIGTERM tells where the process is, and so does a step of more than so many seconds. */
+void watch_steps(uint32_t seconds);
+
+/* Of the backend that is opened. */
+void watch_policy(const char *name);
+
+/* What is tested: the same case by itself is made of it again. seed: of the random numbers as they stand. */
+void watch_case(uint64_t seed, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* td_backend_wait, of a step of this plan; the backend's capture of a step of n_rows. */
+td_status watch_wait(td_backend *be, const td_plan *plan, td_outcome *out, td_error *err);
+td_status watch_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows, td_capture *out,
+                        td_error *err);
+
+#endif
