@@ -19,7 +19,7 @@ QUICK = [r for r in release_check.ROWS if r.quick]
 def test_a_row(row):
     """A row that needs a program which is not here (nginx, haproxy) is skipped, and says so."""
     out = release_check.run(row, row.quick, pathlib.Path(DAEMON).parent)
-    if out.get("not_run"):
+    if out.get("not_run") or ("is not installed: not run" in out["note"] and not out["n_failures"]):
         pytest.skip(out["note"])
     assert out["state"] in ("pass", "pass in part") and out["reached"] >= row.quick, json.dumps(out, indent=1)
 

@@ -10,6 +10,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from conversations import BARE, CHATS
 
 HERE = pathlib.Path(__file__).resolve().parent
+DATE = "24 Nov 2026"  # the same whenever they are made and compared
 STYLES = ("chatml", "headers_tools", "hermes_functions", "think_tools", "strict_tool_ids")
 SPECIALS = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}  # the test model's
 NUMBERS = {"type": "function", "function": {"name": "scale", "description": "keeps 1.0", "parameters": {
@@ -61,7 +62,7 @@ def main():
         if not about or (tools and BARE in tools) or not all(isinstance(m.get("content"), (str, type(None))) for m in messages):
             continue
         for style in STYLES:
-            body = {"messages": as_sent(messages), "chat_template_kwargs": {"style": style}}
+            body = {"messages": as_sent(messages), "chat_template_kwargs": {"style": style, "date_string": DATE}}
             if tools is not None:
                 body["tools"] = tools
             if any(m["role"] == "developer" for m in messages):
@@ -69,7 +70,7 @@ def main():
             try:
                 given = as_transformers_is_given(as_sent(messages))
                 text = render_jinja_template([given], tools=tools, chat_template=source, add_generation_prompt=True,
-                                             style=style, **SPECIALS)[0][0]
+                                             style=style, date_string=DATE, **SPECIALS)[0][0]
                 cases.append({"name": name, "body": body, "text": text})
             except Exception as e:  # a refusal; the template's own are told word for word
                 cases.append({"name": name, "body": body, "error": str(e) if type(e).__name__ == "TemplateError" else None})
