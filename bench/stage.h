@@ -30,8 +30,9 @@ typedef struct td_stage_options {
   {"--json", "FILE", "where all figures go", TD_ARG_TEXT, &(o).json}
 #define TD_STAGE_ARGS_OF_STEPS(o) \
   {"--tflop-s", "X", "compute ceiling; as --gb-s", TD_ARG_NUMBER, &(o).tflop_s}, \
-  {"--policy", "NAME", "what decodes share: auto, as the daemon has it, or another of `attention --policies` " \
-   "(auto)", TD_ARG_TEXT, &(o).policy}
+  {"--policy", "NAME", \
+   "what decodes share: auto, as the daemon has it, or another of `attention --policies` (auto)", \
+   TD_ARG_TEXT, &(o).policy}
 /* clang-format on */
 /* By an option's name; no such name ends the program. */
 const struct td_attention_policy *td_stage_policy(const char *name);

@@ -121,13 +121,12 @@ def one(row, kind):
         d.process.wait()
         again = Notified()
         other, other_shim = start(again)
-        if again.ready.wait(10 * SLOWNESS):
-            after = time.monotonic() - begin
+        ready = again.ready.wait(10 * SLOWNESS)
+        after = time.monotonic() - begin
+        other.__exit__(None, None, None)
+        if row.expect(ready, f"{kind}: not ready again"):
             row.expect(after <= RESTARTED_S, f"{kind}: restarted after {after:.1f} s")
             row.seen[kind].append((took, after))
-        else:
-            row.fail(f"{kind}: not ready again")
-        other.__exit__(None, None, None)
         row.expect(other.exit_code == 0, f"{kind}: the next one ended with {other.exit_code}")
     finally:
         let_go(shim)

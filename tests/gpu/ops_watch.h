@@ -14,7 +14,7 @@ void watch_steps(uint32_t seconds);
 /* Of the backend that is opened. */
 void watch_policy(const char *name);
 
-/* What is tested: the same case by itself is made of it again. seed: of the random numbers as they stand. */
+/* What is tested. seed: where the random numbers stand. */
 void watch_case(uint64_t seed, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* td_backend_wait, of a step of this plan; the backend's capture of a step of n_rows. */
