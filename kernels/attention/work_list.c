@@ -10,8 +10,6 @@ enum {
   TAIL_MIN_TOKENS = 256,
   ROUNDS = 3,           /* of resident CTAs, in which the splits of fewer rows run */
   FEW = 8,              /* rows of one in so many resident CTAs run in one */
-  ROUNDS_RESIDENT = 24, /* with fewer resident CTAs for each kv head, few rows run in one round: rounds of so
-                           few are not proven on a GPU */
   FIRST_PARTS = 5,      /* of a row, where others have more */
   ENOUGH_PERCENT = 104, /* of the least possible time: no better is looked for, */
   GAIN_PART = 32,       /* nor where no such part of it can be won */
@@ -41,7 +39,7 @@ static uint32_t resident_of(uint32_t n_kv_heads, uint32_t n_resident)
 /* Few rows have splits enough to fill the places in one round: nearly so many that are idle do no harm. */
 static bool runs_in_rounds(uint32_t n_rows, uint32_t resident)
 {
-  return (resident < ROUNDS_RESIDENT ? 2 : FEW) * n_rows > resident;
+  return FEW * n_rows > resident;
 }
 
 /* As many as fill_rounds makes at most, and one round more for what is rounded. */
@@ -198,7 +196,7 @@ static void fill_unlike(const decodes *d, uint32_t resident, uint32_t most_round
 static bool halves_end_sooner(const decodes *d, uint32_t resident)
 {
   uint32_t of_places = 1000 * d->n / resident, of_second = 1000 * (2 * d->n - resident) / resident;
-  if (2 * d->n <= resident || of_places < 650 || resident < ROUNDS_RESIDENT)
+  if (2 * d->n <= resident || of_places < 650)
     return false;
   uint64_t whole = (uint64_t)(675 + 320 * of_places / 1000) * d->longest;
   uint64_t halves = (uint64_t)(1000 + 100 + 900 * of_second / 1000) * (d->longest / 2) + 1000 * BLOCK_TOKENS;
@@ -214,8 +212,7 @@ static split fill_rounds(const decodes *d, uint32_t resident, uint32_t most_roun
   uint32_t rounds = TD_SPLITS_MAX / resident;
   rounds = rounds < 1 ? 1 : rounds < most_rounds ? rounds : most_rounds;
   uint64_t least = fill_alike(d, resident, rounds, &by);
-  if (resident >= ROUNDS_RESIDENT)
-    fill_unlike(d, resident, rounds, least, &by);
+  fill_unlike(d, resident, rounds, least, &by);
   return by;
 }
 

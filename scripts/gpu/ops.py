@@ -144,6 +144,8 @@ def check_ops(s, tool, words, r):
         s.check(False, what, f"did not end within {OPS_LIMIT_S} s")
         return
     passed = r.find(r"^test_ops cuda: (\d+ passed, \d+ failed)", "no count")
+    if wrong := next((line for line in r.text.splitlines() if line.startswith("FAIL")), ""):
+        passed += f" ({wrong})"
     judge(s, what, r.code, r.text, r.seconds, f", {passed}")
 
 
