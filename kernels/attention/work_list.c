@@ -37,10 +37,7 @@ static uint32_t resident_of(uint32_t n_kv_heads, uint32_t n_resident)
 }
 
 /* Few rows have splits enough to fill the places in one round: nearly so many that are idle do no harm. */
-static bool runs_in_rounds(uint32_t n_rows, uint32_t resident)
-{
-  return FEW * n_rows > resident;
-}
+static bool runs_in_rounds(uint32_t n_rows, uint32_t resident) { return FEW * n_rows > resident; }
 
 /* As many as fill_rounds makes at most, and one round more for what is rounded. */
 uint32_t td_work_list_partials_max(const td_work_list_config *c)

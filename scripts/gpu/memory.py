@@ -6,7 +6,7 @@ import time
 import mix
 import models
 from daemon import Daemon
-from machine import device_mib
+from machine import device_mib, nvidia_smi
 
 SLACK_MIB = 8  # nvidia-smi's own grain, and what a driver keeps for a moment
 
@@ -41,6 +41,18 @@ class Watch:
         self.thread.join(30)
 
 
+def check_gpu_metrics(ctx, s, m):
+    """Some change between the two looks."""
+    same = {"memory_clock_hertz": ("clocks.mem", 1e6), "power_limit_watts": ("enforced.power.limit", 1)}
+    near = {"sm_clock_hertz": ("clocks.sm", 1e6), "power_watts": ("power.draw", 1), "temperature_celsius": ("temperature.gpu", 1)}
+    ours, smi = {}, {}
+    for name, (query, unit) in {**same, **near}.items():
+        ours[name] = m.get("tandem:gpu_" + name, 0)
+        smi[name] = float((nvidia_smi(query, ctx.device) or ["nan"])[0]) * unit
+    s.check(all(ours[n] == smi[n] for n in same) and all(0.3 * smi[n] < ours[n] < 3 * smi[n] for n in near),
+            "/metrics has the GPU's clocks, power and temperature as nvidia-smi has them", ", ".join(f"{n} {ours[n]:g} ({smi[n]:g})" for n in ours))
+
+
 def stage(ctx, s):
     ctx.need_gpu()
     before = device_mib(ctx.device)
@@ -50,7 +62,8 @@ def stage(ctx, s):
         at_ready = device_mib(ctx.device)
         with Watch(ctx) as w:
             answers = mix.play(d, requests, leavers=7)
-            d.until_idle()
+            told = d.until_idle()
+        check_gpu_metrics(ctx, s, told)
         at_end = device_mib(ctx.device)
     done, due = mix.whole(requests, answers)
     s.check(done == due and d.code == 0, "a mix of requests is served meanwhile", f"{done} of {due} whole, exit code {d.code}")

@@ -12,6 +12,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import attention  # noqa: E402
+import constrained  # noqa: E402
 import faults  # noqa: E402
 import hybrid  # noqa: E402
 import invariant  # noqa: E402
@@ -45,6 +46,7 @@ STAGES = [
     ("steps", "whole steps beside their floors", steps.stage_steps),
     ("idle", "what the device waits for between steps", steps.stage_idle),
     ("serve", "through HTTP, beside a peer's figures", serve.stage),
+    ("constrained", "streams in a JSON schema beside free ones, through HTTP", constrained.stage),
     ("papers", "the papers' models in their published shapes, made-up weights", papers.stage),
     ("loads", "loads of papers through HTTP, beside a peer's figures, other policies and predictions", loads.stage),
 ]

@@ -10,10 +10,11 @@ BUSY_MAX = 0.1
 KNOWN_BEFORE = 100000  # prompt tokens of a decode run from which on the preset has them computed before
 
 
-def load(ctx, d, name, *args, limit_s=600):
+def load(ctx, d, name, *args, limit_s=600, ignore_eos=True):
     path = ctx.work / f"serve-{name}.json"
-    must(ctx.run("tandem-bench", "serve", "--url", f"http://127.0.0.1:{d.port}", "--label", "tandem", "--ignore-eos", "--token-ids", "--vocab",
-                 128000 if ctx.backend == "cuda" else models.TINY["vocab_size"], *args, "--json", path, limit_s=limit_s), "tandem-bench serve")
+    must(ctx.run("tandem-bench", "serve", "--url", f"http://127.0.0.1:{d.port}", "--label", "tandem", *(["--ignore-eos"] if ignore_eos else []),
+                 "--token-ids", "--vocab", 128000 if ctx.backend == "cuda" else models.TINY["vocab_size"], *args, "--json", path, limit_s=limit_s),
+         "tandem-bench serve")
     return json.loads(path.read_text())["runs"]
 
 
