@@ -38,7 +38,7 @@ STAGES = [
     ("starts", "starts that must fail, each with one line and its own exit code", faults.stage_starts),
     ("fault", "a device that fails in the middle of the work", faults.stage_device),
     ("nan", "NaN in the logits ends one request", faults.stage_nan),
-    ("memory", "device memory before, while serving, after", memory.stage),
+    ("memory", "device memory before, while serving, after; the GPU's figures in /metrics", memory.stage),
     ("loading", "loading 8B from disk", loading.stage),
     ("kernels", "every op beside its floor", steps.stage_kernels),
     ("attention", "decode attention by policy, beside peers measured in the same run", attention.stage),

@@ -329,11 +329,11 @@ static void test_no_number_of_rows_leaves_places_idle(void **unused)
 {
   (void)unused;
   enum { MANY_ROWS = 256, BLOCKS = 396 };
-  static const uint32_t heads[] = {4, 8, 16},
+  static const uint32_t heads[] = {4, 8, 16, 32},
                         lengths[] = {1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768};
   static td_plan_row rows[MANY_ROWS];
   td_work_list out = items_for(MANY_ROWS, MANY_ROWS);
-  for (uint32_t h = 0; h < 3; h++)
+  for (uint32_t h = 0; h < sizeof heads / sizeof *heads; h++)
     for (uint32_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
       for (uint32_t n = 8; n <= MANY_ROWS; n++) {
         uint32_t n_places = BLOCKS / heads[h], tokens = lengths[l];
