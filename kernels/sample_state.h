@@ -55,14 +55,21 @@ TD_SAMPLE_FN const td_sample_listed *td_sample_find(const td_sample_state *s, in
   return &s->listed[low];
 }
 
+TD_SAMPLE_FN bool td_sample_is_finite(float x) { return x >= -TD_SAMPLE_HIGHEST && x <= TD_SAMPLE_HIGHEST; }
+
+/* The logit x under a mask. NaN and infinities stay. */
+TD_SAMPLE_FN float td_sample_masked(bool allowed, float x)
+{
+  return allowed || !td_sample_is_finite(x) ? x : -INFINITY;
+}
+
 /* The logit x of token id, whose word is given, in a sequence of n_tokens tokens. NaN and infinities stay. */
 TD_SAMPLE_FN float td_sample_adjust(const td_sample_state *s, uint32_t word, bool allowed, int32_t id,
                                     float x, uint32_t n_tokens)
 {
-  if (!(x >= -TD_SAMPLE_HIGHEST && x <= TD_SAMPLE_HIGHEST))
+  x = td_sample_masked(allowed, x);
+  if (!td_sample_is_finite(x))
     return x;
-  if (!allowed)
-    return -INFINITY;
   if (word & TD_WORD_LISTED) {
     const td_sample_listed *l = td_sample_find(s, id);
     if (n_tokens < l->forbidden_below)

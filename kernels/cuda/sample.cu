@@ -45,34 +45,56 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 2)
                  &s, out + i);
 }
 
-struct special_rows {
-  const special_entry *entries;
-  const td_sample_state *states;
-  uint16_t *words;
-  const uint32_t *masks;
-  uint32_t words_stride, mask_words;
-};
-
-__global__ void __launch_bounds__(SAMPLE_THREADS, 1)
-    special_sample_kernel(const float *logits, uint32_t n, uint32_t n_blocks, device_batch batch,
-                          const td_sampling *sampling, special_rows special, int32_t *out)
+// The special rows, whose state and mask fill() finds: see special.cuh.
+template <typename ROW, typename FILL>
+static __device__ __forceinline__ void sample_special(const special_entry *entries, const float *logits,
+                                                      uint32_t n, uint32_t n_blocks, device_batch batch,
+                                                      const td_sampling *sampling, sample_shared *s,
+                                                      int32_t *out, FILL fill)
 {
-  __shared__ sample_shared s;
-  uint32_t rank = blockIdx.x % n_blocks;
   let_next_start();
   wait_for_input();
   if (n_blocks > 1)
     cluster_arrive();
-  const special_entry e = special.entries[blockIdx.x / n_blocks];
+  const special_entry e = entries[blockIdx.x / n_blocks];
   const td_plan_row *row = &batch.rows[batch.logits[e.entry].row];
-  bool has_state = e.state != TD_NO_STATE;
-  special_row r;
-  r.state = has_state ? special.states + e.state : nullptr;
-  r.words = has_state ? special.words + (size_t)e.state * special.words_stride : nullptr;
-  r.mask = e.mask != NO_MASK ? special.masks + (size_t)e.mask * special.mask_words : nullptr;
-  r.n_tokens = row->kv_len;
-  sample_one_row(r, logits + (size_t)e.entry * n, n, rank, n_blocks, &row->slot, &row->kv_len, sampling, &s,
-                 out + e.entry);
+  ROW r;
+  fill(&r, e, row);
+  sample_one_row(r, logits + (size_t)e.entry * n, n, blockIdx.x % n_blocks, n_blocks, &row->slot,
+                 &row->kv_len, sampling, s, out + e.entry);
+}
+
+__global__ void __launch_bounds__(SAMPLE_THREADS, 2)
+    masked_sample_kernel(const float *logits, uint32_t n, uint32_t n_blocks, device_batch batch,
+                         const td_sampling *sampling, const special_entry *entries, const uint32_t *masks,
+                         uint32_t mask_words, int32_t *out)
+{
+  __shared__ sample_shared s;
+  sample_special<masked_row>(entries, logits, n, n_blocks, batch, sampling, &s, out,
+                             [&](masked_row *r, special_entry e, const td_plan_row *) {
+                               r->mask = masks + (size_t)e.mask * mask_words;
+                             });
+}
+
+struct sampler_states {
+  const td_sample_state *states;
+  uint16_t *words;
+  uint32_t words_stride;
+};
+
+__global__ void __launch_bounds__(SAMPLE_THREADS, 1)
+    stateful_sample_kernel(const float *logits, uint32_t n, uint32_t n_blocks, device_batch batch,
+                           const td_sampling *sampling, const special_entry *entries, const uint32_t *masks,
+                           uint32_t mask_words, sampler_states all, int32_t *out)
+{
+  __shared__ sample_shared s;
+  sample_special<stateful_row>(entries, logits, n, n_blocks, batch, sampling, &s, out,
+                               [&](stateful_row *r, special_entry e, const td_plan_row *row) {
+                                 r->state = all.states + e.state;
+                                 r->words = all.words + (size_t)e.state * all.words_stride;
+                                 r->mask = e.mask != NO_MASK ? masks + (size_t)e.mask * mask_words : nullptr;
+                                 r->n_tokens = row->kv_len;
+                               });
 }
 
 // As many blocks per row as fill the device once, with two blocks on a multiprocessor. A cluster needs its
@@ -110,11 +132,17 @@ void td_cuda_sample(cuda_backend *b, const td_sample_params *p, uint32_t n_rows)
   if (e->n_skipped < n_rows)
     queue_rows(b, sample_kernel, n_rows, n_blocks, logits, p->vocab, n_blocks, b->frame.batch,
                b->sampling.slots, e->n_skipped > 0 ? e->skip : nullptr, b->frame.sampled);
-  if (e->n_specials > 0) {
-    special_rows special = {e->specials, e->states, e->words, e->masks, b->config.max_vocab, e->mask_words};
-    n_blocks = blocks_per_row(b, e->n_specials);
-    queue_rows(b, special_sample_kernel, e->n_specials, n_blocks, logits, p->vocab, n_blocks, b->frame.batch,
-               b->sampling.slots, special, b->frame.sampled);
+  if (e->n_masked > 0) {
+    n_blocks = blocks_per_row(b, e->n_masked);
+    queue_rows(b, masked_sample_kernel, e->n_masked, n_blocks, logits, p->vocab, n_blocks, b->frame.batch,
+               b->sampling.slots, e->masked, e->masks, e->mask_words, b->frame.sampled);
+  }
+  if (e->n_stateful > 0) {
+    sampler_states all = {e->states, e->words, b->config.max_vocab};
+    n_blocks = blocks_per_row(b, e->n_stateful);
+    queue_rows(b, stateful_sample_kernel, e->n_stateful, n_blocks, logits, p->vocab, n_blocks,
+               b->frame.batch, b->sampling.slots, e->stateful, e->masks, e->mask_words, all,
+               b->frame.sampled);
   }
   if (e->n_wants > 0)
     td_cuda_logprobs(b, logits, p->vocab);

@@ -62,8 +62,12 @@ struct sample_row {
   uint32_t least; // weights below are dropped
 };
 
-struct special_row : sample_row {
-  const td_sample_state *state; // null: a mask is all there is
+struct masked_row : sample_row {
+  const uint32_t *mask;
+};
+
+struct stateful_row : sample_row {
+  const td_sample_state *state;
   uint16_t *words;
   const uint32_t *mask; // null: all tokens are allowed
   uint32_t n_tokens;    // of the sequence
@@ -78,24 +82,31 @@ __device__ __noinline__ float4 adjust(const td_sample_state *state, const uint16
 #pragma unroll
   for (uint32_t j = 0; j < 4; j++)
     if (v[j] > -INFINITY) // of the row: what lies outside is -inf
-      v[j] = td_sample_adjust(state, state ? words[id + j] : 0, !mask || td_sample_is_allowed(mask, id + j),
+      v[j] = td_sample_adjust(state, words[id + j], !mask || td_sample_is_allowed(mask, id + j),
                               (int32_t)(id + j), v[j], n_tokens);
   return make_float4(v[0], v[1], v[2], v[3]);
 }
 
-// Four logits of x[i..i+4), as the sampler sees them.
+// Four logits of x[i..i+4), as the sampler sees them. What lies outside the row is -inf, whatever its mask.
 __device__ __forceinline__ float4 seen(const sample_row &, uint32_t, float4 v) { return v; }
-__device__ __forceinline__ float4 seen(const special_row &r, uint32_t i, float4 v)
+__device__ __forceinline__ float4 seen(const masked_row &r, uint32_t i, float4 v)
+{
+  uint32_t first = max(min(i, r.end - 1), r.skip) - r.skip, last = min(i + 3, r.end - 1) - r.skip;
+  uint32_t allowed = __funnelshift_r(r.mask[first / 32], r.mask[last / 32], i - r.skip); // by % 32
+  return make_float4(td_sample_masked(allowed & 1, v.x), td_sample_masked(allowed & 2, v.y),
+                     td_sample_masked(allowed & 4, v.z), td_sample_masked(allowed & 8, v.w));
+}
+__device__ __forceinline__ float4 seen(const stateful_row &r, uint32_t i, float4 v)
 {
   return adjust(r.state, r.words, r.mask, r.n_tokens, i - r.skip, v);
 }
 
 // By one thread, when no other reads the row any more.
 __device__ __forceinline__ void tell(const sample_row &, int32_t *out, int32_t id) { *out = id; }
-__device__ __forceinline__ void tell(const special_row &r, int32_t *out, int32_t id)
+__device__ __forceinline__ void tell(const stateful_row &r, int32_t *out, int32_t id)
 {
   *out = id;
-  if (id >= 0 && r.state)
+  if (id >= 0)
     r.words[id] = td_sample_count_once_more(r.words[id]);
 }
 

@@ -44,9 +44,19 @@ static void want_logprobs(sampling_extra *e, uint32_t block, uint32_t entry, con
 static void take_special(sampling_extra *e, uint32_t block, uint32_t entry, uint32_t index,
                          const uint32_t *mask, uint32_t *n_masks)
 {
+  special_entry special = {entry, index, mask ? (*n_masks)++ : NO_MASK};
   if (mask)
-    memcpy(up(e, block, e->masks) + (size_t)*n_masks * e->mask_words, mask, e->mask_words * sizeof *mask);
-  up(e, block, e->specials)[e->n_specials++] = {entry, index, mask ? (*n_masks)++ : NO_MASK};
+    memcpy(up(e, block, e->masks) + (size_t)special.mask * e->mask_words, mask,
+           e->mask_words * sizeof *mask);
+  if (index == TD_NO_STATE)
+    up(e, block, e->masked)[e->n_masked++] = special;
+  else
+    up(e, block, e->stateful)[e->n_stateful++] = special;
+}
+
+static void forget_entries(sampling_extra *e)
+{
+  e->n_skipped = e->n_masked = e->n_stateful = e->n_wants = e->top_stride = 0;
 }
 
 // Lists what is not plain. Returns how many masks there are.
@@ -56,7 +66,7 @@ static uint32_t list_entries(cuda_backend *b, uint32_t block, const td_plan *pla
   sampling_extra *e = b->sampling.extra;
   uint32_t n_masks = 0;
   uint8_t *skip = up(e, block, e->skip);
-  e->n_skipped = e->n_specials = e->n_wants = e->top_stride = 0;
+  forget_entries(e);
   for (uint32_t i = 0; i < plan->n_logits; i++) {
     const td_plan_logits *l = &plan->logits[i];
     uint32_t slot = plan->rows[l->row].slot, index = e->cache.state_of[slot];
@@ -76,19 +86,29 @@ static uint32_t list_entries(cuda_backend *b, uint32_t block, const td_plan *pla
   return n_masks;
 }
 
+// The kernels before may still read what went up last. They are behind was_read, so nothing else is waited
+// for: what the host says of this step goes up while the step's forward runs.
+static void copy_up(cuda_backend *b, uint32_t block, size_t bytes)
+{
+  sampling_extra *e = b->sampling.extra;
+  note(&b->device, cudaStreamWaitEvent(e->copies, e->was_read));
+  note(&b->device,
+       cudaMemcpyAsync(e->device, e->blocks[block].up, bytes, cudaMemcpyHostToDevice, e->copies));
+  note(&b->device, cudaEventRecord(e->went_up, e->copies));
+  note(&b->device, cudaStreamWaitEvent(b->device.stream, e->went_up));
+}
+
 void td_cuda_begin_sampling(cuda_backend *b, uint32_t block, const td_plan *plan,
                             const td_sample_input *input)
 {
   sampling_extra *e = b->sampling.extra;
   uint32_t n_masks = list_entries(b, block, plan, input);
-  unsigned char *end = n_masks > 0      ? (unsigned char *)(e->masks + (size_t)n_masks * e->mask_words)
-                       : e->n_wants > 0 ? (unsigned char *)(e->wants + e->n_wants)
-                                        : (unsigned char *)(e->specials + e->n_specials);
+  unsigned char *end = n_masks > 0 ? (unsigned char *)(e->masks + (size_t)n_masks * e->mask_words)
+                                   : (unsigned char *)(e->wants + e->n_wants);
   e->blocks[block].n_wants = e->n_wants;
   e->blocks[block].top_stride = e->top_stride;
   if (e->n_skipped > 0 || e->n_wants > 0)
-    note(&b->device, cudaMemcpyAsync(e->device, e->blocks[block].up, end - e->device, cudaMemcpyHostToDevice,
-                                     b->device.stream));
+    copy_up(b, block, end - e->device);
 }
 
 void td_cuda_end_sampling(cuda_backend *b, uint32_t block, const td_plan *plan)
@@ -102,7 +122,9 @@ void td_cuda_end_sampling(cuda_backend *b, uint32_t block, const td_plan *plan)
   if (e->top_stride > 0)
     note(&b->device, cudaMemcpyAsync(k->top, e->top, (size_t)plan->n_logits * e->top_stride * sizeof *k->top,
                                      cudaMemcpyDeviceToHost, b->device.stream));
-  e->n_skipped = e->n_specials = e->n_wants = e->top_stride = 0;
+  if (e->n_skipped > 0 || e->n_wants > 0)
+    note(&b->device, cudaEventRecord(e->was_read, b->device.stream));
+  forget_entries(e);
 }
 
 void td_cuda_read_sampling(const cuda_backend *b, uint32_t block, td_outcome *out)
@@ -115,24 +137,35 @@ void td_cuda_read_sampling(const cuda_backend *b, uint32_t block, td_outcome *ou
 
 // ---- memory ----
 
+static td_status make_copies(sampling_extra *e, td_error *err)
+{
+  cudaError_t error = cudaStreamCreateWithFlags(&e->copies, cudaStreamNonBlocking);
+  if (error == cudaSuccess)
+    error = cudaEventCreateWithFlags(&e->went_up, cudaEventDisableTiming);
+  if (error == cudaSuccess)
+    error = cudaEventCreateWithFlags(&e->was_read, cudaEventDisableTiming);
+  return error == cudaSuccess ? TD_OK : td_cuda_fail(err, error, "no stream for sampling");
+}
+
 // One layout for what goes up, in device memory and in each block: in this order, so that a step without
 // masks copies little.
 static td_status lay_out(cuda_backend *b, sampling_extra *e, td_error *err)
 {
   enum { ALIGN = 16 };
-  size_t n_logits = b->base.max_logits, n_rows = b->config.max_rows, at[4], bytes = 0;
-  const size_t sizes[4] = {n_logits, n_rows * sizeof(special_entry), n_logits * sizeof(logprob_want),
-                           n_rows * e->mask_words * sizeof(uint32_t)};
-  for (int i = 0; i < 4; i++) {
+  size_t n_logits = b->base.max_logits, n_rows = b->config.max_rows, at[5], bytes = 0;
+  const size_t sizes[5] = {n_logits, n_rows * sizeof(special_entry), n_rows * sizeof(special_entry),
+                           n_logits * sizeof(logprob_want), n_rows * e->mask_words * sizeof(uint32_t)};
+  for (int i = 0; i < 5; i++) {
     at[i] = bytes;
     bytes += (sizes[i] + ALIGN - 1) / ALIGN * ALIGN;
   }
   TD_TRY(td_cuda_alloc_array(&b->device, bytes, &e->device, err));
   e->device_bytes = bytes;
   e->skip = e->device + at[0];
-  e->specials = (special_entry *)(e->device + at[1]);
-  e->wants = (logprob_want *)(e->device + at[2]);
-  e->masks = (uint32_t *)(e->device + at[3]);
+  e->masked = (special_entry *)(e->device + at[1]);
+  e->stateful = (special_entry *)(e->device + at[2]);
+  e->wants = (logprob_want *)(e->device + at[3]);
+  e->masks = (uint32_t *)(e->device + at[4]);
   return TD_OK;
 }
 
@@ -151,6 +184,7 @@ td_status td_cuda_make_sampling(cuda_backend *b, td_error *err)
     return td_fail(err, TD_ERR_NOMEM, "no memory for sampler state");
   TD_TRY(td_cuda_alloc_array(&b->device, c->max_rows, &e->states, err));
   TD_TRY(td_cuda_alloc_array(&b->device, c->max_rows * vocab, &e->words, err));
+  TD_TRY(make_copies(e, err));
   TD_TRY(lay_out(b, e, err));
   TD_TRY(td_cuda_alloc_array(&b->device, n_logits * TD_STEP_IDS, &e->logprobs, err));
   TD_TRY(td_cuda_alloc_array(&b->device, n_logits * TD_TOP_TOKENS_MAX, &e->top, err));
@@ -174,6 +208,12 @@ void td_cuda_free_sampling(cuda_backend *b)
   sampling_extra *e = b->sampling.extra;
   if (!e)
     return;
+  if (e->copies)
+    cudaStreamDestroy(e->copies);
+  if (e->went_up)
+    cudaEventDestroy(e->went_up);
+  if (e->was_read)
+    cudaEventDestroy(e->was_read);
   for (sampling_block &k : e->blocks) {
     if (k.up)
       cudaFreeHost(k.up);

@@ -2,8 +2,9 @@
 // log-probabilities are wanted. special.cu keeps it, sample.cu and logprob.cu read it.
 //
 // The host knows before it queues a sampling which entries these are. A step without any queues what it
-// always did. Else one small copy goes up with lists of them, and special_sample_kernel takes the special
-// ones, which sample_kernel leaves out, as it does those that are late.
+// always did. Else one copy goes up with lists of them, beside the forward, on a stream of its own: 256 masks
+// are 4 MB. Special entries are of two kinds, each with a kernel of its own: those that have a mask and no
+// state, and those that have state. sample_kernel leaves both out, as it does those that are late.
 #pragma once
 
 #include "kernels/cuda/internal.cuh"
@@ -14,7 +15,7 @@ extern "C" {
 
 struct special_entry {
   uint32_t entry; // of the plan's logits
-  uint32_t state; // its slot's, or TD_NO_STATE
+  uint32_t state; // its slot's; TD_NO_STATE: the entry is in masked
   uint32_t mask;  // among the step's masks, or NO_MASK
 };
 enum : uint32_t { NO_MASK = UINT32_MAX };
@@ -41,10 +42,14 @@ struct sampling_extra {
   uint16_t *words_host; // [max_vocab]; these two: a state in the making
 
   sampling_block blocks[2];
-  unsigned char *device; // what went up: skip, specials, wants, masks, each where its pointer says
+  cudaStream_t copies;    // what goes up
+  cudaEvent_t went_up;    // on that stream
+  cudaEvent_t was_read;   // on the device's stream: the next copy may go up
+  unsigned char *device;  // what went up, each where its pointer says
   size_t device_bytes;
   uint8_t *skip;           // [max_logits] nonzero: sample_kernel leaves it out
-  special_entry *specials; // [max_rows]
+  special_entry *masked;   // [max_rows]
+  special_entry *stateful; // [max_rows]
   logprob_want *wants;     // [max_logits]
   uint32_t *masks;         // [max_rows][mask_words]
   uint32_t mask_words;
@@ -52,7 +57,7 @@ struct sampling_extra {
   td_top_token *top;          // device, [max_logits][top_stride]
 
   // of the sampling that is being queued
-  uint32_t n_skipped, n_specials, n_wants, top_stride;
+  uint32_t n_skipped, n_masked, n_stateful, n_wants, top_stride;
 };
 
 // special.cu
