@@ -188,6 +188,19 @@ def test_how_busy_the_host_is():
     assert 0 <= machine.cores_busy(0.05) <= 1
 
 
+def test_parity_of_the_cpu_with_itself(tmp_path):
+    """The program: the same backend twice gives the same logits, and rounding moves them."""
+    if not (BIN / "tests/gpu/parity").exists():
+        pytest.skip("parity is not built")
+    model, cases = models.describe(tmp_path / "tiny", models.TINY), tmp_path / "cases.jsonl"
+    subprocess.run([BIN / "tests/gpu/write_model", model], check=True, capture_output=True)
+    cases.write_text("".join(json.dumps({"ids": list(range(i, i + 24)), "n_prompt": 16}) + "\n" for i in (1, 50)))
+    r = subprocess.run([BIN / "tests/gpu/parity", model, cases, "cpu"], capture_output=True, text=True)
+    head, *seen = map(json.loads, r.stdout.splitlines())
+    assert r.returncode == 0 and head["layers"] == models.TINY["num_hidden_layers"] and len(seen) == 2, r.stderr
+    assert all(c["got"]["max_diff"] == 0 < c["rounded"]["max_diff"] and c["got"]["not_finite"] == 0 for c in seen)
+
+
 def test_parity_finds_what_bf16_does_not_explain():
     good = [parity_case() for _ in range(10)]
     assert verdict(good) == []

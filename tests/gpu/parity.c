@@ -80,8 +80,8 @@ static void open_side(const char *backend, bool round, const td_model_files *fil
                          .max_context_tokens = MAX_TOKENS,
                          .max_vocab = desc.vocab,
                          .gpu_memory_percent = 90};
-  td_kv_spec shape = td_model_kv_spec(&desc, s->be->kv_dtype, N_PAGES, PAGE_TOKENS);
   must(td_backend_create(backend, &c, &s->be, &err), &err);
+  td_kv_spec shape = td_model_kv_spec(&desc, s->be->kv_dtype, N_PAGES, PAGE_TOKENS);
   if (round)
     rounded_arm(s->be);
   must(td_model_load(files, &desc, s->be, MAX_TOKENS, MAX_ROWS, NULL, NULL, &s->model, &err), &err);
