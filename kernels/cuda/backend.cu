@@ -194,6 +194,7 @@ static td_status open_parts(cuda_backend *b, td_error *err)
   b->base.flop_us = b->device.flop_us;
   TD_TRY(td_lt_open(b, err));
   TD_TRY(td_stream_open(b, err));
+  TD_TRY(td_tall_open(b, err));
   TD_TRY(td_glu_open(b, err));
   TD_TRY(td_fused_open(b, err));
   return td_cuda_make_step_memory(b, err);

@@ -15,6 +15,7 @@
 #include "kernels/cuda/internal.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/ring.cuh"
+#include "kernels/cuda/swiglu.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -168,30 +169,6 @@ template <int N> __device__ __forceinline__ void multiply(float (&d)[N], glu_rin
     ring.release_in_cluster(empty_there, before);
 }
 
-__device__ __forceinline__ float power_of_two(float x)
-{
-  asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
-  return x;
-}
-
-__device__ __forceinline__ float inverse(float x)
-{
-  asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(x));
-  return x;
-}
-
-// silu(gate) * up, of two elements with one division: their divisors are bounded (a gate below -41 gives less
-// than 1e-16), so that the product of both is finite, and neither can spoil the other.
-__device__ __forceinline__ uint32_t glu_two(float g0, float g1, float u0, float u1)
-{
-  const float minus_log2_e = -1.44269504f, most = 60.0f;
-  float a = 1.0f + power_of_two(fminf(g0 * minus_log2_e, most)),
-        b = 1.0f + power_of_two(fminf(g1 * minus_log2_e, most));
-  float inv = inverse(a * b);
-  __nv_bfloat162 v = __floats2bfloat162_rn(g0 * (b * inv) * u0, g1 * (a * inv) * u1);
-  return *(uint32_t *)&v;
-}
-
 // A warp's 16 rows, by way of its own memory: boxes of 64 columns, swizzled as TMA expects them. N / 2
 // columns, of which the second half of d has the up.
 template <int N>
@@ -209,7 +186,7 @@ __device__ __forceinline__ void store_tile(const float (&d)[N], const CUtensorMa
 #pragma unroll
     for (int m = 0; m < 4; m++) {
       int i = 4 * (j + m / 2) + 2 * (m % 2);
-      v[m] = glu_two(d[i], d[i + 1], d[UP + i], d[UP + i + 1]);
+      v[m] = swiglu_two(d[i], d[i + 1], d[UP + i], d[UP + i + 1]);
     }
     stmatrix_x4(results + j / 8 * BOX_BYTES + r * K_TILE_ROW_BYTES + ((chunk ^ (r & 7)) * 16), v);
   }

@@ -17,7 +17,8 @@ struct cuda_linears {
   cublasLtHandle_t lt;
   void *lt_workspace;
   struct lt_tables *lt_tables;  // lt.cuh
-  encode_tensor_map encode_map; // null: fused_, stream_ and glu_product.cu serve nothing here
+  encode_tensor_map encode_map; // null: fused_, stream_, tall_ and glu_product.cu serve nothing
+  bool has_tall;                // tall_product.cu serves
   uint32_t glu_clusters;        // that run at once; 0: glu_product.cu serves nothing here
   float *fused_sums;            // fused.cuh; null: not served here
 };
@@ -48,6 +49,11 @@ uint32_t td_stream_tile_rows(uint32_t n_out, uint32_t n_sms, uint32_t unit, uint
 
 // fused_product.cu
 bool td_fused_linear(cuda_backend *b, const of_rows<td_linear_params> *p); // false: another way must be taken
+
+// tall_product.cu: as td_glu_'s below
+td_status td_tall_open(cuda_backend *b, td_error *err);
+bool td_tall_is_faster(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p);
+bool td_tall_linear(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool must);
 
 // glu_product.cu
 td_status td_glu_open(cuda_backend *b, td_error *err);

@@ -35,4 +35,11 @@ __device__ __forceinline__ void stmatrix_x4(uint32_t address, const uint32_t r[4
                "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
 }
+
+__device__ __forceinline__ void stmatrix_x4_trans(uint32_t address, const uint32_t r[4])
+{
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
 #endif

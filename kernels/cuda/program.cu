@@ -1,8 +1,8 @@
 // Programs: compiled once, run op by op where no captured step serves.
 //
-// The one pass over the list here: a product and the SwiGLU behind it become one op, which glu_product.cu
-// does in steps where it is faster. Others read the list: fused_plan.cu makes large kernels of a step's ops,
-// lt_tune.cu finds its products.
+// The one pass over the list here: a product and the SwiGLU behind it become one op, which tall_product.cu
+// and glu_product.cu do in steps where they are faster. Others read the list: fused_plan.cu makes large
+// kernels of a step's ops, lt_tune.cu finds its products.
 #include "kernels/cuda/program.cuh"
 
 #include <new>
@@ -97,7 +97,7 @@ void td_cuda_linear_swiglu(cuda_backend *b, const td_linear_swiglu_params *g, ui
 {
   bool must = !g->gate_up.addr;
   const of_rows<td_linear_swiglu_params> one = {*g, n_rows};
-  if (td_glu_linear(b, &one, must))
+  if (td_tall_linear(b, &one, must) || td_glu_linear(b, &one, must))
     return;
   if (must) {
     note(&b->device, cudaErrorNotSupported);

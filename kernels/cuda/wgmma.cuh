@@ -100,6 +100,15 @@ __device__ __forceinline__ void wgmma_ss(float (&c)[32], uint64_t a, uint64_t b,
                : "l"(a), "l"(b), "r"((int)add));
 }
 
+__device__ __forceinline__ void wgmma_ss(float (&c)[48], uint64_t a, uint64_t b, bool add)
+{
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %50, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" TD_R32 TD_R48
+               "}, %48, %49, p, 1, 1, 0, 0;}"
+               : TD_C32(0), TD_C16(32)
+               : "l"(a), "l"(b), "r"((int)add));
+}
+
 __device__ __forceinline__ void wgmma_ss(float (&c)[64], uint64_t a, uint64_t b, bool add)
 {
   asm volatile("{.reg .pred p; setp.ne.b32 p, %66, 0;\n"

@@ -84,17 +84,20 @@ static float *glu_run(const glu_inputs *g, uint32_t first, uint32_t n, const cha
 
 static void test_glu(uint32_t n, uint32_t n_in, uint32_t width)
 {
-  char what[80];
+  char what[80], alike[120], strange[120];
   glu_inputs g;
   watch_case(rng_now(), "linear_swiglu n=%u n_in=%u width=%u", n, n_in, width);
   snprintf(what, sizeof what, "linear_swiglu n=%u n_in=%u width=%u", n, n_in, width);
+  snprintf(alike, sizeof alike, "%s: other bits in a step of fewer", what);
+  snprintf(strange, sizeof strange, "%s: NaN in its row alone", what);
   glu_make(&g, n, n_in, width);
   float *got = glu_run(&g, 0, n, what), *part = got ? glu_run(&g, n / 3, n - n / 3, what) : NULL;
   expect(got || !is_hopper(), what); /* all of these shapes are its kernel's */
   if (got)
     check(what, got, g.want, (size_t)n * width, eps_out);
   if (part) /* the order of a sum is one for all n */
-    expect(memcmp(part, got + (size_t)(n / 3) * width, (size_t)(n - n / 3) * width * sizeof *got) == 0, what);
+    expect(memcmp(part, got + (size_t)(n / 3) * width, (size_t)(n - n / 3) * width * sizeof *got) == 0,
+           alike);
   if (got) /* what is not a number comes out in its row, and in no other */
     g.x[(size_t)(n / 2) * n_in] = NAN;
   free(part);
@@ -107,7 +110,7 @@ static void test_glu(uint32_t n, uint32_t n_in, uint32_t width)
     expect(nan && memcmp(part, got, row * sizeof *got) == 0 &&
                memcmp(part + row + width, got + row + width, (n - n / 2 - 1) * (size_t)width * sizeof *got) ==
                    0,
-           what);
+           strange);
   }
   glu_free(&g);
   free(got), free(part);
@@ -125,15 +128,17 @@ void test_no_glu(void)
 
 void test_glus(test_size size)
 {
-  /* n, n_in, width. On 132 multiprocessors: halves of tiles, whole ones, those beside one another, whole and
-   * halves, ... */
-  static const uint32_t glus[][3] = {{150, 64, 64},    {300, 192, 2240}, {384, 64, 5376},   {384, 64, 2560},
-                                     {150, 64, 8960},  {1000, 64, 128},  {257, 128, 320},   {1024, 128, 64},
-                                     {513, 64, 2944},  {640, 2048, 192}, {1024, 576, 1536}, {513, 4096, 1024},
-                                     {385, 64, 19008}, {640, 256, 8960}};
+  /* n, n_in, width. Few tokens: tall tiles of one warpgroup and of both, several a CTA. Many, on 132
+   * multiprocessors: halves of tiles, whole ones, those beside one another, whole and halves, ... */
+  static const uint32_t glus[][3] = {
+      {195, 64, 64},    {40, 192, 14336},  {300, 192, 2240}, {14, 64, 2240},    {128, 128, 320},
+      {384, 64, 5376},  {384, 64, 2560},   {195, 64, 8960},  {1000, 64, 128},   {257, 128, 320},
+      {1024, 128, 64},  {70, 64, 19008},   {90, 128, 14336}, {100, 4096, 448},  {513, 64, 2944},
+      {640, 2048, 192}, {1024, 576, 1536}, {17, 256, 8960},  {513, 4096, 1024}, {385, 64, 19008},
+      {640, 256, 8960}, {128, 320, 14336}, {65, 64, 9024},   {33, 1024, 40000}};
   if (strcmp(be->ops->name, "cpu") == 0)
     return;
-  for (size_t i = 0; i < (size == TEST_TINY ? 3 : size == TEST_SMALL ? 8 : sizeof glus / sizeof *glus); i++)
+  for (size_t i = 0; i < (size == TEST_TINY ? 5 : size == TEST_SMALL ? 13 : sizeof glus / sizeof *glus); i++)
     test_glu(glus[i][0], glus[i][1], glus[i][2]);
   printf("linear_swiglu: served %u times\n", n_glu_served);
 }

@@ -204,8 +204,8 @@ static void damage_files(const char *folder)
     printf("FAIL tune: no cache file to damage\n"), n_failed++;
 }
 
-/* Products of both shapes are kept for every bucket that cuBLASLt serves, 40 to 64 rows at least; the head's
- * are not measured. */
+/* Products of both shapes are kept for every bucket that cuBLASLt serves, those of steps with chunks too; the
+ * head's are not measured. */
 static bool all_kept(const char *folder, char *kept, int size)
 {
   char command[300];
@@ -215,7 +215,7 @@ static bool all_kept(const char *folder, char *kept, int size)
            "576, 1] + 0 }' %s/products*",
            folder);
   FILE *f = popen(command, "r");
-  bool all = f && fgets(kept, size, f) && sscanf(kept, "%u %u %u", &wide, &back, &head) == 3 && wide >= 4 &&
+  bool all = f && fgets(kept, size, f) && sscanf(kept, "%u %u %u", &wide, &back, &head) == 3 && wide >= 30 &&
              back == wide && head == 0;
   if (f)
     pclose(f);
