@@ -147,6 +147,7 @@ struct td_engine {
                                       NULL) */
   td_sched *sched;
   td_cost_model cost; /* what steps take, as it was known at start */
+  double cost_unsure; /* how far off that may be: cost_learn.h */
   td_times_source cost_source;
   uint64_t n_learned_before; /* steps, in earlier runs */
   char cost_identity[TD_COST_IDENTITY_BYTES - TD_TIMES_HISTORY_BYTES];

@@ -30,9 +30,7 @@ static bool is_measured(const td_engine *e) { return e->cost_source > TD_TIMES_L
 
 void td_engine_begin_learning(td_engine *e)
 {
-  bool is_guess = e->cost_source == TD_TIMES_BUILT_IN;
-  td_cost_learner_init(&e->learned.learner, &e->cost,
-                       is_guess ? TD_COST_UNSURE_GUESSED : TD_COST_UNSURE_LEARNED);
+  td_cost_learner_init(&e->learned.learner, &e->cost, e->cost_unsure);
 }
 
 static void note_factor(td_engine_learned *l, bool with_prompts, double calibrated_us, double measured_us)

@@ -115,7 +115,7 @@ void td_engine_say_learned(char history[TD_TIMES_HISTORY_BYTES], uint64_t n_step
 
 /* ---- a start ---- */
 
-static td_cost_model guess(const td_engine *e, uint32_t page_tokens)
+static void guess(td_engine *e, uint32_t page_tokens)
 {
   const td_model_desc *d = &e->desc;
   const td_cost_class *c = e->backend->on_device ? &td_cost_class_gpu : &td_cost_class_cpu;
@@ -123,13 +123,16 @@ static td_cost_model guess(const td_engine *e, uint32_t page_tokens)
   double q = (double)d->n_heads * d->head_dim, kv_width = (double)d->n_kv_heads * d->head_dim;
   double layer = 2 * d->width * (q + kv_width) + 3.0 * d->width * d->ffn_width;
   double bytes_us = e->backend->bytes_us, flop_us = e->backend->flop_us;
-  return td_cost_guess(c, &(td_cost_basis){.weight_bytes = (double)e->info.weight_bytes,
-                                           .token_flop = 2 * layer * d->n_layers,
-                                           .kv_token_bytes = (double)td_kv_token_bytes(&kv),
-                                           .pair_flop = 4 * q * d->n_layers,
-                                           .n_layers = d->n_layers,
-                                           .bytes_us = bytes_us > 0 ? bytes_us : c->basis.bytes_us,
-                                           .flop_us = flop_us > 0 ? flop_us : c->basis.flop_us});
+  td_cost_basis basis = {.weight_bytes = (double)e->info.weight_bytes,
+                         .token_flop = 2 * layer * d->n_layers,
+                         .kv_token_bytes = (double)td_kv_token_bytes(&kv),
+                         .pair_flop = 4 * q * d->n_layers,
+                         .n_layers = d->n_layers,
+                         .bytes_us = bytes_us > 0 ? bytes_us : c->basis.bytes_us,
+                         .flop_us = flop_us > 0 ? flop_us : c->basis.flop_us};
+  bool is_known = e->backend->on_device && bytes_us > 0 && flop_us > 0; /* a CPU says what its kind has */
+  e->cost = td_cost_guess(c, &basis);
+  e->cost_unsure = is_known ? td_cost_guess_unsure(c, &basis) : TD_COST_UNSURE_GUESSED;
 }
 
 static void log_kept(const td_engine *e)
@@ -156,11 +159,12 @@ void td_engine_know_times(td_engine *e, uint32_t page_tokens)
     td_info("%s is not used: %s", e->cost_path, why.message);
   if (st == TD_OK && found) {
     e->cost = kept.cost;
+    e->cost_unsure = TD_COST_UNSURE_LEARNED;
     e->cost_source = kept.source;
     e->n_learned_before = kept.n_steps;
     log_kept(e);
   } else {
-    e->cost = guess(e, page_tokens);
+    guess(e, page_tokens);
     e->cost_source = TD_TIMES_BUILT_IN;
     td_info("step times: built in, for this class of devices; they are learned while it serves, and "
             "--calibrate measures them");

@@ -116,28 +116,28 @@ typedef struct length {
   double us, cost;
 } length;
 
-static length length_of(const td_budget *b, uint32_t n_tokens, double tokens_us, uint32_t n_prompts)
+static length length_of(const td_budget *b, uint32_t n_tokens, double tokens_us, td_budget_prompts prompts)
 {
   uint32_t q_len = n_tokens - b->work.n_tokens;
-  length l = {n_tokens, time_with(b, tokens_us, 0, q_len, 0), 0};
+  length l = {n_tokens, time_with(b, tokens_us, prompts.n_computed, q_len, 0), 0};
   double later_us = fmax(l.us - td_budget_predict_us(b, &b->work), 0); /* KV may be cheaper beside chunks */
-  l.cost = (n_prompts * l.us + DECODE_WORTH * b->work.n_decode_rows * later_us) / q_len;
+  l.cost = (prompts.n * l.us + DECODE_WORTH * b->work.n_decode_rows * later_us) / q_len;
   return l;
 }
 
 /* The longest step that keeps the SLO, between one that does and one that does not. */
-static length longest_between(const td_budget *b, length fits, length fails, uint32_t n_prompts)
+static length longest_between(const td_budget *b, length fits, length fails, td_budget_prompts prompts)
 {
   double share = (b->slo_us - fits.us) / (fails.us - fits.us);
   uint32_t n_tokens = fits.n_tokens + (uint32_t)(share * (fails.n_tokens - fits.n_tokens));
   if (n_tokens == fits.n_tokens)
     return fits;
-  return length_of(b, n_tokens, td_cost_tokens_us(&b->cost, n_tokens), n_prompts);
+  return length_of(b, n_tokens, td_cost_tokens_us(&b->cost, n_tokens), prompts);
 }
 
 /* Among the points of the table, where tiles end, and the longest that keeps the SLO. Less than a page is
  * none of them: then the SLO alone decides, and prompts' page in any case. */
-static uint32_t tokens_by_need(const td_budget *b, uint32_t n_prompts)
+static uint32_t tokens_by_need(const td_budget *b, td_budget_prompts prompts)
 {
   const td_cost_model *m = &b->cost;
   double most_us = b->slo_us > 0 ? b->slo_us : INFINITY;
@@ -148,10 +148,10 @@ static uint32_t tokens_by_need(const td_budget *b, uint32_t n_prompts)
     uint32_t n_tokens = last ? b->step_tokens : m->tokens[i];
     if (n_tokens <= n_before)
       continue;
-    length l = length_of(b, n_tokens, last ? td_cost_tokens_us(m, n_tokens) : m->tokens_us[i], n_prompts);
+    length l = length_of(b, n_tokens, last ? td_cost_tokens_us(m, n_tokens) : m->tokens_us[i], prompts);
     bool fits = l.us <= most_us;
     if (!fits && before.us < most_us)
-      l = longest_between(b, before, l, n_prompts);
+      l = longest_between(b, before, l, prompts);
     if (l.us <= most_us && l.n_tokens >= n_before + b->page_tokens && l.cost <= best.cost)
       best = l;
     if (last || !fits)
@@ -161,14 +161,14 @@ static uint32_t tokens_by_need(const td_budget *b, uint32_t n_prompts)
   return best.n_tokens;
 }
 
-void td_budget_end_decodes(td_budget *b, uint32_t n_prompts)
+void td_budget_end_decodes(td_budget *b, td_budget_prompts prompts)
 {
   if (b->policy != TD_POLICY_TANDEM || !b->has_cost || b->work.n_decode_rows == 0)
     return;
   if (b->slo_us > 0)
     b->limit_us = fmax(b->slo_us, (1 + FLOOR_SHARE) * td_budget_predict_us(b, &b->work));
-  if (n_prompts > 0)
-    b->most_tokens = tokens_by_need(b, n_prompts);
+  if (prompts.n > 0)
+    b->most_tokens = tokens_by_need(b, prompts);
 }
 
 /* A chunk of so many tokens, not the prompt's end, and the step's time with it. */

@@ -55,8 +55,13 @@ static inline void td_budget_add_decodes(td_budget *b, uint32_t n_rows, uint64_t
   b->work.n_decode_rows += n_rows;
   b->work.decode_kv_tokens += kv_tokens;
 }
-/* The decodes are in, and so many prompts wait for their first token: from here on there are limits. */
-void td_budget_end_decodes(td_budget *b, uint32_t n_prompts);
+/* Prompts that wait for their first token, and how many tokens stand before the next chunk: attention to them
+ * is a part of what the step takes, and of what the SLO leaves. */
+typedef struct td_budget_prompts {
+  uint32_t n, n_computed;
+} td_budget_prompts;
+/* The decodes are in: from here on there are limits. */
+void td_budget_end_decodes(td_budget *b, td_budget_prompts prompts);
 static inline uint32_t td_budget_left(const td_budget *b)
 {
   return b->most_tokens > b->work.n_tokens ? b->most_tokens - b->work.n_tokens : 0;

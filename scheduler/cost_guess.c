@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "scheduler/cost_learn.h"
+
 const td_cost_class td_cost_class_gpu = {.cost = &td_cost_h200_llama3_8b,
                                          .basis = {.weight_bytes = 16.06e9,
                                                    .token_flop = 2 * 6.98e9,
@@ -48,10 +50,27 @@ td_cost_model td_cost_guess(const td_cost_class *c, const td_cost_basis *to)
     m.tokens_us[i] = fmax(m.tokens_us[i] * pow(weights, 1 - computed) * pow(products, computed), least_us);
   }
   m.logits_us_per_row *= products;
+  m.hybrid_us *= to->n_layers / of->n_layers;
   m.decode_us_per_kv_token *= kv;
   m.hybrid_us_per_kv_token *= kv;
   m.prefill_us_per_kv_token *= kv;
   m.prefill_us_per_thin_token *= kv;
   m.prefill_us_per_pair *= pairs;
   return m;
+}
+
+double td_cost_guess_unsure(const td_cost_class *c, const td_cost_basis *to)
+{
+  const td_cost_basis *of = &c->basis;
+  const double scales[] = {to->weight_bytes / of->weight_bytes,
+                           to->token_flop / of->token_flop,
+                           to->kv_token_bytes / of->kv_token_bytes,
+                           to->pair_flop / of->pair_flop,
+                           to->n_layers / of->n_layers,
+                           to->bytes_us / of->bytes_us,
+                           to->flop_us / of->flop_us};
+  double furthest = 0;
+  for (size_t i = 0; i < sizeof scales / sizeof *scales; i++)
+    furthest = fmax(furthest, fabs(log(scales[i])));
+  return fmin(TD_COST_UNSURE_LEARNED + furthest, TD_COST_UNSURE_GUESSED);
 }

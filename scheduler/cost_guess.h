@@ -34,5 +34,8 @@ extern const td_cost_class td_cost_class_gpu, td_cost_class_cpu;
 
 /* The class's table for another device or model. All of `to` is > 0. */
 td_cost_model td_cost_guess(const td_cost_class *c, const td_cost_basis *to);
+/* How far off that may be, as cost_learn.h has it: by as much as it was scaled. From TD_COST_UNSURE_LEARNED,
+ * for the class itself, to TD_COST_UNSURE_GUESSED. */
+double td_cost_guess_unsure(const td_cost_class *c, const td_cost_basis *to);
 
 #endif

@@ -23,7 +23,9 @@ typedef struct td_cost_learner {
   uint64_t n_steps;
 } td_cost_learner;
 
-/* How far the base may be off: 1 for a device class's table, less for one that was learned here before. */
+/* How far the base may be off: 1 for the table of a device class that is far from this device, less for one
+ * that was learned here before, and for the class's own device (cost_guess.h). What one load shows together,
+ * tokens and attention of chunks that all stand behind long prompts, is then not told apart by chance. */
 #define TD_COST_UNSURE_GUESSED 1.0
 #define TD_COST_UNSURE_LEARNED 0.2
 

@@ -4,12 +4,11 @@
  * These make a step's time: products and everything else that goes token by token, a table over the
  * number of tokens (tiles make it a stair: 384 tokens cost almost what 512 do); attention of prompt chunks,
  * by (query, key) pairs; attention of decodes, by the KV that it reads, which has another price beside
- * chunks; and where there are both, what it takes longer that they are in one step (H200: 0.4 ms and 13 us a
- * decode, without which steps of 16 to 64 decodes and 250 to 500 tokens of a prompt were predicted 5 to 11 %
- * too short); and of the shorter of both attentions the share that runs beside the longer one: p + d - beside
- * x min(p, d), which grows with each of them and is made of straight lines, as searches want it. All
- * coefficients come from a calibration of the very device and model, or, for planning without one, from
- * published figures.
+ * chunks; and where there are both, what it takes longer that they are in one step (H200: 0.86 ms, without
+ * which short ones were predicted 11 % too short); and of the shorter of both attentions the share that runs
+ * beside the longer one: p + d - beside x min(p, d), which grows with each of them and is made of straight
+ * lines, as searches want it. All coefficients come from a calibration of the very device and model, or, for
+ * planning without one, from published figures.
  *
  * How right it is (`bench_predict MODEL --kinds 60 --rounds 8 --calibrate-ms 40000`; steps that calibration
  * never saw, SmolLM2-135M, one thread, a busy host; two runs): off a kind's median by 2.5 and 5.5 % in the

@@ -1,20 +1,26 @@
 /* Cost models that are built in, each named by device and model.
  *
- * H200, Llama-3-8B, bf16 (`tandem-bench steps --batches 1,2,4,8,16,32,48,64,128,192,256 --contexts 1024
- * --prompts 384,512,768,1024,2048,4096,8192,16384 --chunks 0`, 2026-11-23). Steps of decodes at context 1024,
- * ms: 1 row 3.67, 2 3.67, 4 3.74, 8 3.86, 16 4.22, 32 5.18, 48 6.25, 64 6.79, 128 9.05, 192 11.98, 256 14.45;
- * less their attention, 1024 x 131,072 B a row at 4.3 TB/s, they are the table up to 256 tokens. Prompts, in
- * steps of at most 4096 tokens, ms: 384 10.28, 512 12.39, 768 17.74, 1024 23.25, 2048 46.16, 4096 94.91, 8192
- * 204.7, 16384 472.1; less attention, 524,288 FLOP a pair at 560 TFLOP/s, they are the rest. Sampling is in
- * the table.
+ * H200, Llama-3-8B, bf16 (`tandem-bench steps --batches 1,2,4,8,16,32,48,64,96,128,192,256 --contexts 1024
+ * --chunks 0 --prompts 128,192,256,257,384,512,513,...`, 2026-11-27). Steps of decodes at context 1024, ms: 1
+ * row 3.59, 2 3.61, 4 3.67, 8 3.79, 16 4.16, 32 4.98, 48 5.92, 64 6.41, 96 7.63; less their attention, 1024 x
+ * 131,072 B a row at 4.3 TB/s, they are the table up to 96 tokens. From there on most steps have chunks,
+ * whose products take a little longer than those of as many decodes (128 rows 8.74, 192 11.78, 256 14.61):
+ * prompts, in steps of at most 4096 tokens, ms: 128 5.23, 192 6.57, 256 7.55, 257 9.17, 384 10.05, 512 12.32,
+ * 513 13.94, 576 14.67, 768 17.70, 1024 23.20, 1025 25.61, 1152 26.78, 1536 34.54, 2048 45.85, 2049 49.34,
+ * 2304 51.70, 4096 94.77, 8192 204.6, 16384 467.1; less attention, 524,288 FLOP a pair at 560 TFLOP/s, they
+ * are the rest (up to 256 tokens less 10 us a layer, which a chunk's attention takes at least). Sampling is
+ * in the table.
  *
  * Products have tiles of 128 rows, so a step that ends a little behind one takes what the whole next tile
- * does. Chunks beside decodes say how much (the report of 3c46c6b, ms: 512 tokens at 1024 beside 16 rows at
- * 1024 15.73, beside 64 17.37; at 4096 18.57, 24.72; 2048 at 4096 beside 16 at 4096 56.06, beside 64 61.92):
- * less attention, 528 and 576 tokens take as long as each other, and 2064 and 2112. Without these four points
- * they were predicted 4 to 14 % short. Those steps ran prefill, then decodes. Now both run beside each other
- * on an H200's SMs: twelve cells, one layer, hot (docs/lab/2026-11.md, "Prefill, and decodes beside it") take
- * what one after the other takes less 0.36 of the shorter, within 9 %.
+ * does: 257 tokens, 385, 513, 641, 769, 897, 1025, 2049. (385, 448, 640, 641, 769, 896 and 897 by the sums of
+ * a layer's products, `tandem-bench kernels`, with what 384 and 512 take beside; gate and up of 448 as 456 to
+ * 512 take it: the library's first guess, which tuning replaces, takes 3 ms more.)
+ *
+ * Attention of chunks and of decodes runs side by side: twelve cells, one layer, hot (docs/lab/2026-11.md,
+ * "Prefill, and decodes beside it") take what one after the other takes less 0.36 of the shorter, within 9 %.
+ * And 1,474 steps with chunks that a daemon served under load take 0.86 ms longer than their parts: with that
+ * they are predicted within 3 % in the median, 7 % for nine of ten. (A chunk's attention takes 10 us a layer
+ * at least, and such steps are not captured.)
  *
  * One core of an AMD EPYC 7003 (avx2), SmolLM2-135M in Q4_1 (`tandemd --calibrate --threads 1`, 2026-11-24):
  * steps of decodes and chunks at contexts of 64 to 1,456. The machine was shared, so the table is the better
@@ -22,11 +28,13 @@
 #include "scheduler/cost_model.h"
 
 const td_cost_model td_cost_h200_llama3_8b = {
-    .n_points = 23,
-    .tokens = {1,   2,   4,   8,   16,   32,   48,   64,   128,  192,  256,  384,
-               512, 513, 576, 768, 1024, 2048, 2049, 2112, 4096, 8192, 16384},
-    .tokens_us = {3638,  3608,  3610,  3614,  3719,  4177,  4756,  4791,  5055,  5982,   6460,  10210,
-                  12260, 14790, 14950, 17460, 22760, 44190, 48100, 48100, 87060, 173320, 346410},
+    .n_points = 33,
+    .tokens = {1,   2,   4,   8,   16,  32,  48,  64,  96,   128,  192,  256,  257,  384,  385,  448,  512,
+               513, 576, 640, 641, 768, 769, 896, 897, 1024, 1025, 1152, 2048, 2049, 4096, 8192, 16384},
+    .tokens_us = {3562,  3545,  3548,  3544,  3665,  3984,  4418,  4416,  4630,  4900,   6220,
+                  7200,  9100,  9980,  11850, 12000, 12200, 13820, 14520, 14970, 17100,  17420,
+                  20000, 20200, 22200, 22700, 25120, 26160, 43890, 47370, 86920, 173190, 341450},
+    .hybrid_us = 860,
     .decode_us_per_kv_token = 131072 / 4.3e6,
     .prefill_us_per_pair = 524288 / 560e6,
     .hybrid_beside = 0.36,

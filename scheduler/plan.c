@@ -341,13 +341,20 @@ static uint32_t collect_prefills(td_sched *s)
 }
 
 /* Prompts that a longer step would help: those under way, and those that wait and find places and pages. */
-static uint32_t prompts_to_come(td_sched *s)
+static td_budget_prompts prompts_to_come(td_sched *s)
 {
   uint32_t next = td_sched_next(s), n_waiting = s->order.n_queued + s->order.n_following,
            n_free = td_sched_free_places(s);
+  td_budget_prompts p = {s->n_prompts, 0};
+  if (p.n > 0)
+    p.n_computed = s->table.requests[s->prefills[0]].n_computed;
   if (next == TD_NO_SLOT || still_refused(s, next))
-    return s->n_prompts;
-  return s->n_prompts + (n_waiting < n_free ? n_waiting : n_free);
+    return p;
+  const td_order_entry *e = &s->order.entries[next];
+  if (p.n == 0 && e->n_uncached > 0)
+    p.n_computed = e->n_prompt - e->n_uncached;
+  p.n += n_waiting < n_free ? n_waiting : n_free;
+  return p;
 }
 
 bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan)

@@ -124,20 +124,22 @@ static void test_h200_table(void **state)
   static const struct {
     uint32_t rows;
     double ms;
-  } decodes[] = {{1, 3.669},  {2, 3.670},  {4, 3.735},   {8, 3.864},    {16, 4.218},  {32, 5.176},
-                 {48, 6.254}, {64, 6.789}, {128, 9.050}, {192, 11.975}, {256, 14.451}};
+  } decodes[] = {{1, 3.593},  {2, 3.607},  {4, 3.673},  {8, 3.794},   {16, 4.164},   {32, 4.983},
+                 {48, 5.916}, {64, 6.414}, {96, 7.626}, {128, 8.735}, {192, 11.783}, {256, 14.613}};
   const td_cost_model *m = &td_cost_h200_llama3_8b;
   for (size_t i = 0; i < sizeof decodes / sizeof *decodes; i++) {
     uint32_t n = decodes[i].rows;
     td_step_work w = {
         .n_tokens = n, .n_rows = n, .n_logits = n, .n_decode_rows = n, .decode_kv_tokens = 1024ull * n};
-    assert_near(td_cost_step_us(m, &w), decodes[i].ms * 1e3, 0.0005);
+    assert_near(td_cost_step_us(m, &w), decodes[i].ms * 1e3,
+                n <= 96 ? 0.0005 : 0.04); /* those are of chunks */
   }
   static const struct {
     uint32_t tokens;
     double ms;
-  } prompts[] = {{384, 10.277},  {512, 12.388},  {768, 17.739},   {1024, 23.254},
-                 {2048, 46.155}, {4096, 94.912}, {8192, 204.734}, {16384, 472.077}};
+  } prompts[] = {{257, 9.172},   {384, 10.052},  {512, 12.323},  {513, 13.944},  {576, 14.673},
+                 {768, 17.701},  {1024, 23.200}, {1025, 25.608}, {1152, 26.782}, {2048, 45.850},
+                 {2049, 49.340}, {4096, 94.771}, {8192, 204.61}, {16384, 467.12}};
   for (size_t i = 0; i < sizeof prompts / sizeof *prompts; i++) {
     double us = 0;
     uint32_t chunk = prompts[i].tokens < 4096 ? prompts[i].tokens : 4096;
@@ -149,39 +151,40 @@ static void test_h200_table(void **state)
                         .prefill_kv_tokens = at};
       us += td_cost_step_us(m, &w);
     }
-    assert_near(us, prompts[i].ms * 1e3, 0.008);
+    assert_near(us, prompts[i].ms * 1e3, prompts[i].tokens <= 8192 ? 0.005 : 0.014);
   }
-  assert_near(td_cost_tokens_us(m, 384) / td_cost_tokens_us(m, 512), 0.83, 0.01);
+  assert_near(td_cost_tokens_us(m, 384) / td_cost_tokens_us(m, 512), 0.82, 0.01);
   for (uint32_t i = 1; i < m->n_points; i++) {
     assert_true(m->tokens[i] > m->tokens[i - 1]);
     assert_true(m->tokens_us[i] >= 0.99 * m->tokens_us[i - 1]);
   }
 }
 
-/* Steps of chunks beside decodes that the table was made from, ms, when attention ran one after the other;
- * and attention of one layer since both run beside each other, us hot: as long as it takes one after the
- * other, together, prefill and decodes alone. */
+/* Steps of chunks beside decodes as a daemon served them under load (toolagent at 6/s, conversation at 20/s;
+ * the median one of steps alike); and attention of one layer since both run beside each other, us hot: as
+ * long as it takes one after the other, together, prefill and decodes alone. */
 static void test_h200_hybrids(void **state)
 {
   (void)state;
   static const struct {
-    uint32_t chunk, context, rows, row_context;
+    uint32_t chunk, rows;
+    uint64_t kv_tokens, pairs;
     double ms;
-  } steps[] = {{512, 1024, 16, 1024, 15.725}, {512, 1024, 64, 1024, 17.373},  {512, 4096, 16, 4096, 18.573},
-               {512, 4096, 64, 4096, 24.724}, {2048, 4096, 16, 4096, 56.063}, {2048, 4096, 64, 4096, 61.915}};
+  } steps[] = {{66, 36, 38637, 180609, 6.973},       {103, 54, 45883, 279954, 7.939},
+               {221, 35, 38228, 569075, 9.280},      {1462, 17, 103838, 10477423, 47.450},
+               {1588, 16, 100237, 11326410, 49.912}, {1620, 7, 48873, 12330630, 50.378},
+               {1896, 3, 22963, 11505876, 49.157}};
   static const double cells[][4] = {{1225, 1034, 349, 900},   {1179, 1062, 238, 960}, {471, 401, 230, 244},
                                     {1100, 1064, 902, 245},   {694, 665, 474, 246},   {731, 588, 265, 480},
                                     {1017, 976, 62, 955},     {283, 260, 44, 240},    {1066, 1000, 123, 942},
                                     {3193, 2692, 1865, 1392}, {922, 759, 460, 480},   {635, 563, 238, 430}};
-  td_cost_model serial = td_cost_h200_llama3_8b;
-  serial.hybrid_beside = 0;
   for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
     td_step_work w = {.n_tokens = steps[i].chunk + steps[i].rows,
                       .n_rows = steps[i].rows + 1,
                       .n_decode_rows = steps[i].rows,
-                      .decode_kv_tokens = (uint64_t)steps[i].rows * steps[i].row_context,
-                      .prefill_pairs = td_cost_pairs(steps[i].chunk, steps[i].context)};
-    assert_near(td_cost_step_us(&serial, &w), steps[i].ms * 1e3, 0.01);
+                      .decode_kv_tokens = steps[i].kv_tokens,
+                      .prefill_pairs = steps[i].pairs};
+    assert_near(td_cost_step_us(&td_cost_h200_llama3_8b, &w), steps[i].ms * 1e3, 0.08);
   }
   for (size_t i = 0; i < sizeof cells / sizeof *cells; i++) {
     double shorter = fmin(cells[i][2], cells[i][3]);
