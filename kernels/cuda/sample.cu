@@ -47,10 +47,9 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 2)
 
 // The special rows, whose state and mask fill() finds: see special.cuh.
 template <typename ROW, typename FILL>
-static __device__ __forceinline__ void sample_special(const special_entry *entries, const float *logits,
-                                                      uint32_t n, uint32_t n_blocks, device_batch batch,
-                                                      const td_sampling *sampling, sample_shared *s,
-                                                      int32_t *out, FILL fill)
+static __device__ __forceinline__ void
+sample_special(const special_entry *entries, const float *logits, uint32_t n, uint32_t n_blocks,
+               device_batch batch, const td_sampling *sampling, sample_shared *s, int32_t *out, FILL fill)
 {
   let_next_start();
   wait_for_input();
@@ -140,9 +139,8 @@ void td_cuda_sample(cuda_backend *b, const td_sample_params *p, uint32_t n_rows)
   if (e->n_stateful > 0) {
     sampler_states all = {e->states, e->words, b->config.max_vocab};
     n_blocks = blocks_per_row(b, e->n_stateful);
-    queue_rows(b, stateful_sample_kernel, e->n_stateful, n_blocks, logits, p->vocab, n_blocks,
-               b->frame.batch, b->sampling.slots, e->stateful, e->masks, e->mask_words, all,
-               b->frame.sampled);
+    queue_rows(b, stateful_sample_kernel, e->n_stateful, n_blocks, logits, p->vocab, n_blocks, b->frame.batch,
+               b->sampling.slots, e->stateful, e->masks, e->mask_words, all, b->frame.sampled);
   }
   if (e->n_wants > 0)
     td_cuda_logprobs(b, logits, p->vocab);

@@ -46,8 +46,7 @@ static void take_special(sampling_extra *e, uint32_t block, uint32_t entry, uint
 {
   special_entry special = {entry, index, mask ? (*n_masks)++ : NO_MASK};
   if (mask)
-    memcpy(up(e, block, e->masks) + (size_t)special.mask * e->mask_words, mask,
-           e->mask_words * sizeof *mask);
+    memcpy(up(e, block, e->masks) + (size_t)special.mask * e->mask_words, mask, e->mask_words * sizeof *mask);
   if (index == TD_NO_STATE)
     up(e, block, e->masked)[e->n_masked++] = special;
   else
@@ -92,8 +91,7 @@ static void copy_up(cuda_backend *b, uint32_t block, size_t bytes)
 {
   sampling_extra *e = b->sampling.extra;
   note(&b->device, cudaStreamWaitEvent(e->copies, e->was_read));
-  note(&b->device,
-       cudaMemcpyAsync(e->device, e->blocks[block].up, bytes, cudaMemcpyHostToDevice, e->copies));
+  note(&b->device, cudaMemcpyAsync(e->device, e->blocks[block].up, bytes, cudaMemcpyHostToDevice, e->copies));
   note(&b->device, cudaEventRecord(e->went_up, e->copies));
   note(&b->device, cudaStreamWaitEvent(b->device.stream, e->went_up));
 }

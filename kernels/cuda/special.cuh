@@ -42,10 +42,10 @@ struct sampling_extra {
   uint16_t *words_host; // [max_vocab]; these two: a state in the making
 
   sampling_block blocks[2];
-  cudaStream_t copies;    // what goes up
-  cudaEvent_t went_up;    // on that stream
-  cudaEvent_t was_read;   // on the device's stream: the next copy may go up
-  unsigned char *device;  // what went up, each where its pointer says
+  cudaStream_t copies;   // what goes up
+  cudaEvent_t went_up;   // on that stream
+  cudaEvent_t was_read;  // on the device's stream: the next copy may go up
+  unsigned char *device; // what went up, each where its pointer says
   size_t device_bytes;
   uint8_t *skip;           // [max_logits] nonzero: sample_kernel leaves it out
   special_entry *masked;   // [max_rows]
