@@ -3,8 +3,8 @@
 // The one idea: a tile has so many weight rows that the tokens, which every tile must fetch anew, are a small
 // part of what it reads. Weight rows are the M side of wgmma, tokens its N side. A CTA goes through its
 // tiles; one thread keeps a ring of k tiles of weights full, across tiles and before the kernels before have
-// ended, another fetches the k tiles of x that go with them. Two warpgroups multiply: each has 64 and 64
-// rows, of gate and up the same ones, so that SwiGLU asks no other thread.
+// ended, another fetches the k tiles of x that go with them. Two warpgroups multiply: each has 64 rows of
+// gate and the same 64 of up, so that SwiGLU asks no other thread.
 //
 // What lies behind a tile's rows or behind the tokens is multiplied too and dropped: the tensor cores have
 // time. Every sum is one ascending chain over k: a token gives the same bits in every batch on this path.
