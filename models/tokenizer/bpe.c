@@ -29,7 +29,9 @@ td_status td_id_sink_grow(td_id_sink *sink)
   return TD_OK;
 }
 
-td_status td_bpe_emit(const td_tokenizer *t, uint32_t id, td_id_sink *sink)
+/* A model token goes out; but merges must not make a special token out of plain text, so such a one goes out
+ * as its bytes. A run of characters without a token is one unknown token where the model wants that. */
+static td_status emit(const td_tokenizer *t, uint32_t id, td_id_sink *sink)
 {
   const td_token *token = &t->vocab.tokens[id];
   const bool fused = t->spm.fuse_unk && sink->behind_unk, unk = (int32_t)id == t->spm.unk;
@@ -57,7 +59,7 @@ td_status td_bpe_emit_word(const td_tokenizer *t, const unsigned char *word, siz
   bool plain = sink->words && n <= TD_WORD_BYTES && n_ids <= TD_WORD_IDS;
   for (uint32_t i = 0; i < n_ids; i++) {
     plain = plain && (int32_t)ids[i] != t->spm.unk && !(t->vocab.tokens[ids[i]].flags & TD_TOKEN_SPECIAL);
-    TD_TRY(td_bpe_emit(t, ids[i], sink));
+    TD_TRY(emit(t, ids[i], sink));
   }
   if (plain) {
     const td_word_key key = td_word_key_of(word, n);
@@ -186,7 +188,7 @@ td_status td_bpe_long(const td_tokenizer *t, td_symbol *s, uint32_t n, td_id_sin
   td_status status =
       ok ? TD_OK : td_fail(sink->err, TD_ERR_NOMEM, "no memory to tokenise a word of %u symbols", n);
   for (uint32_t i = n ? 0 : UINT32_MAX; status == TD_OK && i != UINT32_MAX; i = s[i].next)
-    status = td_bpe_emit(t, s[i].id, sink);
+    status = emit(t, s[i].id, sink);
   return status;
 }
 

@@ -127,6 +127,29 @@ static inline uint32_t td_merges_rank(const td_merges *m, uint32_t left, uint32_
   return s ? s->rank : TD_NO_RANK;
 }
 
+/* ---- ranges of code points ---- */
+
+typedef struct td_code_range {
+  uint32_t first, last;
+  uint8_t class; /* what its characters are, TD_CLASS_* or TD_LETTER_*, where that matters */
+} td_code_range;
+
+/* The one that cp is in; NULL: none. They are sorted, and none meets another. */
+static inline const td_code_range *td_code_range_find(const td_code_range *ranges, size_t n, uint32_t cp)
+{
+  size_t lo = 0, hi = n;
+  while (lo < hi) {
+    size_t mid = (lo + hi) / 2;
+    if (ranges[mid].last < cp)
+      lo = mid + 1;
+    else
+      hi = mid;
+  }
+  return lo < n && ranges[lo].first <= cp ? &ranges[lo] : NULL;
+}
+/* The same of a whole table. */
+#define TD_CODE_RANGE_OF(table, cp) td_code_range_find(table, sizeof(table) / sizeof *(table), cp)
+
 /* ---- unicode.c: the classes that splitters ask for ---- */
 
 enum {
@@ -462,9 +485,6 @@ enum { TD_SHORT_WORD_BYTES = 40 };
 uint32_t td_bpe_short(const td_merges *m, uint32_t *ids, uint32_t *rank, uint32_t n);
 /* Merges n symbols, of which only the ids are set, and emits what is left. */
 td_status td_bpe_long(const td_tokenizer *t, td_symbol *s, uint32_t n, td_id_sink *sink);
-/* A model token goes out; but merges must not make a special token out of plain text, so such a one goes out
- * as its bytes. A run of characters without a token is one unknown token where the model wants that. */
-td_status td_bpe_emit(const td_tokenizer *t, uint32_t id, td_id_sink *sink);
 /* Emits the ids of a word, and remembers them. */
 td_status td_bpe_emit_word(const td_tokenizer *t, const unsigned char *word, size_t n, const uint32_t *ids,
                            uint32_t n_ids, td_id_sink *sink);

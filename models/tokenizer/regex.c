@@ -22,10 +22,6 @@ enum {
   ALTERNATIVES_MAX = 24
 };
 
-typedef struct range {
-  uint32_t first, last;
-} range;
-
 typedef struct set {
   uint64_t ascii[2]; /* bit c: character c is in it (negation done) */
   uint8_t classes, letters;
@@ -53,7 +49,7 @@ typedef struct step {
 } step;
 
 struct td_regex {
-  range *ranges; /* those of a set lie side by side */
+  td_code_range *ranges; /* those of a set lie side by side */
   uint32_t n_ranges;
   step steps[STEPS_MAX];
   uint32_t n_steps;
@@ -86,27 +82,13 @@ void td_regex_destroy(td_regex *r)
 
 /* ---- sets ---- */
 
-/* Ranges are sorted and apart once their set is complete. */
-static bool in_ranges(const range *v, uint32_t n, uint32_t cp)
-{
-  uint32_t lo = 0, hi = n;
-  while (lo < hi) {
-    uint32_t mid = (lo + hi) / 2;
-    if (v[mid].last < cp)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
-  return lo < n && v[lo].first <= cp;
-}
-
 static bool in_set(const td_regex *r, const set *s, uint32_t cp)
 {
   if (cp < 128)
     return s->ascii[cp / 64] >> cp % 64 & 1;
   bool in = (s->classes && (td_unicode_class(cp) & s->classes)) ||
             (s->letters && (td_unicode_letter(cp) & s->letters)) ||
-            in_ranges(r->ranges + s->first_range, s->n_ranges, cp);
+            td_code_range_find(r->ranges + s->first_range, s->n_ranges, cp);
   return in != s->negated;
 }
 
@@ -122,20 +104,20 @@ static bool add_range(td_regex *r, set *s, uint32_t first, uint32_t last)
     return false;
   if (s->n_ranges == 0)
     s->first_range = (uint16_t)r->n_ranges;
-  r->ranges[r->n_ranges++] = (range){first, last};
+  r->ranges[r->n_ranges++] = (td_code_range){.first = first, .last = last};
   s->n_ranges++;
   return true;
 }
 
 static int compare_ranges(const void *a, const void *b)
 {
-  const range *x = a, *y = b;
+  const td_code_range *x = a, *y = b;
   return (x->first > y->first) - (x->first < y->first);
 }
 
 static void sort_ranges(td_regex *r, set *s)
 {
-  range *v = r->ranges + s->first_range;
+  td_code_range *v = r->ranges + s->first_range;
   uint16_t n = 0;
   if (s->n_ranges > 1)
     qsort(v, s->n_ranges, sizeof *v, compare_ranges);

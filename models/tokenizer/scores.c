@@ -6,8 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "common/utf8.h"
-
 /* Squares of the pieces' lengths: each is looked up at each of its characters. Published ones stay below
  * 2^24. */
 static const uint64_t WORK_MAX = 1ull << 32;

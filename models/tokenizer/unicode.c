@@ -19,13 +19,8 @@ const uint8_t td_ascii_class[128] = {
   S, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, P, S, P, S, 0,
 };
 
-typedef struct range {
-  uint32_t first, last;
-  uint8_t class;
-} range;
-
 /* Assigned after Unicode 15.0, up to 16.0. */
-static const range newer[] = {
+static const td_code_range newer[] = {
   {0x897, 0x897, M}, {0x1B4E, 0x1B4F, P}, {0x1B7F, 0x1B7F, P}, {0x1C89, 0x1C8A, L}, {0x2427, 0x2429, S},
   {0x2FFC, 0x2FFF, S}, {0x31E4, 0x31E5, S}, {0x31EF, 0x31EF, S}, {0xA7CB, 0xA7CD, L},
   {0xA7DA, 0xA7DC, L}, {0x105C0, 0x105F3, L}, {0x10D40, 0x10D49, D}, {0x10D4A, 0x10D65, L},
@@ -48,15 +43,8 @@ static const range newer[] = {
 
 static uint8_t newer_class(uint32_t cp)
 {
-  size_t lo = 0, hi = sizeof newer / sizeof *newer;
-  while (lo < hi) {
-    size_t mid = (lo + hi) / 2;
-    if (newer[mid].last < cp)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
-  return lo < sizeof newer / sizeof *newer && newer[lo].first <= cp ? newer[lo].class : 0;
+  const td_code_range *r = TD_CODE_RANGE_OF(newer, cp);
+  return r ? r->class : 0;
 }
 
 /* White_Space, for cp >= 128. Category alone does not say it: U+0085 is a control character. */
@@ -97,7 +85,7 @@ uint8_t td_unicode_class_slow(uint32_t cp)
 }
 
 /* Of the letters in `newer`, those that are not Lo. */
-static const range newer_letters[] = {
+static const td_code_range newer_letters[] = {
     {0x1C89, 0x1C89, TD_LETTER_UPPER},      {0x1C8A, 0x1C8A, TD_LETTER_LOWER},
     {0xA7CB, 0xA7CC, TD_LETTER_UPPER},      {0xA7CD, 0xA7CD, TD_LETTER_LOWER},
     {0xA7DA, 0xA7DA, TD_LETTER_UPPER},      {0xA7DB, 0xA7DB, TD_LETTER_LOWER},
@@ -120,10 +108,8 @@ uint8_t td_unicode_letter(uint32_t cp)
   }
   if (newer_class(cp) != L)
     return 0;
-  for (size_t i = 0; i < sizeof newer_letters / sizeof *newer_letters; i++)
-    if (cp >= newer_letters[i].first && cp <= newer_letters[i].last)
-      return newer_letters[i].class;
-  return TD_LETTER_OTHER;
+  const td_code_range *r = TD_CODE_RANGE_OF(newer_letters, cp);
+  return r ? r->class : TD_LETTER_OTHER;
 }
 
 /* \w is Alphabetic, marks, decimal digits, connector punctuation and Join_Control. Of Alphabetic, what the
@@ -142,14 +128,14 @@ bool td_unicode_is_word(uint32_t cp)
 /* The pre_tokenizer Punctuation knows an older Unicode than the expressions do: assigned later, or of another
  * kind then. By all code points of `tokenizers` 0.23.3. */
 /* clang-format off */
-static const uint32_t not_yet_punctuation[][2] = {
-  {0x61D, 0x61D}, {0x9FD, 0x9FD}, {0xA76, 0xA76}, {0xC77, 0xC77}, {0xC84, 0xC84}, {0x1B4E, 0x1B4F},
-  {0x1B7D, 0x1B7F}, {0x2E43, 0x2E5D}, {0x10D6E, 0x10D6E}, {0x10EAD, 0x10EAD}, {0x10F55, 0x10F59},
-  {0x10F86, 0x10F89}, {0x113D4, 0x113D5}, {0x113D7, 0x113D8}, {0x1144B, 0x1145D}, {0x11660, 0x1166C},
-  {0x116B9, 0x116B9}, {0x1183B, 0x1183B}, {0x11944, 0x11946}, {0x119E2, 0x119E2}, {0x11A3F, 0x11AA2},
-  {0x11B00, 0x11B09}, {0x11BE1, 0x11BE1}, {0x11C41, 0x11C71}, {0x11EF7, 0x11F4F}, {0x11FFF, 0x11FFF},
-  {0x12FF1, 0x12FF2}, {0x16D6D, 0x16D6F}, {0x16E97, 0x16E9A}, {0x16FE2, 0x16FE2}, {0x1E5FF, 0x1E5FF},
-  {0x1E95E, 0x1E95F},
+static const td_code_range not_yet_punctuation[] = {
+  {0x61D, 0x61D, P}, {0x9FD, 0x9FD, P}, {0xA76, 0xA76, P}, {0xC77, 0xC77, P}, {0xC84, 0xC84, P}, {0x1B4E, 0x1B4F, P},
+  {0x1B7D, 0x1B7F, P}, {0x2E43, 0x2E5D, P}, {0x10D6E, 0x10D6E, P}, {0x10EAD, 0x10EAD, P}, {0x10F55, 0x10F59, P},
+  {0x10F86, 0x10F89, P}, {0x113D4, 0x113D5, P}, {0x113D7, 0x113D8, P}, {0x1144B, 0x1145D, P}, {0x11660, 0x1166C, P},
+  {0x116B9, 0x116B9, P}, {0x1183B, 0x1183B, P}, {0x11944, 0x11946, P}, {0x119E2, 0x119E2, P}, {0x11A3F, 0x11AA2, P},
+  {0x11B00, 0x11B09, P}, {0x11BE1, 0x11BE1, P}, {0x11C41, 0x11C71, P}, {0x11EF7, 0x11F4F, P}, {0x11FFF, 0x11FFF, P},
+  {0x12FF1, 0x12FF2, P}, {0x16D6D, 0x16D6F, P}, {0x16E97, 0x16E9A, P}, {0x16FE2, 0x16FE2, P}, {0x1E5FF, 0x1E5FF, P},
+  {0x1E95E, 0x1E95F, P},
 };
 /* clang-format on */
 
@@ -159,10 +145,5 @@ bool td_unicode_is_punctuation(uint32_t cp)
     return td_ascii_class[cp] & (P | S);
   if (cp == 0x166D || cp == 0x111C9) /* not any more */
     return true;
-  if (!(td_unicode_class(cp) & P))
-    return false;
-  for (size_t i = 0; i < sizeof not_yet_punctuation / sizeof *not_yet_punctuation; i++)
-    if (cp >= not_yet_punctuation[i][0] && cp <= not_yet_punctuation[i][1])
-      return false;
-  return true;
+  return td_unicode_class(cp) & P && !TD_CODE_RANGE_OF(not_yet_punctuation, cp);
 }
