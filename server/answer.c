@@ -1,6 +1,5 @@
 /* Whole answers. A short one is written on the loop. One with many log-probabilities or vectors takes longer
  * than others can wait, so a worker writes it; the call is that worker's meanwhile. */
-#include "common/progress.h"
 #include "server/call.h"
 
 enum { LONG_NUMBERS_BYTES = 32768 };

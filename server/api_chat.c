@@ -2,7 +2,6 @@
 #include "server/call.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "server/said_json.h"
 #include "server/tool_choice.h"
@@ -29,7 +28,7 @@ static bool prepare_reading(td_call *c)
   return !calls || td_tools_make(r->tools, &c->tools) || no_memory(c);
 }
 
-bool td_chat_prepare(td_call *c)
+bool td_chat_tokens(td_call *c, td_buf *text)
 {
   const td_api_request *r = &c->request;
   td_error err;
@@ -41,17 +40,21 @@ bool td_chat_prepare(td_call *c)
       .continue_final_message = r->continue_final_message,
       .max_tokens = td_call_count_to(c),
   };
+  return td_engine_chat_tokens(c->engine, &in, text, &c->prompts[0].ids, &c->prompts[0].n, &err) == TD_OK ||
+         td_call_fail_tokens(c, &err, "messages");
+}
+
+bool td_chat_prepare(td_call *c)
+{
   td_buf text;
   if (!td_call_alloc_prompts(c, 1) || !prepare_reading(c))
     return false;
   td_buf_init(&text, 0);
-  td_status st = td_engine_chat_tokens(c->engine, &in, c->reads_answers ? &text : NULL, &c->prompts[0].ids,
-                                       &c->prompts[0].n, &err);
-  bool lost = text.failed;
+  bool made = td_chat_tokens(c, c->reads_answers ? &text : NULL), lost = text.failed;
   c->prompt_end = td_dialect_prompt_end(&c->server->dialect, text.data ? text.data : "", text.len_bytes);
   td_buf_deinit(&text);
-  if (st != TD_OK)
-    return td_call_fail_tokens(c, &err, "messages");
+  if (!made)
+    return false;
   if (lost)
     return no_memory(c);
   return td_call_check_context(c, true) && td_call_constrain_chat(c);

@@ -1,6 +1,5 @@
 /* POST /v1/completions: prompts as text or token ids, one or many; OpenAI's text_completion shapes. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "server/call.h"
 

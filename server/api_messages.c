@@ -1,29 +1,17 @@
 /* POST /v1/messages and /v1/messages/count_tokens: Anthropic's shapes over the same answers as a chat's. */
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "answers/json_scan.h"
 #include "server/said_json.h"
-#include "server/tool_choice.h"
 #include "server/translate.h"
 
 /* ---- counting ---- */
 
 static bool prepare_count(td_call *c)
 {
-  const td_api_request *r = &c->request;
-  td_error err;
-  td_chat_input in = {.messages = r->messages,
-                      .tools = td_tool_choice_shown(r),
-                      .chat_template_kwargs = r->chat_template_kwargs,
-                      .add_generation_prompt = r->add_generation_prompt,
-                      .continue_final_message = r->continue_final_message,
-                      .max_tokens = td_call_count_to(c)};
-  if (!td_call_alloc_prompts(c, 1))
+  if (!td_call_alloc_prompts(c, 1) || !td_chat_tokens(c, NULL))
     return false;
-  if (td_engine_chat_tokens(c->engine, &in, NULL, &c->prompts[0].ids, &c->prompts[0].n, &err) != TD_OK)
-    return td_call_fail_tokens(c, &err, "messages");
   td_buf_printf(&c->answer, "{\"input_tokens\":%zu}", c->prompts[0].n);
   return true;
 }

@@ -24,7 +24,7 @@ static void item_id(const td_choice *ch, uint32_t n, td_said_kind kind, char out
 static void append_logprobs(const td_choice *ch, const td_said *s, const td_said_piece *p, td_buf *out)
 {
   const td_api_request *r = &ch->call->request;
-  td_logprob_view v = td_logprobs_view(&ch->logprobs, r->n_top, (uint32_t)r->top_logprobs);
+  td_logprob_view v = td_logprobs_view(&ch->logprobs, r, (uint32_t)r->top_logprobs);
   size_t end = v.end;
   td_buf_append_str(out, ",\"logprobs\":");
   if (!r->wants_logprobs || s != &ch->said || !p) {

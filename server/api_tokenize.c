@@ -1,9 +1,7 @@
 /* POST /tokenize and /detokenize, in vLLM's shapes; answered by the worker alone. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "server/call.h"
-#include "server/tool_choice.h"
 
 static bool append_text(td_call *c, const int32_t *ids, size_t n, td_buf *out)
 {
@@ -42,28 +40,18 @@ static bool tokenize_prompt(td_call *c, td_prompt *p)
 {
   const td_api_request *r = &c->request;
   td_error err;
-  td_status st;
   if (r->tools && !td_tools_check(r->tools, &c->error))
     return false;
-  if (r->messages) {
-    td_chat_input in = {
-        .messages = r->messages,
-        .tools = td_tool_choice_shown(r),
-        .chat_template_kwargs = r->chat_template_kwargs,
-        .add_generation_prompt = r->add_generation_prompt,
-        .continue_final_message = r->continue_final_message,
-        .max_tokens = td_call_count_to(c),
-    };
-    st = td_engine_chat_tokens(c->engine, &in, NULL, &p->ids, &p->n, &err);
-  } else if (!cJSON_IsString(r->prompt)) {
+  if (r->messages)
+    return td_chat_tokens(c, NULL);
+  if (!cJSON_IsString(r->prompt)) {
     td_api_error_set(&c->error, 400, "invalid_value", "prompt", "'prompt' must be a string");
     return false;
-  } else {
-    size_t n = td_json_text(r->prompt->valuestring, r->prompt->valuestring);
-    st = td_engine_tokenize(c->engine, r->prompt->valuestring, n, true, r->add_special_tokens,
-                            td_call_count_to(c), &p->ids, &p->n, &err);
   }
-  return st == TD_OK || td_call_fail_tokens(c, &err, r->messages ? "messages" : "prompt");
+  size_t n = td_json_text(r->prompt->valuestring, r->prompt->valuestring);
+  return td_engine_tokenize(c->engine, r->prompt->valuestring, n, true, r->add_special_tokens,
+                            td_call_count_to(c), &p->ids, &p->n, &err) == TD_OK ||
+         td_call_fail_tokens(c, &err, "prompt");
 }
 
 static bool prepare_tokenize(td_call *c)

@@ -195,7 +195,9 @@ bool td_call_read_ids(td_call *call, const cJSON *array, const char *param, td_p
 bool td_call_compile_grammar(td_call *call, const td_grammar_source *source, const char *field);
 bool td_call_constrain_chat(td_call *call);
 
-/* api_chat.c, for workers: messages of the request to a prompt, and what its answers are held to. */
+/* api_chat.c, for workers: messages of the request to its first prompt's ids, and the text too where there is
+ * a buffer; the same, and what its answers are held to. */
+bool td_chat_tokens(td_call *call, td_buf *text);
 bool td_chat_prepare(td_call *call);
 
 /* render.c: what both families share */

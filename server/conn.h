@@ -32,7 +32,7 @@ struct td_conn {
   td_client peer;     /* who is connected: a client, or a proxy */
   td_client client;   /* who asks: of the request under way */
   td_address address; /* the peer's own, where it has one: that may be a proxy's, unlike all of its owner's */
-  bool dirty, processing, reading, eof;
+  bool dirty, processing, reading;
 
   td_conn_state state;
   td_http http;

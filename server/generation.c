@@ -580,20 +580,29 @@ static void fail_late(td_call *call, int status, const char *code, const char *m
   td_call_fail(call, &e);
 }
 
+/* The choice ends with an error. Tokens of before it may be unread: a stop string in them has ended the
+ * answer in time, and a stream's client gets them before the error, if it reads. False: it ended by them. */
+static bool ends_by_error(td_choice *ch, td_finish why)
+{
+  pump_choice(ch);
+  if (ch->call->n_open == 0) {
+    end_call(ch->call);
+    return false;
+  }
+  if (ch->closed)
+    return false;
+  ch->engine_finish = why;
+  return true;
+}
+
 /* Its grammar cannot be gone on with. That is the request's doing, or else for lack of memory; half an answer
  * is none. A stream's client gets what was said before. */
 static void end_refused(td_choice *ch, const char *why)
 {
   td_call *call = ch->call;
   td_api_error e;
-  pump_choice(ch);
-  if (call->n_open == 0) {
-    end_call(call);
+  if (!ends_by_error(ch, TD_FINISH_REFUSED))
     return;
-  }
-  if (ch->closed)
-    return;
-  ch->engine_finish = TD_FINISH_REFUSED;
   if (why == td_mask_no_memory)
     td_api_error_set(&e, 503, "out_of_memory", NULL, "%s", why);
   else
@@ -601,19 +610,12 @@ static void end_refused(td_choice *ch, const char *why)
   td_call_fail(call, &e);
 }
 
-/* A deadline has passed. Tokens of before it may be unread: a stop string in them has ended the answer in
- * time, and a stream's client gets them before the error, if it reads. */
+/* A deadline has passed. */
 static void end_late(td_choice *ch, td_finish why)
 {
   td_call *call = ch->call;
-  pump_choice(ch);
-  if (call->n_open == 0) {
-    end_call(call);
+  if (!ends_by_error(ch, why))
     return;
-  }
-  if (ch->closed)
-    return;
-  ch->engine_finish = why;
   call->server->metrics.timeouts[why == TD_FINISH_CUT]++;
   if (why == TD_FINISH_UNSTARTED)
     fail_late(call, 408, "deadline_unreachable",

@@ -37,15 +37,18 @@ void td_logprobs_keep(const td_engine *e, int32_t id, const td_token_logprob *to
     td_buf_append(records, top ? top : none, n_top * sizeof *top);
 }
 
-td_logprob_view td_logprobs_view(const td_buf *all, uint32_t n_top, uint32_t n_told)
+td_logprob_view td_logprobs_view(const td_buf *all, const td_api_request *asked, uint32_t n_told)
 {
-  return (td_logprob_view){
-      .all = all, .n_top = n_top, .n_told = n_told, .end = all->len_bytes / td_logprob_record_bytes(n_top)};
+  return (td_logprob_view){.all = all,
+                           .asked = asked,
+                           .n_told = n_told,
+                           .end = all->len_bytes / td_logprob_record_bytes(asked->n_top)};
 }
 
 static const td_logprob_record *record_at(const td_logprob_view *v, size_t i)
 {
-  return (const td_logprob_record *)(const void *)(v->all->data + i * td_logprob_record_bytes(v->n_top));
+  return (const td_logprob_record *)(const void *)(v->all->data +
+                                                   i * td_logprob_record_bytes(v->asked->n_top));
 }
 
 static bool has_value(const td_logprob_record *r) { return !isnan(r->told.logprob); }
@@ -215,7 +218,7 @@ void td_logprobs_render_prompt(const td_engine *e, const td_logprob_view *v, td_
       td_buf_append_str(out, "null");
       continue;
     }
-    for (uint32_t k = 0; k < v->n_top && rank == 0; k++)
+    for (uint32_t k = 0; k < v->asked->n_top && rank == 0; k++)
       rank = r->top[k].id == r->id ? k + 1 : 0;
     td_buf_append_char(out, '{');
     append_ranked(e, (td_top_token){r->id, r->told.logprob}, rank, out);

@@ -8,6 +8,7 @@
 
 #include "common/buf.h"
 #include "engine/engine.h"
+#include "server/request.h"
 
 typedef struct td_logprob_record {
   int32_t id;
@@ -21,15 +22,16 @@ static inline size_t td_logprob_record_bytes(uint32_t n_top)
   return sizeof(td_logprob_record) + n_top * sizeof(td_top_token);
 }
 
-/* Records of which some are told: [begin, end) of those in `all`, each with n_top of the likeliest, of which
- * n_told are told. */
+/* Records of which some are told: [begin, end) of those in `all`, each with as many of the likeliest as were
+ * asked for, of which n_told are told. */
 typedef struct td_logprob_view {
   const td_buf *all;
-  uint32_t n_top, n_told;
+  const td_api_request *asked;
+  uint32_t n_told;
   size_t begin, end;
 } td_logprob_view;
 
-td_logprob_view td_logprobs_view(const td_buf *all, uint32_t n_top, uint32_t n_told);
+td_logprob_view td_logprobs_view(const td_buf *all, const td_api_request *asked, uint32_t n_told);
 
 /* Appends a token's record, and moves *text_offset behind its text (NULL: nobody asks). told NULL: it has no
  * log-probability, as a prompt's first token; top NULL then. */

@@ -1,6 +1,5 @@
 /* Chat messages: checked, and brought to the one form that models' templates know. See request.h. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "config/limits.h"

@@ -14,8 +14,8 @@ void td_render_logprobs(const td_choice *ch, uint32_t echo_begin, uint32_t echo_
 {
   const td_call *c = ch->call;
   uint32_t n_told = (uint32_t)c->request.top_logprobs;
-  td_logprob_view views[2] = {td_logprobs_view(&c->prompts[ch->prompt].logprobs, c->request.n_top, n_told),
-                              td_logprobs_view(&ch->logprobs, c->request.n_top, n_told)};
+  td_logprob_view views[2] = {td_logprobs_view(&c->prompts[ch->prompt].logprobs, &c->request, n_told),
+                              td_logprobs_view(&ch->logprobs, &c->request, n_told)};
   views[0].begin = echo_begin;
   views[0].end = echo_end;
   bool none = echo_begin == echo_end && ch->logprobs.len_bytes == 0;
@@ -32,7 +32,7 @@ void td_render_prompt_logprobs(const td_call *c, const td_prompt *p, td_buf *out
 {
   if (!c->request.has_prompt_logprobs)
     return;
-  td_logprob_view v = td_logprobs_view(&p->logprobs, c->request.n_top, (uint32_t)c->request.prompt_logprobs);
+  td_logprob_view v = td_logprobs_view(&p->logprobs, &c->request, (uint32_t)c->request.prompt_logprobs);
   td_buf_append_str(out, ",\"prompt_logprobs\":");
   td_logprobs_render_prompt(c->engine, &v, out);
 }

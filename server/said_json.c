@@ -56,7 +56,8 @@ void td_said_json_delta(const td_choice *ch, const td_said_piece *p, td_buf *out
   }
 }
 
-void td_said_json_string(const td_said *s, td_said_kind kind, uint32_t call, td_buf *out)
+/* All pieces of a kind, joined, of one call if they are arguments, as a JSON string. */
+static void append_joined(const td_said *s, td_said_kind kind, uint32_t call, td_buf *out)
 {
   td_buf all;
   td_buf_init(&all, 0);
@@ -70,7 +71,7 @@ void td_said_json_string(const td_said *s, td_said_kind kind, uint32_t call, td_
   td_buf_deinit(&all);
 }
 
-bool td_said_json_has(const td_said *s, td_said_kind kind)
+static bool has(const td_said *s, td_said_kind kind)
 {
   for (size_t i = 0; i < s->n; i++)
     if (s->pieces[i].kind == kind)
@@ -107,17 +108,17 @@ static void append_calls(const td_choice *ch, td_buf *out)
 void td_said_json_message(const td_choice *ch, td_buf *out)
 {
   const td_said *s = &ch->said;
-  bool content = td_said_json_has(s, TD_SAID_CONTENT);
+  bool content = has(s, TD_SAID_CONTENT);
   td_buf_append_str(out, ",\"content\":");
-  if (content || (s->n_calls == 0 && !td_said_json_has(s, TD_SAID_REASONING)))
-    td_said_json_string(s, TD_SAID_CONTENT, 0, out);
+  if (content || (s->n_calls == 0 && !has(s, TD_SAID_REASONING)))
+    append_joined(s, TD_SAID_CONTENT, 0, out);
   else
     td_buf_append_str(out, "null");
-  if (ch->call->request.include_reasoning && td_said_json_has(s, TD_SAID_REASONING)) {
+  if (ch->call->request.include_reasoning && has(s, TD_SAID_REASONING)) {
     td_buf_append_str(out, ",\"reasoning_content\":");
-    td_said_json_string(s, TD_SAID_REASONING, 0, out);
+    append_joined(s, TD_SAID_REASONING, 0, out);
     td_buf_append_str(out, ",\"reasoning\":");
-    td_said_json_string(s, TD_SAID_REASONING, 0, out);
+    append_joined(s, TD_SAID_REASONING, 0, out);
   }
   if (s->n_calls > 0)
     append_calls(ch, out);

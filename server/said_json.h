@@ -12,8 +12,5 @@ void td_said_json_id(const td_choice *ch, uint32_t n, char out[TD_CALL_ID_BYTES]
 void td_said_json_delta(const td_choice *ch, const td_said_piece *p, td_buf *out);
 /* ,"content":..,"reasoning_content":..,"tool_calls":[..] of all that was said. */
 void td_said_json_message(const td_choice *ch, td_buf *out);
-/* All pieces of a kind, joined, of one call if they are arguments, as a JSON string. */
-void td_said_json_string(const td_said *s, td_said_kind kind, uint32_t call, td_buf *out);
-bool td_said_json_has(const td_said *s, td_said_kind kind);
 
 #endif

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
 #include "config/limits.h"
 
 enum { PATH_BYTES = 64 };

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/limits.h"
-
 /* Engines of 10,000 steps a second are told whole; to a new watcher, the last steps at once, so that a page
  * is not empty. */
 enum { TICK_MS = 100, BEFORE = 256 };
