@@ -5,12 +5,8 @@
 
 #include "common/checked.h"
 
-const td_dtype_info td_dtypes[TD_DTYPE_COUNT] = {
-    [TD_F32] = {"F32", 1, 4},       [TD_F16] = {"F16", 1, 2},       [TD_BF16] = {"BF16", 1, 2},
-    [TD_Q4_0] = {"Q4_0", 32, 18},   [TD_Q4_1] = {"Q4_1", 32, 20},   [TD_Q5_0] = {"Q5_0", 32, 22},
-    [TD_Q5_1] = {"Q5_1", 32, 24},   [TD_Q8_0] = {"Q8_0", 32, 34},   [TD_Q4_K] = {"Q4_K", 256, 144},
-    [TD_Q5_K] = {"Q5_K", 256, 176}, [TD_Q6_K] = {"Q6_K", 256, 210},
-};
+#define TD_DTYPE_ROW(NAME, elements, bytes, ggml) {#NAME, elements, bytes},
+const td_dtype_info td_dtypes[TD_DTYPE_COUNT] = {TD_DTYPES(TD_DTYPE_ROW)};
 
 bool td_dtype_row_bytes(td_dtype t, uint64_t n, uint64_t *bytes)
 {
@@ -42,21 +38,6 @@ float td_f16_to_f32(uint16_t h)
     return bits_f32(sign | f32_bits(f));
   }
   return bits_f32(sign | (exp + 112) << 23 | man << 13);
-}
-
-uint16_t td_f32_to_f16(float f)
-{
-  uint32_t u = f32_bits(f), sign = u >> 16 & 0x8000, a = u & 0x7FFFFFFF;
-  if (a > 0x7F800000)
-    return (uint16_t)(sign | 0x7E00);
-  if (a >= 0x477FF000) /* rounds past 65504 */
-    return (uint16_t)(sign | 0x7C00);
-  if (a < 0x38800000) { /* subnormal: the float adder rounds to nearest even at 2^-24 */
-    float shifted = bits_f32(a) + 0.5f;
-    return (uint16_t)(sign | (f32_bits(shifted) - 0x3F000000));
-  }
-  uint32_t rounded = a + 0xFFF + (a >> 13 & 1);
-  return (uint16_t)(sign | (rounded - 0x38000000) >> 13);
 }
 
 float td_bf16_to_f32(uint16_t h) { return bits_f32((uint32_t)h << 16); }

@@ -165,18 +165,10 @@ static td_status parse_metadata(cursor *c, uint64_t n_keys, td_model_files *file
 /* ggml's numbers of the types that kernels/ can read; -1 for all others. */
 static int dtype_of_ggml(uint32_t type)
 {
+#define TD_GGML_CASE(NAME, elements, bytes, ggml)                                                            \
+  case ggml: return TD_##NAME;
   switch (type) {
-  case 0: return TD_F32;
-  case 1: return TD_F16;
-  case 2: return TD_Q4_0;
-  case 3: return TD_Q4_1;
-  case 6: return TD_Q5_0;
-  case 7: return TD_Q5_1;
-  case 8: return TD_Q8_0;
-  case 12: return TD_Q4_K;
-  case 13: return TD_Q5_K;
-  case 14: return TD_Q6_K;
-  case 30: return TD_BF16;
+    TD_DTYPES(TD_GGML_CASE)
   default: return -1;
   }
 }
