@@ -77,8 +77,9 @@ static uint32_t threads(uint32_t n)
   return n < MAX_THREADS ? n : MAX_THREADS;
 }
 
-/* The best of a few rounds: what others take meanwhile is not the machine's limit. */
-double td_ceilings_read_bytes_per_s(uint32_t n_threads)
+/* Plain reads of memory beyond the caches. The best of a few rounds: what others take meanwhile is not the
+ * machine's limit. */
+static double read_bytes_per_s(uint32_t n_threads)
 {
   uint32_t n = threads(n_threads);
   worker *w = td_tool_alloc(n, sizeof *w);
@@ -100,7 +101,8 @@ double td_ceilings_read_bytes_per_s(uint32_t n_threads)
   return best;
 }
 
-double td_ceilings_flop_per_s(uint32_t n_threads)
+/* f32 multiply-adds, in the widest vectors that the machine has, up to AVX2. */
+static double flop_per_s(uint32_t n_threads)
 {
   uint32_t n = threads(n_threads);
   worker *w = td_tool_alloc(n, sizeof *w);
@@ -118,8 +120,8 @@ td_ceiling td_ceilings_of(const char *backend, double given_gb_s, double given_t
   bool gpu = strcmp(backend, "cuda") == 0;
   td_ceiling c = {given_gb_s * 1e9, given_tflop_s * 1e12};
   if (given_gb_s <= 0)
-    c.bytes_per_s = gpu ? 4.55e12 : td_ceilings_read_bytes_per_s(n_threads);
+    c.bytes_per_s = gpu ? 4.55e12 : read_bytes_per_s(n_threads);
   if (given_tflop_s <= 0)
-    c.flop_per_s = gpu ? 790e12 : td_ceilings_flop_per_s(n_threads);
+    c.flop_per_s = gpu ? 790e12 : flop_per_s(n_threads);
   return c;
 }

@@ -11,8 +11,4 @@
  * n_threads (0: all). */
 td_ceiling td_ceilings_of(const char *backend, double given_gb_s, double given_tflop_s, uint32_t n_threads);
 
-double td_ceilings_read_bytes_per_s(uint32_t n_threads); /* plain reads of memory beyond the caches */
-double
-td_ceilings_flop_per_s(uint32_t n_threads); /* f32 multiply-adds, widest vectors the machine has up to AVX2 */
-
 #endif

@@ -11,7 +11,7 @@
 
 enum { ACTIVATION_SEED = 11 };
 
-const td_attention_policy *td_stage_policy(const char *name)
+static const td_attention_policy *policy_of(const char *name)
 {
   const td_attention_policy *policy;
   if (!td_attention_policy_of(name, &policy))
@@ -30,7 +30,7 @@ void td_stage_open(td_stage *s, const td_stage_options *o, const td_model_desc *
   c.device = (uint32_t)o->device;
   c.gpu_memory_percent = (uint32_t)o->gpu_memory_percent;
   if (!c.attention_policy)
-    c.attention_policy = td_stage_policy(o->policy);
+    c.attention_policy = policy_of(o->policy);
   td_tool_check(td_backend_create(o->backend, &c, &s->be, &err), &err);
   s->inv_freq = td_stage_upload(s, d->rope_inv_freq, d->rotary_dim / 2);
 }

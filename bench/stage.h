@@ -34,8 +34,6 @@ typedef struct td_stage_options {
    "what decodes share: auto, as the daemon has it, or another of `attention --policies` (auto)", \
    TD_ARG_TEXT, &(o).policy}
 /* clang-format on */
-/* By an option's name; no such name ends the program. */
-const struct td_attention_policy *td_stage_policy(const char *name);
 
 typedef struct td_stage {
   td_backend *be;     /* owned */

@@ -2,8 +2,6 @@
  * assumes. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "capacity/curve.h"
 

@@ -17,7 +17,7 @@ void td_spread_deinit(td_spread *s);
 /* n times v; v >= 0 (what is below 1e-6 or above 1e12 counts in the outermost buckets). */
 void td_spread_add(td_spread *s, double v, uint64_t n);
 /* The value at rank q (n - 1), q in [0, 1], between two by the line from one to the other, as
- * td_stats_percentile; NaN where there is none. */
+ * td_stats_summarise; NaN where there is none. */
 double td_spread_at(const td_spread *s, double q);
 td_stats_summary td_spread_summary(const td_spread *s);
 

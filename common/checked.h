@@ -7,11 +7,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-static inline bool td_add_u64(uint64_t a, uint64_t b, uint64_t *out)
-{
-  return !__builtin_add_overflow(a, b, out);
-}
-
 static inline bool td_mul_u64(uint64_t a, uint64_t b, uint64_t *out)
 {
   return !__builtin_mul_overflow(a, b, out);

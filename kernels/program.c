@@ -73,8 +73,6 @@ td_status td_program_keep(const td_program *p, uint32_t kinds, td_program **out,
   return TD_OK;
 }
 
-/* ---- printing ---- */
-
 static void check_kv(const td_kv *kv, uint32_t group, uint32_t layer, uint32_t n_kv_heads, uint32_t head_dim)
 {
   TD_BUG_ON(group >= kv->spec.n_groups);
@@ -106,6 +104,8 @@ void td_program_check(const td_program *p)
     }
   }
 }
+
+/* ---- printing ---- */
 
 static const char *name_of(const td_program *p, td_devptr at)
 {

@@ -85,7 +85,5 @@ void td_load_make(td_load *l, const td_load_spec *spec);
 enum { TD_LOAD_TRACE_BLOCK = 512 };
 TD_MUST_CHECK td_status td_load_read_trace(td_load *l, const char *path, double speed, size_t max_requests,
                                            td_error *err);
-TD_MUST_CHECK td_status td_load_read_trace_line(td_load *l, const char *line, size_t n, uint64_t index,
-                                                double speed, td_error *err);
 
 #endif

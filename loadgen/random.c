@@ -2,7 +2,6 @@
 #include "loadgen/random.h"
 
 #include <math.h>
-#include <stddef.h>
 
 /* ---- SeedSequence: a seed spread over 128 bits of pool, then over the generator's state ---- */
 

@@ -24,7 +24,8 @@ static int compare(const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-double td_stats_percentile(const double *sorted, size_t n, double q)
+/* Of sorted values; NaN where n is 0. q in [0, 1]. */
+static double percentile(const double *sorted, size_t n, double q)
 {
   if (n == 0)
     return NAN;
@@ -46,9 +47,9 @@ td_stats_summary td_stats_summarise(td_stats_list *l)
     sum += l->v[i];
   s.mean = sum / (double)l->n;
   s.min = l->v[0];
-  s.p50 = td_stats_percentile(l->v, l->n, 0.5);
-  s.p90 = td_stats_percentile(l->v, l->n, 0.9);
-  s.p99 = td_stats_percentile(l->v, l->n, 0.99);
+  s.p50 = percentile(l->v, l->n, 0.5);
+  s.p90 = percentile(l->v, l->n, 0.9);
+  s.p99 = percentile(l->v, l->n, 0.99);
   s.max = l->v[l->n - 1];
   return s;
 }
@@ -56,7 +57,7 @@ td_stats_summary td_stats_summarise(td_stats_list *l)
 double td_stats_median(double *v, size_t n)
 {
   qsort(v, n, sizeof *v, compare);
-  return td_stats_percentile(v, n, 0.5);
+  return percentile(v, n, 0.5);
 }
 
 /* ---- as JSON ---- */

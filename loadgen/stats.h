@@ -18,8 +18,6 @@ typedef struct td_stats_summary {
 
 void td_stats_add(td_stats_list *l, double v);
 void td_stats_deinit(td_stats_list *l);
-/* Of sorted values; NaN where n is 0. q in [0, 1]. */
-double td_stats_percentile(const double *sorted, size_t n, double q);
 /* Sorts the list. */
 td_stats_summary td_stats_summarise(td_stats_list *l);
 double td_stats_median(double *v, size_t n); /* sorts v */

@@ -2,7 +2,6 @@
  * another load. */
 #include "loadgen/load.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +33,8 @@ static td_status take_blocks(td_load *l, const cJSON *ids, uint32_t n_in, uint64
   return TD_OK;
 }
 
-td_status td_load_read_trace_line(td_load *l, const char *line, size_t n, uint64_t index, double speed,
-                                  td_error *err)
+static td_status read_line(td_load *l, const char *line, size_t n, uint64_t index, double speed,
+                           td_error *err)
 {
   const td_json_limits limits = {.max_depth = 8, .max_nodes = LINE_NODES, .error = TD_ERR_CONFIG};
   cJSON *o = NULL;
@@ -83,7 +82,7 @@ static td_status read_lines(td_load *l, FILE *f, const char *path, double speed,
       n--;
     if (n == 0)
       continue;
-    st = td_load_read_trace_line(l, line, (size_t)n, i, speed, err);
+    st = read_line(l, line, (size_t)n, i, speed, err);
     if (st != TD_OK)
       td_error_prefix(err, "%s:%llu", path, (unsigned long long)i);
   }

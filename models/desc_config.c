@@ -157,7 +157,7 @@ td_status td_config_read_double(const td_config_reader *r, const cJSON *object, 
   return td_config_as_model_error(r, td_json_get_double(object, key, -1e300, 1e300, out, NULL, r->err));
 }
 
-td_status td_config_read_bool(const td_config_reader *r, const char *key, bool *out)
+static td_status read_bool(const td_config_reader *r, const char *key, bool *out)
 {
   return td_config_as_model_error(r, td_json_get_bool(r->config, key, out, NULL, r->err));
 }
@@ -314,8 +314,8 @@ static td_status read_tied(const td_config_reader *r, td_model_desc *d)
                          !td_model_files_find(r->files, "language_model.lm_head.weight");
   outer.config = r->wrapper;
   if (r->wrapper)
-    TD_TRY(td_config_read_bool(&outer, "tie_word_embeddings", &d->tied_embeddings));
-  return td_config_read_bool(r, "tie_word_embeddings", &d->tied_embeddings);
+    TD_TRY(read_bool(&outer, "tie_word_embeddings", &d->tied_embeddings));
+  return read_bool(r, "tie_word_embeddings", &d->tied_embeddings);
 }
 
 static td_status read_form(const td_config_reader *r, td_model_desc *d)
@@ -323,9 +323,9 @@ static td_status read_form(const td_config_reader *r, td_model_desc *d)
   const td_config_family *f = r->family;
   bool attention_bias = false;
   if (f->attention_bias_key)
-    TD_TRY(td_config_read_bool(r, "attention_bias", &attention_bias));
+    TD_TRY(read_bool(r, "attention_bias", &attention_bias));
   if (f->mlp_bias_key)
-    TD_TRY(td_config_read_bool(r, "mlp_bias", &d->mlp_bias));
+    TD_TRY(read_bool(r, "mlp_bias", &d->mlp_bias));
   d->qkv_bias = f->qkv_bias || attention_bias;
   d->o_bias = attention_bias;
   d->qk_norm = f->qk_norm;
@@ -448,7 +448,7 @@ static td_status read_window(const td_config_reader *r, td_model_desc *d)
   }
   if (!used) {
     window = 4096;
-    TD_TRY(td_config_read_bool(r, "use_sliding_window", &used));
+    TD_TRY(read_bool(r, "use_sliding_window", &used));
   }
   if (!used || cJSON_IsNull(item) || (!item && window == 0))
     return TD_OK;

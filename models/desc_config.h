@@ -51,7 +51,6 @@ TD_MUST_CHECK td_status td_config_read_u32(const td_config_reader *r, const char
 /* Absent keeps *out. */
 TD_MUST_CHECK td_status td_config_read_double(const td_config_reader *r, const cJSON *object, const char *key,
                                               double *out);
-TD_MUST_CHECK td_status td_config_read_bool(const td_config_reader *r, const char *key, bool *out);
 /* Absent, null, false or 0. */
 bool td_config_is_unset(const cJSON *item);
 

@@ -2,7 +2,6 @@
 #include "pull/http.h"
 
 #include <curl/curl.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,6 @@
 /* tandem-pull: fetches a model into the folder where tandemd --model NAME finds it. README.md says how. */
 #include <curl/curl.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

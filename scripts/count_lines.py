@@ -7,7 +7,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 ROOMS = ["common", "config", "step", "kernels", "models", "answers", "scheduler", "engine", "server", "loadgen", "bench", "capacity", "pull"]
 MAX_FILE_LINES = 800
 files = {p: p.read_bytes().count(b"\n") for r in ROOMS for p in (ROOT / r).rglob("*")
-         if p.suffix in (".c", ".h", ".cu", ".cuh", ".def")}
+         if p.suffix in (".c", ".h", ".cu", ".cuh", ".inc", ".def")}
 for room in ROOMS:
     print(f"  {room:10} {sum(n for p, n in files.items() if p.parts[len(ROOT.parts)] == room):6}")
 longest = max(files, key=files.get)

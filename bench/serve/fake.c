@@ -26,7 +26,7 @@ typedef struct client {
   td_buf body;
   uint32_t left, sent; /* tokens of the stream under way */
   double first_s;      /* no token before */
-  bool streaming, is_get, closing;
+  bool streaming, closing;
   struct client *prev, *next;
 } client;
 

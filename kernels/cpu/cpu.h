@@ -128,7 +128,6 @@ static inline cpu_backend *cpu_self(td_backend *be) { return (cpu_backend *)be; 
 static inline float *cpu_floats(td_devptr p) { return (float *)p.addr; }
 
 /* Zeroed, 64-byte aligned, freed with the backend; NULL when there is no memory. */
-void *td_cpu_alloc(cpu_backend *be, size_t count, size_t size);
 
 /* Runs fn on [0, n) items in tasks of `per` items; below `serial` items on the caller alone. */
 typedef void cpu_range_fn(void *arg, uint32_t begin, uint32_t end);

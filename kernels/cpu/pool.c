@@ -1,7 +1,6 @@
 /* The thread pool: see pool.h. */
 #include "kernels/cpu/pool.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>

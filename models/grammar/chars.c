@@ -60,7 +60,7 @@ void td_chars_invert(td_builder *b, td_chars *c)
   *c = out;
 }
 
-bool td_chars_has(const td_chars *c, uint32_t cp)
+static bool has(const td_chars *c, uint32_t cp)
 {
   for (uint32_t i = 0; i < c->n; i++)
     if (cp >= c->ranges[i].lo && cp <= c->ranges[i].hi)
@@ -145,7 +145,7 @@ static const td_expr *escapes(td_builder *b, const td_chars *c)
   td_expr_list alt = {0};
   bool any = false, any_last[2] = {false, false};
   for (uint32_t cp = 0; cp <= '\\'; cp++) {
-    if (!td_chars_has(c, cp))
+    if (!has(c, cp))
       continue;
     if (short_escape(cp)) {
       td_byte_set_add(&letters, (unsigned char)short_escape(cp));

@@ -128,7 +128,6 @@ enum { TD_CHAR_MAX = 0x10FFFF };
 void td_chars_add(td_builder *b, td_chars *c, uint32_t lo, uint32_t hi);
 void td_chars_tidy(td_chars *c);
 void td_chars_invert(td_builder *b, td_chars *c);
-bool td_chars_has(const td_chars *c, uint32_t cp);
 /* One of these characters in UTF-8; surrogates are none. */
 const td_expr *td_chars_expr(td_builder *b, const td_chars *c);
 /* One of these characters as it stands in a JSON string: escaped where JSON wants it, and only there. */

@@ -2,7 +2,6 @@
  *
  * The tokens that a state allows are those that its parts allow, each alone. So a part's mask is made once,
  * and the state's rest is mostly a few names. */
-#include <string.h>
 
 #include "models/grammar/internal.h"
 

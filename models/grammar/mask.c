@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/limits.h"
 #include "models/grammar/internal.h"
 
 typedef struct exits {

@@ -3,7 +3,6 @@
  * A pattern is parsed to a tree that still has its anchors. Then it is made an expression of whole texts:
  * where a pattern may match anywhere, anything may stand before and behind it, unless an anchor says no. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/progress.h"

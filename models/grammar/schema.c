@@ -8,7 +8,6 @@
 
 #include "common/hash.h"
 #include "common/progress.h"
-#include "config/limits.h"
 
 /* ---- where a schema stands ---- */
 

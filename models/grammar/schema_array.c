@@ -1,5 +1,4 @@
 /* Arrays of a schema: a prefix, the rest, counts, and what some element must be. */
-#include <string.h>
 
 #include "models/grammar/schema.h"
 

@@ -5,7 +5,6 @@
  * Free text has no special token in it. One that a format wants is "token", by its text: in the vocabulary
  * its bytes are TD_SPECIAL_BYTE and that text, so that no other text is it. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/progress.h"

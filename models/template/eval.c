@@ -1,8 +1,6 @@
 /* Expressions. Recursion is bounded by the tree's height (checked when it is built) and by the depth counter.
  */
-#include <string.h>
 
-#include "config/limits.h"
 #include "models/template/builtin.h"
 #include "models/template/eval.h"
 #include "models/template/value.h"

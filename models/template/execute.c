@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "config/limits.h"
-#include "models/template/builtin.h"
 #include "models/template/eval.h"
 #include "models/template/value.h"
 

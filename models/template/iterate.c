@@ -1,5 +1,4 @@
 /* Walking over values: one pull interface for lists, strings, dicts, ranges and the lazy filters. */
-#include <string.h>
 
 #include "models/template/value.h"
 

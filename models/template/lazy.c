@@ -1,6 +1,5 @@
 /* Filters that the reference makes lazy: they are iterators, are always true, have no length, can be walked
  * once, and fail only when walked. */
-#include <string.h>
 
 #include "models/template/builtin.h"
 

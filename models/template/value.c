@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "common/hash.h"
-#include "models/template/unicode.h"
 #include "models/template/value.h"
 
 /* ---- constructors ---- */
