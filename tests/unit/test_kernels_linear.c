@@ -1,5 +1,6 @@
 /* linear and embed of the CPU backend against float64 over td_dtype_to_f32, and the batch rule: the same bits
  * for any number of rows, threads and instruction set. */
+#include "kernels/cpu/int8.h"
 #include "kernels_fixture.h"
 
 /* A sum of n products in float, each lane n/8 long: far below this, far above a wrong weight. */
@@ -56,7 +57,7 @@ static problem make_problem(const td_dtype *dtypes, const uint32_t *n_rows, uint
   uint32_t out = 0;
   for (uint32_t i = 0; i < n_parts; i++) {
     uint64_t row_bytes;
-    bool int8 = fx_int8_activations && td_dtypes[dtypes[i]].block_elements > 1;
+    bool int8 = fx_int8_activations && td_int8_serves(dtypes[i]);
     const float *x = int8 ? rounded : p.x;
     if (int8)
       round_activations(p.x, n_tokens * n_cols, rounded);
@@ -221,12 +222,16 @@ static void test_embed_widens_rows(void **state)
   fx_backends_destroy(bes);
 }
 
-/* The same with int8 activations. Types that are not quantised are as exact as ever. */
+/* The same with int8 activations. Types that are not multiplied so are as exact as ever. */
 static void test_int8_every_type_and_batch(void **state)
 {
   td_backend *bes[FX_BACKENDS];
+  uint32_t n_served = 0;
   fx_int8_activations = true;
   fx_backends(bes);
+  for (td_dtype t = TD_F32; t < TD_DTYPE_COUNT; t++)
+    n_served += td_int8_serves(t);
+  assert_int_equal(n_served, 8); /* a further type may stay exact; none of these may */
   for (td_dtype t = TD_BF16; t < TD_DTYPE_COUNT; t++)
     for (uint32_t n_tokens = 1; n_tokens <= 40; n_tokens += n_tokens < 10 ? 1 : 1 + fx_below(14)) {
       uint32_t block = td_dtypes[t].block_elements;
