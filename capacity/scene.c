@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/io.h"
 #include "config/limits.h"
 #include "scheduler/cost_text.h"
 
@@ -114,7 +113,7 @@ static td_status make_daemon(const td_scene_options *o, td_scene *s, td_error *e
   c->slack_percent =
       (uint32_t)(o->slack_percent < 0 ? (double)td_limit_default(TD_LIMIT_SLACK_PERCENT) : o->slack_percent);
   c->priority_us = 1000 * (uint64_t)td_limit_default(TD_LIMIT_PRIORITY_MS);
-  c->share_under_way = !o->not_shared;
+  c->coalesces = !o->not_shared;
   c->reads_shared_once = !s->device.is_cpu;
   if (c->max_running > c->n_slots)
     c->max_running = c->n_slots;

@@ -330,7 +330,7 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .tbt_slo_us = tbt_slo_us(e),
                         .slack_percent = (uint32_t)td_option(&e->options, TD_LIMIT_SLACK_PERCENT),
                         .priority_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_PRIORITY_MS),
-                        .share_under_way = true,
+                        .coalesces = true,
                         .reads_shared_once =
                             e->backend->on_device && !td_option(&e->options, TD_LIMIT_BATCH_INVARIANT),
                         .hash_seed = td_random_u64(),

@@ -9,7 +9,7 @@ static void share_computed(td_sched *s, td_request *r)
   TD_BUG_ON(n_switched > s->max_pending_updates - s->n_pending_updates);
   for (uint32_t i = 0; i < n_switched; i++)
     s->pending_updates[s->n_pending_updates++] = first + i;
-  td_follow_wake(s, td_sched_slot_of(s, r), r->n_tree_pages);
+  td_coalesce_wake(s, td_sched_slot_of(s, r), r->n_tree_pages);
 }
 
 /* True if the request ends with this token. */

@@ -1,5 +1,5 @@
 /* The scheduler's state, shared by its files: scheduler.c (life, submit, cancel, numbers), memory.c (pages of
- * requests), plan.c (who decodes and starts), prompts.c (whose chunks), follow.c, deadlines.c, commit.c,
+ * requests), plan.c (who decodes and starts), prompts.c (whose chunks), coalesce.c, deadlines.c, commit.c,
  * check.c. */
 #ifndef TD_SCHEDULER_INTERNAL_H
 #define TD_SCHEDULER_INTERNAL_H
@@ -7,7 +7,7 @@
 #include "scheduler/output_lengths.h"
 #include "scheduler/budget.h"
 #include "scheduler/deadlines.h"
-#include "scheduler/follow.h"
+#include "scheduler/coalesce.h"
 #include "scheduler/order.h"
 #include "scheduler/page_pool.h"
 #include "scheduler/fair.h"

@@ -71,5 +71,5 @@ void td_sched_leave(td_sched *s, td_request *r)
   r->node = TD_NO_NODE;
   r->n_computed = r->n_pages = r->n_tree_pages = 0;
   r->is_late = false;
-  td_follow_wake(s, td_sched_slot_of(s, r), UINT32_MAX);
+  td_coalesce_wake(s, td_sched_slot_of(s, r), UINT32_MAX);
 }

@@ -275,7 +275,7 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, co
   if (slot == s->fair.slot)
     s->fair.slot = TD_NO_SLOT;
   s->prefills[s->n_prompts++] = slot;
-  td_follow_claim(s, slot);
+  td_coalesce_claim(s, slot);
   td_sched_watch(s, slot);
 }
 
@@ -290,7 +290,7 @@ bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_mos
   td_prefix_hit hit =
       td_prefix_tree_find(&s->tree, td_sched_terms(s, r)->namespace_id, r->tokens, td_sched_most_hits(s, r));
   s->n_looked_up += hit.n_pages;
-  if (td_follow_try(s, slot, &hit)) {
+  if (td_coalesce_try(s, slot, &hit)) {
     s->n_looked_up += s->order.entries[slot].wake_pages - hit.n_pages;
     return true;
   }

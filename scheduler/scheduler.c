@@ -192,7 +192,7 @@ static uint32_t expected_tokens(const td_sched *s, const td_sched_request *r, ui
 {
   uint32_t last = r->n_prompt - (r->n_prompt - 1) / s->config.page_tokens * s->config.page_tokens;
   bool shares =
-      r->terms.is_further_choice && s->config.share_under_way && r->n_prompt_logits == 0 && !r->computes_all;
+      r->terms.is_further_choice && s->config.coalesces && r->n_prompt_logits == 0 && !r->computes_all;
   return shares && last < n_uncached ? last : n_uncached;
 }
 
@@ -285,7 +285,7 @@ void td_sched_cancel(td_sched *s, uint32_t slot)
   else
     td_sched_count_waiting(s, slot, -1);
   if (r->state == TD_REQUEST_WAITING && s->order.entries[slot].leader != TD_NO_SLOT)
-    td_follow_drop(s, slot);
+    td_coalesce_drop(s, slot);
   else if (r->state == TD_REQUEST_WAITING)
     td_order_leave(&s->order, slot);
   td_deadlines_set(&s->deadlines, s->order.entries, slot, UINT64_MAX);

@@ -61,7 +61,7 @@ typedef struct td_sched_config {
   uint32_t slack_percent;       /* a prompt may wait this share of its own time for shorter ones */
   uint64_t priority_us;         /* one step of priority is as good as having come so much earlier */
   bool reads_shared_once;       /* the backend reads KV that several decodes share once (kernels/attention) */
-  bool share_under_way;         /* wait for pages that a running prompt is computing (follow.h) */
+  bool coalesces;               /* wait for pages that a running prompt is computing (coalesce.h) */
   uint32_t n_accounts; /* that may come: places are kept for those that run nothing (places.h); 0, 1: one */
   bool tells_pages;    /* td_sched_take_page_event says what the prefix tree gains and loses */
 } td_sched_config;

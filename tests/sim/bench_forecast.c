@@ -297,7 +297,7 @@ static void run(const load *l, double share)
                        .cost = l->cost,
                        .tbt_slo_us = (uint64_t)l->target_us,
                        .slack_percent = l->slack_percent,
-                       .share_under_way = l->slack_percent > 0};
+                       .coalesces = l->slack_percent > 0};
   int32_t *tokens[SLOTS];
   memcpy(tokens, w.tokens, sizeof tokens);
   memset(&w, 0, sizeof w);

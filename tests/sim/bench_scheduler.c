@@ -67,7 +67,7 @@ static void setup(bench *b, uint32_t n_running, uint32_t n_pages)
                             .prompt_ns_per_token = 20000,
                             .slack_percent = 100,
                             .priority_us = 10000000,
-                            .share_under_way = true,
+                            .coalesces = true,
                             .reads_shared_once = true,
                             .hash_seed = 7};
   *b = (bench){.n_slots = config.n_slots, .random = 1};

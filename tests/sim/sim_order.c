@@ -189,7 +189,7 @@ static uint64_t next_page(const sim_world *w, uint32_t i, uint32_t n_computed, b
 static void verify_computed_once(sim_world *w, uint32_t starter, uint32_t n_computed)
 {
   uint64_t page = next_page(w, starter, n_computed, true);
-  if (!w->config.share_under_way || page == 0 || td_sched_slot(w->sched, starter).n_follows == FOLLOWS_MAX)
+  if (!w->config.coalesces || page == 0 || td_sched_slot(w->sched, starter).n_follows == FOLLOWS_MAX)
     return;
   for (uint32_t i = 0; i < w->config.n_slots; i++)
     if (i != starter && w->slots[i].used && w->slots[i].running && !w->slots[i].answering)
@@ -303,7 +303,7 @@ void sim_order_verify(sim_world *w)
   }
   for (uint32_t i = 0; i < w->config.n_slots; i++) /* behind the last that was started */
     if (w->slots[i].used && !w->slots[i].following && td_sched_slot(w->sched, i).following) {
-      SIM_CHECK(w, !w->slots[i].running && w->config.share_under_way);
+      SIM_CHECK(w, !w->slots[i].running && w->config.coalesces);
       w->slots[i].following = true;
       w->totals->follows++;
     }

@@ -79,7 +79,7 @@ static void draw_order(sim_world *w)
   w->n_accounts = 1;
   if (sim_chance(r, 0.33))
     return;
-  c->share_under_way = sim_chance(r, 0.8);
+  c->coalesces = sim_chance(r, 0.8);
   c->reads_shared_once = sim_chance(r, 0.8);
   c->prompt_ns_per_token = sim_chance(r, 0.3) ? 0 : 1000 + sim_below(r, 20000);
   c->slack_percent = sim_chance(r, 0.3) ? 0 : 50 + sim_below(r, 400);

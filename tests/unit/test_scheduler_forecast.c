@@ -554,7 +554,7 @@ static void submit_choices(uint32_t account, uint32_t n_prompt, bool in_one)
 static double told_behind(bool in_one, uint32_t account, bool choices_wait)
 {
   td_sched_config c = config();
-  c.share_under_way = true;
+  c.coalesces = true;
   open_world(&c);
   for (uint32_t n = 0; n < 50; n++) {
     submit_choices(account, 1000, in_one);

@@ -5,7 +5,7 @@
 #include "scheduler/cost_model.h"
 #include "test_scheduler_fixture.h"
 
-#include "scheduler/follow.h"
+#include "scheduler/coalesce.h"
 
 #include <stdlib.h>
 
@@ -33,7 +33,7 @@ static const td_sched_config by_slack = {.n_slots = SLOTS,
                                          .prompt_ns_per_token = NS_PER_TOKEN,
                                          .slack_percent = 100,
                                          .priority_us = 1000000,
-                                         .share_under_way = true};
+                                         .coalesces = true};
 
 static void open_world(world *w, const td_sched_config *c)
 {
@@ -407,18 +407,18 @@ static void a_leader_that_leaves_is_replaced(void **state)
   close_world(&w);
 }
 
-/* Leaders that come and go hold nobody up for ever: who followed TD_FOLLOW_MAX times computes for itself.
+/* Leaders that come and go hold nobody up for ever: who followed TD_COALESCE_MAX times computes for itself.
  * Here each is more urgent than slot 0, and has one page more of its prompt than the one before. */
 static void nobody_follows_for_ever(void **state)
 {
   static world w;
   open_world(&w, &by_slack);
   submit(&w, 0, 1000, 1, 1, (td_sched_request){0});
-  for (uint32_t n = 1; n <= TD_FOLLOW_MAX + 1; n++) {
+  for (uint32_t n = 1; n <= TD_COALESCE_MAX + 1; n++) {
     submit(&w, n, 16 * n + 1, 1, 1, (td_sched_request){.terms.priority = -9});
     assert_int_equal(w.first_us[0], 0);
     assert_true(step(&w));
-    if (n <= TD_FOLLOW_MAX)
+    if (n <= TD_COALESCE_MAX)
       assert_int_equal(td_sched_slot(w.s, 0).n_follows, n);
   }
   assert_true(w.first_us[0] > 0);
@@ -455,7 +455,7 @@ static void only_inside_a_namespace(void **state)
   assert_int_equal(w.prompt_tokens, 4000);
   close_world(&w);
   td_sched_config c = by_slack;
-  c.share_under_way = false;
+  c.coalesces = false;
   open_world(&w, &c);
   submit(&w, 0, 1000, 3, 1, (td_sched_request){0});
   submit(&w, 1, 1000, 3, 1, (td_sched_request){0});

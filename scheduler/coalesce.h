@@ -1,5 +1,5 @@
-/* Following: a request whose next page a running prompt is about to compute waits for it, instead of
- * computing it too.
+/* Coalescing of requests: one whose next page a running prompt, its leader, is about to compute waits for it,
+ * instead of computing it too.
  *
  * When the front of the queue is looked up in the tree, its path may end exactly where a running prompt's
  * does, with the same page of tokens next: that prompt has the claim to this page. The request then leaves
@@ -10,14 +10,14 @@
  *
  * The leader does the followers' work, so it takes their turn: its chunks go where the most urgent of them
  * would. */
-#ifndef TD_SCHEDULER_FOLLOW_H
-#define TD_SCHEDULER_FOLLOW_H
+#ifndef TD_SCHEDULER_COALESCE_H
+#define TD_SCHEDULER_COALESCE_H
 
 #include "scheduler/prefix_tree.h"
 #include "scheduler/scheduler.h"
 
 /* So that leaders who come and go cannot hold a request up for ever. */
-enum { TD_FOLLOW_MAX = 8 };
+enum { TD_COALESCE_MAX = 8 };
 
 /* A page that a running prompt will compute next; of one step. */
 typedef struct td_claim {
@@ -26,13 +26,13 @@ typedef struct td_claim {
 } td_claim;
 
 /* The waiting request follows a running prompt from now on, if one computes its next page. */
-bool td_follow_try(td_sched *s, uint32_t slot, const td_prefix_hit *hit);
+bool td_coalesce_try(td_sched *s, uint32_t slot, const td_prefix_hit *hit);
 /* A prompt that was started in this step: its next page is claimed. */
-void td_follow_claim(td_sched *s, uint32_t slot);
+void td_coalesce_claim(td_sched *s, uint32_t slot);
 /* The leader has so many pages in the tree (UINT32_MAX: it will compute no more): who waited for that is
  * queued again. */
-void td_follow_wake(td_sched *s, uint32_t leader, uint32_t n_tree_pages);
+void td_coalesce_wake(td_sched *s, uint32_t leader, uint32_t n_tree_pages);
 /* The request, which follows, is to be no more. */
-void td_follow_drop(td_sched *s, uint32_t slot);
+void td_coalesce_drop(td_sched *s, uint32_t slot);
 
 #endif

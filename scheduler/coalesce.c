@@ -1,5 +1,5 @@
-/* Waiting for a prompt that another computes: see follow.h. */
-#include "scheduler/follow.h"
+/* Requests that wait for a prompt which another computes: see coalesce.h. */
+#include "scheduler/coalesce.h"
 
 #include <string.h>
 
@@ -49,7 +49,7 @@ static void collect_claims(td_sched *s)
     add_claim(s, s->prefills[i]);
 }
 
-void td_follow_claim(td_sched *s, uint32_t slot)
+void td_coalesce_claim(td_sched *s, uint32_t slot)
 {
   if (s->claims_step == s->step)
     add_claim(s, slot);
@@ -115,14 +115,14 @@ static void find_most_urgent(td_sched *s, uint32_t leader)
   }
 }
 
-bool td_follow_try(td_sched *s, uint32_t slot, const td_prefix_hit *hit)
+bool td_coalesce_try(td_sched *s, uint32_t slot, const td_prefix_hit *hit)
 {
   const td_request *r = &s->table.requests[slot];
   td_order_entry *e = &s->order.entries[slot];
   uint32_t pt = s->config.page_tokens,
            wanted = td_sched_most_hits(s, r); /* the last token is always computed */
   bool inside = hit->n_pages > 0 && hit->n_node_pages < s->tree.nodes[hit->node].n_pages;
-  if (!s->config.share_under_way || e->n_follows == TD_FOLLOW_MAX || hit->n_pages >= wanted || inside)
+  if (!s->config.coalesces || e->n_follows == TD_COALESCE_MAX || hit->n_pages >= wanted || inside)
     return false;
   uint32_t leader = find_claim(s, r, hit);
   if (leader == TD_NO_SLOT)
@@ -139,7 +139,7 @@ bool td_follow_try(td_sched *s, uint32_t slot, const td_prefix_hit *hit)
   return true;
 }
 
-void td_follow_wake(td_sched *s, uint32_t leader, uint32_t n_tree_pages)
+void td_coalesce_wake(td_sched *s, uint32_t leader, uint32_t n_tree_pages)
 {
   uint32_t f = s->order.entries[leader].followers;
   if (f == TD_NO_SLOT)
@@ -155,7 +155,7 @@ void td_follow_wake(td_sched *s, uint32_t leader, uint32_t n_tree_pages)
   find_most_urgent(s, leader);
 }
 
-void td_follow_drop(td_sched *s, uint32_t slot)
+void td_coalesce_drop(td_sched *s, uint32_t slot)
 {
   uint32_t leader = s->order.entries[slot].leader;
   unlink_follower(s, slot);
