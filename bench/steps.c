@@ -6,7 +6,6 @@
  * them. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "bench/commands.h"
@@ -482,7 +481,7 @@ int td_bench_steps(int argc, char **argv)
       {"--shared", "N", "first tokens that all decodes share; the floor is as if none were (0)",
        TD_ARG_NUMBER, &s.shared},
       {"--tune-ms", "N", "as the daemon's option, the same by default", TD_ARG_NUMBER, &s.tune_ms},
-      {"--no-record", NULL, "steps are not captured (CUDA graphs)", TD_ARG_FLAG, &s.no_capture},
+      {"--no-capture", NULL, "steps are not captured (CUDA graphs)", TD_ARG_FLAG, &s.no_capture},
       {"--runs", "N", "at least so many of each (20)", TD_ARG_NUMBER, &s.n_min},
       {"--max-seconds", "S", "but no longer than this each (20)", TD_ARG_NUMBER, &s.max_seconds},
   };

@@ -16,6 +16,7 @@ static const struct {
     {"ttft_target_ms", NULL,
      "removed: a prompt waits for shorter ones by slack_percent; a request's ttft_timeout_ms lets it go "
      "first"},
+    {"record_ms", "capture_ms", "by its new name"},
     {"attention", NULL,
      "removed: the daemon always chooses by predicted time; tandem-bench attention --policies compares"},
     /* the model */
@@ -107,8 +108,8 @@ static const struct {
     {"-dp", NULL, "a daemon uses one GPU: start one for each"},
     {"--data-parallel-size", NULL, "a daemon uses one GPU: start one for each"},
     {"--num-shard", NULL, "a daemon uses one GPU"},
-    {"--enforce-eager", "record_ms", "0: no step is captured as a CUDA graph"},
-    {"--disable-cuda-graph", "record_ms", "0: no step is captured as a CUDA graph"},
+    {"--enforce-eager", "capture_ms", "0: no step is captured as a CUDA graph"},
+    {"--disable-cuda-graph", "capture_ms", "0: no step is captured as a CUDA graph"},
     {"--seed", NULL, "a request has its own seed; dummy_seed is that of made-up weights"},
     /* log */
     {"-v", "log_level", "debug; the version is -V"},

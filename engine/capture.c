@@ -40,14 +40,15 @@ static void note_not_fused(td_engine_info *info, const char *reason)
 
 td_status td_engine_capture_steps(td_engine *e, td_error *err)
 {
-  uint64_t begin_us = td_clock_us(), budget_us = (uint64_t)td_option(&e->options, TD_LIMIT_RECORD_MS) * 1000;
-  uint32_t n_forms = 0, n_fused = 0, n_rows = e->backend->max_rows;
+  uint64_t begin_us = td_clock_us(), budget_us = (uint64_t)td_option(&e->options, TD_LIMIT_CAPTURE_MS) * 1000;
+  uint32_t n_forms = 0, n_fused = 0, n_fitted = 0, n_rows = e->backend->max_rows;
   td_capture c;
   if (!e->backend->ops->capture || budget_us == 0)
     return TD_OK;
   for (; n_rows > 0 && td_clock_us() - begin_us < budget_us; n_rows = next_smaller(n_rows)) {
     TD_TRY(e->backend->ops->capture(e->backend, e->forward, n_rows, &c, err));
     n_forms += c.n_forms;
+    n_fitted += c.n_fitted;
     for (uint32_t i = 0; i < c.n_forms; i++)
       if (c.not_fused[i])
         note_not_fused(&e->info, c.not_fused[i]);
@@ -55,9 +56,9 @@ td_status td_engine_capture_steps(td_engine *e, td_error *err)
         n_fused++;
   }
   if (n_rows > 0)
-    td_warn("record_ms is over: steps of fewer than %u requests run padded", n_rows);
-  td_info("captured %u decode steps in %.2f s, %u of them fused", n_forms,
-          (double)(td_clock_us() - begin_us) / 1e6, n_fused);
+    td_warn("capture_ms is over: steps of fewer than %u requests run padded", n_rows);
+  td_info("captured %u decode steps in %.2f s: %u fused, %u with a grid of attention for each launch",
+          n_forms, (double)(td_clock_us() - begin_us) / 1e6, n_fused, n_fitted);
   for (uint32_t i = 0; i < e->info.n_not_fused; i++)
     td_info("%u captured steps are not fused: %s", e->info.not_fused[i].n_steps, e->info.not_fused[i].reason);
   return TD_OK;

@@ -2,7 +2,6 @@
 #include "engine/gpu_watch.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>

@@ -33,7 +33,7 @@ static void identify(td_engine *e, uint32_t page_tokens)
            d->head_dim, d->vocab, d->window_tokens, (unsigned long long)e->info.weight_bytes,
            e->backend->max_rows, e->backend->max_tokens, page_tokens,
            td_option(&e->options, TD_LIMIT_BATCH_INVARIANT) ? ", batch invariant" : "",
-           e->backend->ops->capture && td_option(&e->options, TD_LIMIT_RECORD_MS) ? ", recorded" : "");
+           e->backend->ops->capture && td_option(&e->options, TD_LIMIT_CAPTURE_MS) ? ", captured" : "");
   for (char *s = e->cost_identity; *s; s++)
     if ((unsigned char)*s < 0x20 || (unsigned char)*s > 0x7e)
       *s = '?';

@@ -257,7 +257,7 @@ static void check_step(steps *run, const td_plan *plan)
   for (uint32_t i = 0; i < v.h->n_slots; i++)
     n_written += w[i].is;
   assert_int_equal(n_written, n_read); /* all that is written is added up, once */
-  if (n_singles == plan->n_rows)       /* the grid of a recorded step */
+  if (n_singles == plan->n_rows)       /* the grid of a captured step */
     assert_in_range(td_work_list_ctas(&run->items, WARPS), 1,
                     td_work_list_ctas_max(&cut, plan->n_rows) +
                         td_attention_prefix_splits_max(c, plan->n_rows));

@@ -163,7 +163,7 @@ static void test_cuts(void **unused)
   free_items(&out);
 }
 
-/* A recorded step's grid is made for any step of so many decodes. */
+/* A captured step's grid is made for any step of so many decodes. */
 static void test_recorded_grids_are_large_enough(void **unused)
 {
   (void)unused;
