@@ -785,3 +785,18 @@ def test_loads_beside_their_bars(tmp_path):
     assert "| tandem | 2.65 | 20 | 99 | 1 | 1,000 |" in text and "| vLLM 0.25.1, budget 8192 | 2 | 90 |" in text and "25.0 %" in text
     picture = (tmp_path / "report-arxiv.svg").read_text()
     assert all(name in picture for name in ("tandem, orca", "tandem-plan", "budget 1024", "budget 8192"))
+
+
+def test_loads_of_two_builds_in_turns(tmp_path):
+    told = tmp_path / "told.json"
+    command = [ROOT / "scripts/loads-compare", BIN, BIN, "--backend", "cpu", "--loads", "conversation:3", "--seconds", "1", "--rounds", "2", "--json", told, "--steps"]
+    r = subprocess.run(command, capture_output=True, text=True, timeout=120 * SLOWNESS)
+    assert r.returncode == 0, r.stdout + r.stderr
+    got = json.loads(told.read_text())
+    assert [(g["load"], g["build"], len(g["runs"])) for g in got] == [("conversation:3", "a", 2), ("conversation:3", "b", 2)]
+    assert all(run["done"] == run["sent"] > 0 for g in got for run in g["runs"])
+    steps = (tmp_path / "told-conversation-3-b1.jsonl").read_text().splitlines()
+    assert steps and {"prefill_tokens", "step_us"} <= json.loads(steps[0]).keys()
+    (tmp_path / "none").mkdir()
+    r = subprocess.run([*command[:1], tmp_path / "none", BIN, *command[3:]], capture_output=True, text=True, timeout=60)
+    assert r.returncode != 0 and "tandemd" in r.stderr
