@@ -32,38 +32,40 @@ static cJSON *checked(td_schema *s, cJSON *node)
   return node;
 }
 
-/* Into an object or a list; the list's is nameless. Takes the node. */
-static void put(td_schema *s, cJSON *into, const char *name, cJSON *node)
+static cJSON *new_schema(td_schema *s) { return checked(s, cJSON_CreateObject()); }
+
+static cJSON *new_list(td_schema *s) { return checked(s, cJSON_CreateArray()); }
+
+/* Into an object or a list; the list's is nameless. Takes the node: what is to be put into it later is put
+ * into what this returns, which is NULL if the node is gone. */
+static cJSON *put(td_schema *s, cJSON *into, const char *name, cJSON *node)
 {
   if (++s->n_made > MADE_MAX)
     td_schema_fail(s, TD_ERR_REQUEST, s->root, "not", "or what it is said with is too much in all");
-  if (!node || !into ||
-      !(name ? cJSON_AddItemToObject(into, name, node) : cJSON_AddItemToArray(into, node))) {
-    s->b->failed = true;
-    cJSON_Delete(node);
-  }
+  if (node && into && (name ? cJSON_AddItemToObject(into, name, node) : cJSON_AddItemToArray(into, node)))
+    return node;
+  s->b->failed = true;
+  cJSON_Delete(node);
+  return NULL;
 }
 
 /* A node of the request's, as it stands. */
 static cJSON *borrow(td_schema *s, const cJSON *node)
 {
-  cJSON *list = checked(s, cJSON_CreateArray()), *copy = NULL;
+  cJSON *list = new_list(s), *copy = NULL;
   if (list && cJSON_AddItemReferenceToArray(list, (cJSON *)node))
     copy = cJSON_DetachItemFromArray(list, 0);
   cJSON_Delete(list);
   return checked(s, copy);
 }
 
-static cJSON *new_schema(td_schema *s) { return checked(s, cJSON_CreateObject()); }
-
 /* {"type": type} as a new alternative. */
 static cJSON *alternative(deny *d, const char *type)
 {
-  cJSON *a = new_schema(d->s);
-  put(d->s, d->out, NULL, a);
+  cJSON *a = put(d->s, d->out, NULL, new_schema(d->s));
   if (type)
     put(d->s, a, "type", cJSON_CreateString(type));
-  return d->s->b->failed ? NULL : a;
+  return a;
 }
 
 static const cJSON *refuse(deny *d, const char *why)
@@ -71,6 +73,20 @@ static const cJSON *refuse(deny *d, const char *why)
   if (!d->why)
     d->why = why;
   return NULL;
+}
+
+/* "properties": {name: schema} */
+static void put_member(td_schema *s, cJSON *into, const char *name, cJSON *schema)
+{
+  put(s, put(s, into, "properties", new_schema(s)), name, schema);
+}
+
+/* "required": [name]; returns the list. */
+static cJSON *put_required(td_schema *s, cJSON *into, const char *name)
+{
+  cJSON *names = put(s, into, "required", new_list(s));
+  put(s, names, NULL, cJSON_CreateString(name));
+  return names;
 }
 
 static cJSON *deny_schema(deny *d, const cJSON *schema);
@@ -90,11 +106,8 @@ static void deny_types(deny *d)
   cJSON *list = NULL;
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (!(d->types & names[i].bits)) {
-      if (!list) {
-        cJSON *a = alternative(d, NULL);
-        list = checked(d->s, cJSON_CreateArray());
-        put(d->s, a, "type", list);
-      }
+      if (!list)
+        list = put(d->s, alternative(d, NULL), "type", new_list(d->s));
       put(d->s, list, NULL, cJSON_CreateString(names[i].name));
     }
 }
@@ -134,9 +147,8 @@ static void deny_multiples(deny *d, const cJSON *m)
 static void deny_item(deny *d, int n, cJSON *schema)
 {
   td_schema *s = d->s;
-  cJSON *a = alternative(d, "array"), *list = checked(s, cJSON_CreateArray());
+  cJSON *a = alternative(d, "array"), *list = put(s, a, "prefixItems", new_list(s));
   put(s, a, "minItems", cJSON_CreateNumber(n + 1));
-  put(s, a, "prefixItems", list);
   for (int k = 0; k < n; k++)
     put(s, list, NULL, cJSON_CreateTrue());
   put(s, list, NULL, schema);
@@ -166,15 +178,10 @@ static void deny_object(deny *d, const cJSON *v)
   if (!v->child)
     put(s, alternative(d, "object"), "minProperties", cJSON_CreateNumber(1));
   for (const cJSON *x = v->child; x; x = x->next) {
-    cJSON *a = alternative(d, "object"), *own = new_schema(s), *names = checked(s, cJSON_CreateArray());
-    put(s, a, "properties", own);
-    put(s, own, x->string, cJSON_CreateFalse());
-    a = alternative(d, "object");
-    own = new_schema(s);
-    put(s, a, "required", names);
-    put(s, names, NULL, cJSON_CreateString(x->string));
-    put(s, a, "properties", own);
-    put(s, own, x->string, deny_value(d, x));
+    put_member(s, alternative(d, "object"), x->string, cJSON_CreateFalse());
+    cJSON *a = alternative(d, "object");
+    put_required(s, a, x->string);
+    put_member(s, a, x->string, deny_value(d, x));
   }
 }
 
@@ -182,13 +189,12 @@ static void deny_object(deny *d, const cJSON *v)
 static void deny_containers(deny *d, const cJSON *list, bool is_list, unsigned type)
 {
   cJSON *a = alternative(d, type == TYPE_ARRAY ? "array" : "object"),
-        *all = checked(d->s, cJSON_CreateArray());
-  put(d->s, a, "allOf", all);
+        *all = put(d->s, a, "allOf", new_list(d->s));
   for (const cJSON *v = is_list ? list->child : list; v && !d->s->b->failed && d->s->status == TD_OK;
        v = is_list ? v->next : NULL) {
     if (td_schema_type_of(v) != type)
       continue;
-    deny in = {.s = d->s, .out = checked(d->s, cJSON_CreateArray()), .types = TYPE_ALL, .depth = d->depth};
+    deny in = {.s = d->s, .out = new_list(d->s), .types = TYPE_ALL, .depth = d->depth};
     type == TYPE_ARRAY ? deny_array(&in, v) : deny_object(&in, v);
     d->why = d->why ? d->why : in.why;
     cJSON *any = new_schema(d->s);
@@ -214,7 +220,7 @@ static void deny_values(deny *d, const cJSON *list, bool is_list)
     if (type == TYPE_BOOLEAN)
       bools |= cJSON_IsTrue(v) ? 2 : 1;
     if (type == TYPE_STRING) {
-      texts = texts ? texts : checked(d->s, cJSON_CreateArray());
+      texts = texts ? texts : new_list(d->s);
       put(d->s, texts, NULL, borrow(d->s, v));
     }
   }
@@ -239,16 +245,10 @@ static void deny_values(deny *d, const cJSON *list, bool is_list)
 /* Something of the object: a member that is there and is not as it must be, or is not there. */
 static void deny_member(deny *d, const char *name, const cJSON *value)
 {
-  cJSON *a = alternative(d, "object"), *own = new_schema(d->s);
-  put(d->s, a, "properties", own);
-  if (!value) {
-    put(d->s, own, name, cJSON_CreateFalse());
-    return;
-  }
-  cJSON *names = checked(d->s, cJSON_CreateArray());
-  put(d->s, a, "required", names);
-  put(d->s, names, NULL, cJSON_CreateString(name));
-  put(d->s, own, name, deny_schema(d, value));
+  cJSON *a = alternative(d, "object");
+  if (value)
+    put_required(d->s, a, name);
+  put_member(d->s, a, name, value ? deny_schema(d, value) : cJSON_CreateFalse());
 }
 
 static bool is_any(const cJSON *schema)
@@ -262,7 +262,7 @@ static void deny_object_words(deny *d, const cJSON *schema, const cJSON *m)
   if (strcmp(k, "required") == 0)
     for (const cJSON *n = cJSON_IsArray(m) ? m->child : NULL; n; n = n->next)
       cJSON_IsString(n) ? deny_member(d, n->valuestring, NULL) : (void)refuse(d, k);
-  else if (strcmp(k, "properties") == 0)
+  else if (strcmp(k, "properties") == 0 && cJSON_IsObject(m))
     for (const cJSON *p = m->child; p; p = p->next) {
       if (!is_any(p))
         deny_member(d, p->string, p);
@@ -326,8 +326,7 @@ static void deny_elements(deny *d, const cJSON *schema, const cJSON *m)
 /* All branches denied, as one alternative. */
 static void deny_all(deny *d, const cJSON *list)
 {
-  cJSON *all = checked(d->s, cJSON_CreateArray());
-  put(d->s, alternative(d, NULL), "allOf", all);
+  cJSON *all = put(d->s, alternative(d, NULL), "allOf", new_list(d->s));
   for (const cJSON *m = list->child; m; m = m->next)
     put(d->s, all, NULL, deny_schema(d, m));
 }
@@ -342,8 +341,7 @@ static void deny_one(deny *d, const cJSON *list)
   deny_all(d, list);
   for (const cJSON *x = list->child; x; x = x->next)
     for (const cJSON *y = x->next; y; y = y->next) {
-      cJSON *both = checked(d->s, cJSON_CreateArray());
-      put(d->s, alternative(d, NULL), "allOf", both);
+      cJSON *both = put(d->s, alternative(d, NULL), "allOf", new_list(d->s));
       put(d->s, both, NULL, borrow(d->s, x));
       put(d->s, both, NULL, borrow(d->s, y));
     }
@@ -429,10 +427,7 @@ static cJSON *deny_schema(deny *d, const cJSON *schema)
     refuse(d, "$ref");
     return checked(s, cJSON_CreateFalse());
   }
-  deny in = {.s = s,
-             .out = checked(s, cJSON_CreateArray()),
-             .types = td_schema_types(s, schema),
-             .depth = d->depth + 1};
+  deny in = {.s = s, .out = new_list(s), .types = td_schema_types(s, schema), .depth = d->depth + 1};
   deny_types(&in);
   for (const cJSON *m = schema->child; m && !in.why && s->status == TD_OK && !s->b->failed; m = m->next)
     deny_word(&in, schema, m);
@@ -451,7 +446,7 @@ static cJSON *deny_schema(deny *d, const cJSON *schema)
 static cJSON *deny_value(deny *d, const cJSON *value)
 {
   td_schema *s = d->s;
-  deny in = {.s = s, .out = checked(s, cJSON_CreateArray()), .types = TYPE_ALL, .depth = d->depth + 1};
+  deny in = {.s = s, .out = new_list(s), .types = TYPE_ALL, .depth = d->depth + 1};
   if (d->depth == DENY_DEPTH || !td_schema_work(s, s->root, "not", 4))
     refuse(d, "enum");
   else
@@ -519,37 +514,33 @@ const cJSON *td_schema_deny(td_schema *s, const cJSON *schema, const cJSON *from
 /* {"anyOf": [x, y]}; takes both. */
 static cJSON *either(td_schema *s, cJSON *x, cJSON *y)
 {
-  cJSON *list = checked(s, cJSON_CreateArray()), *any = new_schema(s);
+  cJSON *any = new_schema(s), *list = put(s, any, "anyOf", new_list(s));
   put(s, list, NULL, x);
   put(s, list, NULL, y);
-  put(s, any, "anyOf", list);
   return any;
 }
 
 static cJSON *both(td_schema *s, cJSON *x, cJSON *y)
 {
-  cJSON *list = checked(s, cJSON_CreateArray()), *all = new_schema(s);
+  cJSON *all = new_schema(s), *list = put(s, all, "allOf", new_list(s));
   put(s, list, NULL, x);
   put(s, list, NULL, y);
-  put(s, all, "allOf", list);
   return all;
 }
 
 static cJSON *without_member(td_schema *s, const char *name)
 {
-  cJSON *a = new_schema(s), *own = new_schema(s);
-  put(s, a, "properties", own);
-  put(s, own, name, cJSON_CreateFalse());
+  cJSON *a = new_schema(s);
+  put_member(s, a, name, cJSON_CreateFalse());
   return a;
 }
 
 /* A member of dependent*: it is not there, or it is, and the schema holds, or these names are there too. */
 static cJSON *depend(td_schema *s, const cJSON *m)
 {
-  cJSON *there = new_schema(s), *names = checked(s, cJSON_CreateArray());
+  cJSON *there = new_schema(s);
   put(s, there, "type", cJSON_CreateString("object")); /* others are as if it were not there */
-  put(s, there, "required", names);
-  put(s, names, NULL, cJSON_CreateString(m->string));
+  cJSON *names = put_required(s, there, m->string);
   for (const cJSON *n = cJSON_IsArray(m) ? m->child : NULL; n; n = n->next)
     put(s, names, NULL, borrow(s, n));
   return either(s, without_member(s, m->string), cJSON_IsArray(m) ? there : both(s, there, borrow(s, m)));

@@ -202,6 +202,8 @@ static void test_refused(void **state)
       {"{\"allOf\":[{},{\"not\":{\"pattern\":\"(?=a)\"}}]}", "'pattern' at '/allOf/1'"},
       {"{\"dependentRequired\":{\"a\":{}}}", "'dependentRequired' at '/'"},
       {"{\"not\":{\"$ref\":\"#\"}}", "'$ref'"},
+      {"{\"not\":{\"properties\":[{},\"a\",\"b\"]}}", "'properties'"}, /* members without names */
+      {"{\"if\":{\"properties\":[0]},\"then\":false}", "'properties'"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     td_grammar *g;
