@@ -124,7 +124,7 @@ bool td_call_check_context(td_call *call, bool default_rest)
     call->max_new = 1;
   for (uint32_t i = 0; i < call->n_prompts; i++) {
     if (call->prompts[i].n == 0) {
-      td_api_error_set(&call->error, 400, "invalid_value", param, "the prompt is empty");
+      td_api_error_set(&call->error, 400, "invalid_value", param, "'%s' gives an empty prompt", param);
       return false;
     }
     if (call->prompts[i].n + want > call->info->max_context_tokens)
@@ -187,6 +187,7 @@ static bool translate(td_call *call)
   cJSON *chat = call->api->translate(call, call->root);
   cJSON_Delete(call->root);
   call->root = chat;
+  call->translated = chat != NULL; /* errors from here on are the chat's */
   return chat;
 }
 
@@ -250,7 +251,7 @@ static void run_call(td_job *job)
   if (atomic_load(&call->abandoned))
     return;
   call->failed = (!call->root && !read_fields(call)) || (!atomic_load(&call->abandoned) && !prepare(call));
-  if (call->failed && call->api->translate)
+  if (call->failed && call->translated)
     td_translation_name(call->api->route, &call->error);
 }
 

@@ -138,6 +138,7 @@ struct td_call {
   td_tools tools; /* that answers may call, for who reads them */
   td_prompt_end prompt_end;
   bool reads_answers; /* for reasoning or calls */
+  bool translated;    /* root is a chat that was made of the route's own body */
   td_prompt *prompts;
   uint32_t n_prompts;
   td_buf answer;

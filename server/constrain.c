@@ -20,6 +20,8 @@ bool td_call_compile_grammar(td_call *call, const td_grammar_source *source, con
   }
   snprintf(err.param, sizeof err.param, "%s", field);
   td_api_error_from(&call->error, &err);
+  snprintf(call->error.message, sizeof call->error.message, "'%s': %.*s", field,
+           (int)(sizeof err.message - 64), err.message);
   return false;
 }
 

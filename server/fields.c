@@ -15,6 +15,7 @@
 #define E TD_ROUTE_EMBEDDINGS
 #define M TD_ROUTE_MESSAGES
 #define R TD_ROUTE_RESPONSES
+#define G (C | H | M | R) /* all that generate */
 
 /* ---- served ---- */
 
@@ -86,22 +87,43 @@ static const td_field served[] = {
     ITEM(tool_choice, H | T),
     BOOL(parallel_tool_calls, H | T),
 
-    /* Anthropic's messages, OpenAI's responses: read by who translates them */
+    /* Anthropic's messages, OpenAI's responses: read by who translates them; a chat's first */
     MEMBER("model", M | R, ITEM),
     MEMBER("stream", M | R, ITEM),
     MEMBER("temperature", M | R, ITEM),
     MEMBER("top_p", M | R, ITEM),
+    MEMBER("top_k", M | R, ITEM),
+    MEMBER("min_p", M | R, ITEM),
+    MEMBER("presence_penalty", M | R, ITEM),
+    MEMBER("frequency_penalty", M | R, ITEM),
+    MEMBER("repetition_penalty", M | R, ITEM),
+    MEMBER("logit_bias", M | R, ITEM),
+    MEMBER("seed", M | R, ITEM),
+    MEMBER("min_tokens", M | R, ITEM),
+    MEMBER("stop_token_ids", M | R, ITEM),
+    MEMBER("bad_words", M | R, ITEM),
+    MEMBER("ignore_eos", M | R, ITEM),
+    MEMBER("include_stop_str_in_output", M | R, ITEM),
+    MEMBER("skip_special_tokens", M | R, ITEM),
+    MEMBER("structured_outputs", M | R, ITEM),
+    MEMBER("guided_json", M | R, ITEM),
+    MEMBER("guided_regex", M | R, ITEM),
+    MEMBER("guided_choice", M | R, ITEM),
+    MEMBER("guided_grammar", M | R, ITEM),
+    MEMBER("priority", M | R, ITEM),
+    MEMBER("cache_salt", M | R, ITEM),
+    MEMBER("timeout_ms", M | R, ITEM),
+    MEMBER("ttft_timeout_ms", M | R, ITEM),
+    MEMBER("chat_template_kwargs", M | R, ITEM),
     MEMBER("tools", M | R, ITEM),
     MEMBER("tool_choice", M | R, ITEM),
     MEMBER("messages", M, ITEM),
     MEMBER("max_tokens", M, ITEM),
     MEMBER("system", M, ITEM),
     MEMBER("stop_sequences", M, ITEM),
-    MEMBER("top_k", M, ITEM),
     MEMBER("thinking", M, ITEM),
     MEMBER("output_config", M, ITEM),
     MEMBER("output_format", M, ITEM),
-    MEMBER("chat_template_kwargs", M | R, ITEM),
     MEMBER("input", R, ITEM),
     MEMBER("instructions", R, ITEM),
     MEMBER("max_output_tokens", R, ITEM),
@@ -110,21 +132,7 @@ static const td_field served[] = {
     MEMBER("reasoning", R, ITEM),
     MEMBER("include", R, ITEM),
     MEMBER("top_logprobs", R, ITEM),
-    /* a chat's, which vLLM and SGLang take here too */
-    MEMBER("top_k", R, ITEM),
-    MEMBER("min_p", R, ITEM),
-    MEMBER("presence_penalty", R, ITEM),
-    MEMBER("frequency_penalty", R, ITEM),
-    MEMBER("repetition_penalty", R, ITEM),
-    MEMBER("logit_bias", R, ITEM),
-    MEMBER("seed", R, ITEM),
     MEMBER("stop", R, ITEM),
-    MEMBER("ignore_eos", R, ITEM),
-    MEMBER("include_stop_str_in_output", R, ITEM),
-    MEMBER("skip_special_tokens", R, ITEM),
-    MEMBER("structured_outputs", R, ITEM),
-    MEMBER("priority", R, ITEM),
-    MEMBER("cache_salt", R, ITEM),
 
     BOOL(include_usage, TD_IN_STREAM_OPTIONS),
     BOOL(continuous_usage_stats, TD_IN_STREAM_OPTIONS),
@@ -157,10 +165,10 @@ enum {
   ZERO = 1,
   ONE = 2,
   MINUS_ONE = 4,
-  OFF = 8,   /* false */
-  ON = 16,   /* true */
-  LIST = 32, /* this and the next two: empty ones */
-  OBJECT = 64,
+  OFF = 8,     /* false */
+  ON = 16,     /* true */
+  LIST = 32,   /* this and the next two: empty ones */
+  OBJECT = 64, /* or of nulls */
   STRING = 128,
   AUTO = 256,      /* "none", "auto" */
   ONLY_TEXT = 512, /* ["text"] */
@@ -175,19 +183,22 @@ static const struct {
   const char *names;
 } others[] = {
     /* OpenAI: chat and completions */
-    {C | H | T | D | E, ANYTHING,
+    {G | T | D | E, ANYTHING,
      "user metadata store safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options "
      "service_tier verbosity prediction cache_control"},
-    {C, ZERO, "top_logprobs"},
-    {H, OFF, "echo"}, /* of vLLM: the last message again, before the answer */
-    {C | H, STRING, "suffix"},
+    {C | M, ZERO, "top_logprobs"},
+    {M | R, OFF | ZERO, "logprobs"},
+    {M | R, ONE, "n"},
+    {H | M | R, OFF, "echo"}, /* of vLLM: the last message again, before the answer */
+    {G, STRING, "suffix"},
     {C, LIST, "tools"},
-    {C | H | T, LIST, "functions"},
+    {G | T, LIST, "functions"},
     {C, AUTO, "tool_choice"},
-    {C | H | T, AUTO, "function_call"},
+    {G | T, AUTO, "function_call"},
     {C, OFF | ON, "parallel_tool_calls"},
-    {C | H, ONLY_TEXT, "modalities"},
-    {C | H, 0, "audio web_search_options moderation"},
+    {M, ON, "parallel_tool_calls"},
+    {G, ONLY_TEXT, "modalities"},
+    {G, 0, "audio web_search_options moderation"},
     {C, 0, "reasoning_effort"},
     {TD_IN_STREAM_OPTIONS, OFF, "include_obfuscation"},
     {TD_IN_RESPONSE_FORMAT, 0, "schema grammar"},
@@ -195,37 +206,43 @@ static const struct {
     {TD_IN_STRUCTURED, OFF, "disable_any_whitespace disable_additional_properties"},
     {TD_IN_STRUCTURED, OFF | ON, "disable_fallback"},
     /* OpenAI: responses, whose fields arrive at the other routes too */
-    {C | H | T, STRING, "input instructions"},
-    {C | H, 0, "max_output_tokens previous_response_id conversation max_tool_calls"},
+    {G | T, STRING, "input instructions"},
+    {G, 0, "max_output_tokens previous_response_id conversation"},
+    {C | H | M, 0, "max_tool_calls previous_response"},
+    {C | H | M, OFF, "background enable_response_messages"},
+    {C | H | M, LIST, "previous_input_messages include"},
+    {C | H | M, OBJECT, "text"},
     /* vLLM: ChatCompletionRequest, CompletionRequest, SamplingParams; guided_* of older ones */
-    {C | H | T | D | E, ANYTHING,
+    {G | T | D | E, ANYTHING,
      "request_id session_id truncation_side media_io_kwargs mm_processor_kwargs stream_interval "
      "return_mm_kwargs spaces_between_special_tokens"},
-    {C | H, ZERO, "routed_experts_prompt_start"},
-    {C | H, ONE, "length_penalty"},
-    {C | H, OFF,
+    {G, ZERO, "routed_experts_prompt_start"},
+    {G, ONE, "length_penalty"},
+    {G, OFF,
      "use_beam_search early_stopping return_tokens_as_token_ids "
      "return_token_offsets return_prompt_text watermarking guided_json_object"},
-    {C | H, ON, "detokenize"},
+    {G, ON, "detokenize"},
     {C, OFF | ON, "include_reasoning"}, /* of a chat's answer */
-    {C | H, LIST, "logits_processors"},
-    {C | H, STRING, "guided_decoding_backend guided_whitespace_pattern structural_tag"},
-    {C | H, OBJECT, "vllm_xargs extra_args kv_transfer_params ec_transfer_params"},
-    {C | H, 0,
+    {M | R, ON, "include_reasoning add_generation_prompt"},
+    {M | R, OFF, "continue_final_message return_token_ids"},
+    {G, LIST, "logits_processors"},
+    {G, STRING, "guided_decoding_backend guided_whitespace_pattern structural_tag"},
+    {G, OBJECT, "vllm_xargs extra_args kv_transfer_params ec_transfer_params"},
+    {G, 0,
      "logprob_token_ids allowed_token_ids guided_decoding "
      "thinking_token_budget repetition_detection prompt_embeds lora_request"},
-    {C | H | T | E, 0, "truncate_prompt_tokens"},
+    {G | T | E, 0, "truncate_prompt_tokens"},
     {E, ANYTHING, "cache_salt"}, /* nothing is shared */
     {E, ON, "use_activation"},
     {E, ONE | MINUS_ONE, "embd_normalize"},
     {E, LIST | STRING, "lora_path messages"},
     {E, STRING, "instruction input_type prompt prompt_name task content embed_dtype endianness"},
-    {C | H | T, LIST, "documents"},
-    {C | H | T, STRING, "chat_template"}, /* a request never supplies a template */
-    {H, OFF, "add_special_tokens"},       /* the template writes them */
-    {H, ONE, "best_of"},
+    {G | T, LIST, "documents"},
+    {G | T, STRING, "chat_template"},       /* a request never supplies a template */
+    {H | M | R, OFF, "add_special_tokens"}, /* the template writes them */
+    {H | M | R, ONE, "best_of"},
     /* llama.cpp: params_from_json_cmpl, the chat parser, infill */
-    {C | H | T | D | E, ANYTHING,
+    {G | T | D | E, ANYTHING,
      "cache_prompt id_slot slot_id n_keep n_discard n_cache_reuse timings_per_token return_progress "
      "post_sampling_probs backend_sampling verbose dynatemp_exponent repeat_last_n penalty_last_n "
      "penalize_nl dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers xtc_threshold "
@@ -234,76 +251,72 @@ static const struct {
      "speculative.ngram_size_m speculative.ngram_min_hits sse_ping_interval reasoning_control grammar_type "
      "reasoning_budget_start_tag reasoning_budget_end_tag reasoning_budget_end_tags "
      "reasoning_budget_message"},
-    {C | H, ZERO, "mirostat dry_multiplier xtc_probability dynatemp_range n_probs min_keep n_indent"},
-    {C | H, ONE, "repeat_penalty n_cmpl typical_p typ_p tfs_z"},
-    {C | H, MINUS_ONE, "n_predict"},
-    {C | H, ZERO | MINUS_ONE, "top_n_sigma adaptive_target t_max_predict_ms t_max_prompt_ms"},
-    {C | H, MINUS_ONE, "reasoning_budget reasoning_budget_tokens thinking_budget_tokens"},
-    {C | H, OFF, "grammar_lazy return_tokens thinking_forced_open penalty_prompt"},
-    {C | H, STRING, "grammar input_prefix input_suffix generation_prompt chat_parser"},
-    {C | H, LIST,
+    {G, ZERO, "mirostat dry_multiplier xtc_probability dynatemp_range n_probs min_keep n_indent"},
+    {G, ONE, "repeat_penalty n_cmpl typical_p typ_p tfs_z"},
+    {G, MINUS_ONE, "n_predict"},
+    {G, ZERO | MINUS_ONE, "top_n_sigma adaptive_target t_max_predict_ms t_max_prompt_ms"},
+    {G, MINUS_ONE, "reasoning_budget reasoning_budget_tokens thinking_budget_tokens"},
+    {G, OFF, "grammar_lazy return_tokens thinking_forced_open penalty_prompt"},
+    {G, STRING, "grammar input_prefix input_suffix generation_prompt chat_parser"},
+    {G, LIST,
      "lora samplers grammar_triggers preserved_tokens response_fields input_extra multimodal_data "
      "image_data"},
-    {C | H, LIST | STRING, "sampler_seq"},
+    {G, LIST | STRING, "sampler_seq"},
     {C, AUTO, "reasoning_format"},
-    {H, APART, "reasoning_format"},
-    {C | H, OFF | ON, "reasoning_in_content"},
+    {H | M | R, APART, "reasoning_format"},
+    {G, OFF | ON, "reasoning_in_content"},
     /* SGLang: its OpenAI routes, and /generate's sampling_params */
-    {C | H | T | D | E, ANYTHING,
+    {G | T | D | E, ANYTHING,
      "rid extra_key custom_labels ngram_corpus_id images_config max_dynamic_patch min_dynamic_patch "
      "use_audio_in_video routed_dp_rank disagg_prefill_dp_rank data_parallel_rank"},
-    {C | H, ZERO, "routed_experts_start_len min_new_tokens top_logprobs_num"},
-    {C | H, OFF,
+    {G, ZERO, "routed_experts_start_len min_new_tokens top_logprobs_num"},
+    {G, OFF,
      "return_hidden_states return_routed_experts return_cached_tokens_details return_prompt_token_ids "
      "return_meta_info no_stop_trim return_logprob return_text_in_logprobs"},
     {C, OFF | ON, "separate_reasoning"},
-    {H, ON, "separate_reasoning"},
-    {C | H, STRING | LIST, "lora_path stop_regex custom_logit_processor"},
-    {C | H, STRING, "regex ebnf"},
-    {C | H, OBJECT, "custom_params session_params sampling_params"},
-    {C | H, 0,
+    {H | M | R, ON, "separate_reasoning"},
+    {G, STRING | LIST, "lora_path stop_regex custom_logit_processor"},
+    {G, STRING, "regex ebnf"},
+    {G, OBJECT, "custom_params session_params sampling_params"},
+    {G, 0,
      "json_schema task input_ids input_embeds max_new_tokens sampling_seed bootstrap_host bootstrap_port "
      "bootstrap_room logprob_start_len token_ids_logprob video_data audio_data"},
     /* Anthropic: messages */
-    {C | H | T | D | E, ANYTHING, "anthropic_version anthropic_beta betas inference_geo"},
-    {C | H, LIST, "stop_sequences mcp_servers"},
-    {C | H | T, STRING | LIST, "system"},
-    {C | H | T, 0, "thinking"},
-    {C | H, 0, "max_tokens_to_sample output_config output_format container context_management"},
+    {G | T | D | E, ANYTHING, "anthropic_version anthropic_beta betas inference_geo"},
+    {G, LIST, "stop_sequences mcp_servers"},
+    {G | T, STRING | LIST, "system"},
+    {G | T, 0, "thinking"},
+    {G, 0, "max_tokens_to_sample output_config output_format container"},
+    {C | H, 0, "context_management"},
     {M, ANYTHING,
-     "metadata service_tier context_management cache_control speed user_profile_id diagnostics betas "
-     "inference_geo billing_policy fallback_credit_token workspace_id"},
-    {M, LIST, "mcp_servers fallbacks"},
-    {M, OFF | ON, "store"},
-    {M, OBJECT, "kv_transfer_params"},
-    {M, 0, "container compaction thread"},
+     "context_management speed user_profile_id diagnostics billing_policy fallback_credit_token "
+     "workspace_id"},
+    {G, LIST, "fallbacks"},
+    {G, 0, "compaction thread"},
     /* OpenAI: responses; vLLM's and SGLang's */
     {R, ANYTHING,
-     "metadata store user safety_identifier prompt_cache_key prompt_cache_options prompt_cache_retention "
-     "service_tier truncation stream_options client_metadata max_tool_calls context_management request_id "
-     "session_id mm_processor_kwargs extra_key ngram_corpus_id access_programs image"},
+     "truncation stream_options client_metadata max_tool_calls context_management access_programs image"},
     {R, OFF, "background enable_response_messages"},
     {R, LIST, "previous_input_messages"},
-    {R, OBJECT, "vllm_xargs"},
-    {R, 0, "previous_response_id previous_response conversation prompt moderation"},
+    {R, 0, "previous_response prompt"},
     /* Hugging Face's generate, TGI, text-generation-webui */
-    {C | H, ZERO,
+    {G, ZERO,
      "no_repeat_ngram_size penalty_alpha diversity_penalty top_a epsilon_cutoff eta_cutoff "
      "smoothing_factor"},
-    {C | H, ONE, "num_beams num_return_sequences guidance_scale encoder_repetition_penalty"},
-    {C | H, OFF, "watermark return_full_text dynamic_temperature temperature_last"},
-    {C | H, STRING, "negative_prompt custom_token_bans"},
-    {C | H, OBJECT, "parameters"},
-    {C | H, 0, "do_sample inputs truncate max_length min_length logit_processors"},
+    {G, ONE, "num_beams num_return_sequences guidance_scale encoder_repetition_penalty"},
+    {G, OFF, "watermark return_full_text dynamic_temperature temperature_last"},
+    {G, STRING, "negative_prompt custom_token_bans"},
+    {G, OBJECT, "parameters"},
+    {G, 0, "do_sample inputs truncate max_length min_length logit_processors"},
     /* Ollama, DashScope, DeepSeek, Mistral, OpenRouter, Azure; what the openai client's users send by hand */
-    {C | H | T | D | E, ANYTHING, "keep_alive models mode"}, /* the last two are a letter off `model` */
-    {C | H, OBJECT, "options extra_body"},
-    {C | H, STRING, "format"},
-    {C | H, MINUS_ONE, "num_predict"},
-    {C | H, OFF, "raw enable_search safe_prompt"},
-    {C | H, LIST, "images transforms plugins data_sources"},
-    {C | H | T, OBJECT, "reasoning"},
-    {C | H | T, 0, "think enable_thinking thinking_budget prompt_mode random_seed"},
+    {G | T | D | E, ANYTHING, "keep_alive models mode"}, /* the last two are a letter off `model` */
+    {G, OBJECT, "options extra_body"},
+    {G, STRING, "format"},
+    {G, MINUS_ONE, "num_predict"},
+    {G, OFF, "raw enable_search safe_prompt"},
+    {G, LIST, "images transforms plugins data_sources"},
+    {G | T, OBJECT, "reasoning"},
+    {G | T, 0, "think enable_thinking thinking_budget prompt_mode random_seed"},
     /* messages and their parts; `context` (Azure) and `time` are a letter off a served name */
     {TD_IN_MESSAGE | TD_IN_PART, ANYTHING,
      "id index timestamp time created created_at updated_at metadata cache_control annotations user"},
@@ -322,6 +335,14 @@ static bool is_word(const cJSON *v, const char *word)
   return cJSON_IsString(v) && strcmp(v->valuestring, word) == 0;
 }
 
+static bool all_null(const cJSON *object)
+{
+  for (const cJSON *m = object->child; m; m = m->next)
+    if (!cJSON_IsNull(m))
+      return false;
+  return true;
+}
+
 static bool is_off(const cJSON *v, unsigned off)
 {
   if (off & ANYTHING)
@@ -332,7 +353,7 @@ static bool is_off(const cJSON *v, unsigned off)
   if (cJSON_IsBool(v))
     return off & (cJSON_IsTrue(v) ? ON : OFF);
   if (cJSON_IsObject(v))
-    return !v->child && (off & OBJECT);
+    return (off & OBJECT) && all_null(v);
   if (cJSON_IsArray(v))
     return v->child ? (off & ONLY_TEXT) && !v->child->next && is_word(v->child, "text") : off & LIST;
   return (is_word(v, "") && (off & STRING)) || (is_word(v, "auto") && (off & (AUTO | APART))) ||
@@ -474,16 +495,16 @@ static bool near_miss(td_api_error *e, const char *path, const char *name, const
   return td_fields_unsupported(e, path, name, text);
 }
 
-/* In no row for this place. A chat sent to completions, or the other way round, is told where it belongs;
- * what only matters when tokens are generated does not matter where they are counted. */
+/* In no row for this place. What another route that generates serves is told where it belongs; what only
+ * matters when tokens are generated does not matter where they are counted. */
 static bool judge_unknown(const char *name, unsigned in, const char *path, td_unknown *unknown,
                           td_api_error *e)
 {
   if (name[strspn(name, " \t\r\n")] == '\0')
     return td_fields_unsupported(e, path, name, "is not a field: its name is empty");
-  if (in == C && is_served(name, H))
+  if ((in & G) && is_served(name, H))
     return td_fields_unsupported(e, path, name, "is a field of /v1/chat/completions, not of this route");
-  if (in == H && is_served(name, C))
+  if ((in & G) && is_served(name, C))
     return td_fields_unsupported(e, path, name, "is a field of /v1/completions, not of this route");
   const entry *meant = (in & (T | D)) && is_served(name, C | H | T | D) ? NULL : find_meant(name, in);
   if (meant)

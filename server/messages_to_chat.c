@@ -269,8 +269,6 @@ static void continue_last(td_translation *t)
 
 cJSON *td_messages_to_chat(td_call *call, const cJSON *body)
 {
-  static const char *const same[] = {"model", "max_tokens", "temperature",         "top_p",
-                                     "top_k", "stream",     "chat_template_kwargs"};
   td_translation t;
   td_translation_begin(&t, call, body);
   const cJSON *messages = td_json_get(body, "messages"), *m;
@@ -279,8 +277,9 @@ cJSON *td_messages_to_chat(td_call *call, const cJSON *body)
     td_translation_invalid(&t, "", "messages", "must be an array of at least one message");
   if (!t.failed && call->api->render_delta && !cJSON_IsNumber(td_json_get(body, "max_tokens")))
     td_translation_invalid(&t, "", "max_tokens", "is required and must be a number");
-  for (size_t k = 0; k < sizeof same / sizeof *same && !t.failed; k++)
-    td_translation_copy(&t, body, same[k], same[k]);
+  td_translation_copy_same(&t, body);
+  if (!t.failed)
+    td_translation_copy(&t, body, "max_tokens", "max_tokens");
   if (!t.failed)
     td_translation_copy(&t, body, "stop_sequences", "stop");
   if (!t.failed)

@@ -289,21 +289,13 @@ static void keep_echo(td_translation *t, const cJSON *body)
 
 cJSON *td_responses_to_chat(td_call *call, const cJSON *body)
 {
-  static const char *const same[] = {
-      "model",      "temperature",          "top_p",
-      "stream",     "parallel_tool_calls",  "top_k",
-      "min_p",      "presence_penalty",     "frequency_penalty",
-      "logit_bias", "repetition_penalty",   "seed",
-      "stop",       "ignore_eos",           "include_stop_str_in_output",
-      "cache_salt", "skip_special_tokens",  "structured_outputs",
-      "priority",   "chat_template_kwargs",
-  };
   td_translation t;
   td_translation_begin(&t, call, body);
-  for (size_t k = 0; k < sizeof same / sizeof *same && !t.failed; k++)
-    td_translation_copy(&t, body, same[k], same[k]);
-  if (!t.failed)
-    td_translation_copy(&t, body, "max_output_tokens", "max_tokens");
+  td_translation_copy_same(&t, body);
+  static const char *const own[][2] = {
+      {"parallel_tool_calls", "parallel_tool_calls"}, {"stop", "stop"}, {"max_output_tokens", "max_tokens"}};
+  for (size_t k = 0; k < sizeof own / sizeof *own && !t.failed; k++)
+    td_translation_copy(&t, body, own[k][0], own[k][1]);
   if (!t.failed)
     read_input(&t, body);
   if (!t.failed)

@@ -55,6 +55,41 @@ void td_translation_copy(td_translation *t, const cJSON *body, const char *from,
     td_translation_put(t, t->chat, to, cJSON_Duplicate(m, true));
 }
 
+void td_translation_copy_same(td_translation *t, const cJSON *body)
+{
+  static const char *const same[] = {
+      "model",
+      "stream",
+      "temperature",
+      "top_p",
+      "top_k",
+      "min_p",
+      "presence_penalty",
+      "frequency_penalty",
+      "repetition_penalty",
+      "logit_bias",
+      "seed",
+      "min_tokens",
+      "stop_token_ids",
+      "bad_words",
+      "ignore_eos",
+      "include_stop_str_in_output",
+      "skip_special_tokens",
+      "structured_outputs",
+      "guided_json",
+      "guided_regex",
+      "guided_choice",
+      "guided_grammar",
+      "priority",
+      "cache_salt",
+      "timeout_ms",
+      "ttft_timeout_ms",
+      "chat_template_kwargs",
+  };
+  for (size_t i = 0; i < sizeof same / sizeof *same && !t->failed; i++)
+    td_translation_copy(t, body, same[i], same[i]);
+}
+
 void td_translation_name(unsigned route, td_api_error *e)
 {
   static const struct {

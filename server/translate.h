@@ -38,6 +38,8 @@ void td_translation_put_text(td_translation *t, cJSON *object, const char *name,
 void td_translation_ignore(td_translation *t, const char *path, const char *name);
 /* A copy of the body's member under another name, if it is there and not null. */
 void td_translation_copy(td_translation *t, const cJSON *body, const char *from, const char *to);
+/* Of the fields that all routes of chats take under the same name. */
+void td_translation_copy_same(td_translation *t, const cJSON *body);
 /* A message of that role at the end; NULL if it failed. */
 cJSON *td_translation_message(td_translation *t, const char *role);
 /* A text part at the end of the message's content, which becomes an array of parts. */

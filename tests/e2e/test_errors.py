@@ -291,6 +291,28 @@ def test_messages_say_what_would_be_right(daemon):
     assert f"application/json, not '{kind}'" in error_of(daemon.post("/v1/completions", TEXT, headers={"content-type": kind}), 415)["message"]
 
 
+UNNAMED = (("prompt", "/v1/completions", {**TEXT, "prompt": ""}, "'prompt' gives an empty prompt"),
+           ("guided_regex", "/v1/chat/completions", {**CHAT, "guided_regex": "("}, "'guided_regex': a group without its ')'"),
+           ("guided_grammar", "/v1/completions", {**TEXT, "guided_grammar": "root ::= x"}, "'guided_grammar': the grammar has no rule 'x'"),
+           ("text.format", "/v1/responses", {"input": "Hi", "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "x"}}}},
+            "'text.format': 'type' at '/' of the schema"))
+
+
+@pytest.mark.parametrize("param, path, body, words", UNNAMED, ids=[u[0] for u in UNNAMED])
+def test_the_message_alone_names_the_field(daemon, param, path, body, words):
+    """Many clients show their users the message only."""
+    e = error_of(daemon.post(path, body))
+    assert e["param"] == param and e["message"].startswith(words), e
+
+
+def test_a_routes_own_errors_keep_their_names(daemon):
+    """What is wrong in the route's own body is told by the name that stands there."""
+    for path, name in (("/v1/messages", "stop"), ("/v1/messages", "response_format"), ("/v1/responses", "max_tokens"), ("/v1/responses", "reasoning_effort")):
+        body = {"input": "Hi"} if path == "/v1/responses" else CHAT
+        told = daemon.post(path, {**body, name: "x"}).json()["error"]["message"]
+        assert told == f"'{name}' is a field of /v1/chat/completions, not of this route"
+
+
 def test_openai_error_classes(client):
     """The client library maps our errors to its own exceptions."""
     with pytest.raises(openai.BadRequestError) as e:

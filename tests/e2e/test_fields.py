@@ -100,7 +100,7 @@ STEERING = {"json_schema": {"type": "object"}, "regex": "a", "grammar": "root ::
             "logits_processors": ["x"], "mirostat": 2, "dry_multiplier": 0.8,
             "xtc_probability": 0.5, "typical_p": 0.9, "use_beam_search": True, "suffix": "x", "thinking": {"type": "enabled"},
             "n_predict": 5, "stop_sequences": ["a"], "system": "Be brief.", "ebnf": "x", "extra_body": {"a": 1},
-            "options": {"temperature": 0}}
+            "options": {"temperature": 0}, "reasoning": {"effort": "low"}}
 
 
 @pytest.mark.parametrize("field", STEERING)
@@ -122,6 +122,7 @@ CLIENTS = {
         {"role": "system", "content": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]},
         {"role": "user", "content": "Hi", "cache_control": {"type": "ephemeral"}}]},
     "chat windows": {"messages": [{"role": "user", "content": "Hi", "id": "m1", "timestamp": 1700000000, "metadata": {"a": 1}, "name": "me"}]},
+    "OpenRouter's": {"reasoning": {"effort": None, "max_tokens": None}, "transforms": [], "plugins": []},
     "LM Studio's": {"max_tokens": -1, "stop": ["\n", "."]},
     "llama.cpp's page": {"cache_prompt": True, "samplers": [], "dynatemp_range": 0, "dynatemp_exponent": 1, "typical_p": 1,
                          "xtc_probability": 0, "xtc_threshold": 0.1, "repeat_last_n": 64, "repeat_penalty": 1, "dry_multiplier": 0, "dry_base": 1.75,

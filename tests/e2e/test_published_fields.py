@@ -56,6 +56,39 @@ def test_no_published_field_is_dropped(daemon, request, of):
         assert says(daemon, route, {**body, **neutral}) == says(daemon, route, body)
 
 
+GENERATING = sorted(SAID)
+OFF = {"logprobs": False, "n": 1, "echo": False, "best_of": 1, "return_token_ids": False, "continue_final_message": False,
+       "add_generation_prompt": True, "include_reasoning": True, "mirostat": 0, "logits_processors": [], "min_tokens": 0, "stop_token_ids": []}
+
+
+@pytest.mark.parametrize("route", ("/v1/messages", "/v1/responses"))
+def test_no_field_of_another_route_is_dropped(daemon, route):
+    """What steers an answer on one route is served, refused or neutral on these too, whoever publishes it for which."""
+    names = {name for entry in FILE["lists"] if entry["route"] in GENERATING for name in entry["names"].split()}
+    own = {name for entry in FILE["lists"] if entry["route"] == route for name in entry["names"].split()}
+    neutrals = NEUTRAL | {name for entry in FILE["lists"] for name in entry.get("neutral", "").split()}
+    body, dropped = BODIES[route], []
+    for name in sorted(names - own - neutrals):
+        r = daemon.post(route, {"model": MODEL_ID, **body, name: VALUES.get(name, FILE["default"])})
+        if not names_it(r, name):
+            dropped.append(f"{name}: {r.status_code} {r.headers.get(HEADER)} {r.text[:200]}")
+    assert len(names - own) > 100 and not dropped, "\n".join(dropped)
+    assert says(daemon, route, {**body, **OFF}) == says(daemon, route, body)
+
+
+def test_messages_and_responses_take_a_chats_sampling_alike(daemon):
+    for route in ("/v1/messages", "/v1/responses"):
+        ask = {**BODIES[route], "max_tokens" if route == "/v1/messages" else "max_output_tokens": 9}
+        assert says(daemon, route, {**ask, "guided_choice": ["Bergen"]}) == "Bergen"
+        assert says(daemon, route, {**ask, "guided_regex": "[0-9]{3}"}).isdigit()
+        word = says(daemon, route, ask).split()[0]
+        assert word not in says(daemon, route, {**ask, "bad_words": [word]})
+        ids = daemon.post("/tokenize", {"prompt": says(daemon, route, ask), "add_special_tokens": False}).json()["tokens"]
+        assert says(daemon, route, {**ask, "stop_token_ids": [ids[2]]}) == daemon.post("/detokenize", {"tokens": ids[:2]}).json()["prompt"]
+        r = daemon.post(route, {**ask, "timeout_ms": 1, "min_tokens": 9})
+        assert r.status_code in (408, 504), r.text
+
+
 @pytest.mark.parametrize("of", [of for of in LISTS if "client" in LISTS[of]])
 def test_the_list_is_the_installed_clients(of):
     """A newer client brings new fields: then the list, and the daemon's table, have to follow."""
