@@ -168,43 +168,6 @@ bool td_builder_work(td_builder *b, uint64_t n)
   return !b->failed;
 }
 
-/* ---- how long ---- */
-
-enum { LENGTH_LOOKS = 4000, LENGTH_DEPTH = 64 };
-
-static uint64_t max_bytes(const td_builder *b, const td_expr *e, uint32_t *looks, unsigned depth)
-{
-  uint64_t n = 0, one;
-  if (++*looks > LENGTH_LOOKS || depth == LENGTH_DEPTH)
-    return UINT32_MAX;
-  switch (e->kind) {
-  case TD_EXPR_EMPTY:
-  case TD_EXPR_NONE: return 0;
-  case TD_EXPR_TEXT: return e->n;
-  case TD_EXPR_SET: return 1;
-  case TD_EXPR_CAT:
-  case TD_EXPR_ALT:
-    for (uint32_t i = 0; i < e->n && n < UINT32_MAX; i++) {
-      one = max_bytes(b, e->u.items[i], looks, depth + 1);
-      n = e->kind == TD_EXPR_CAT ? n + one : one > n ? one : n;
-    }
-    return n < UINT32_MAX ? n : UINT32_MAX;
-  case TD_EXPR_REPEAT:
-    n = e->max == TD_REPEAT_MANY ? UINT32_MAX : max_bytes(b, e->u.body, looks, depth + 1) * e->max;
-    return n < UINT32_MAX ? n : UINT32_MAX;
-  case TD_EXPR_CALL: /* what is recursive is too deep */
-    return max_bytes(b, b->rules[e->n], looks, depth + 1);
-  case TD_EXPR_GRAPH: break;
-  }
-  return UINT32_MAX;
-}
-
-uint32_t td_expr_max_bytes(const td_builder *b, const td_expr *e)
-{
-  uint32_t looks = 0;
-  return (uint32_t)max_bytes(b, e, &looks, 0);
-}
-
 /* ---- repetition ---- */
 
 static const td_expr *plain_repeat(td_builder *b, const td_expr *body, uint32_t min, uint32_t max)

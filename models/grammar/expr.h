@@ -93,9 +93,6 @@ const td_expr *td_expr_share(td_builder *b, const td_expr *e);
 /* One of the texts, sharing their beginnings. Sorts them. */
 const td_expr *td_expr_texts(td_builder *b, const char **texts, size_t *lengths, size_t n);
 
-/* No text of it is longer; UINT32_MAX: some are, or it takes too long to know. */
-uint32_t td_expr_max_bytes(const td_builder *b, const td_expr *e);
-
 uint32_t td_builder_add_rule(td_builder *b); /* without a body yet */
 
 /* One budget (TD_LIMIT_GRAMMAR_WORK) for all machines of a compile. False: it is used up, and b failed. */

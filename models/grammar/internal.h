@@ -70,11 +70,16 @@ void td_builder_end(td_builder *b);
 /* The compilers: from a source to an expression. */
 TD_MUST_CHECK td_status td_schema_compile(td_builder *b, const cJSON *schema, const td_expr **out);
 TD_MUST_CHECK td_status td_regex_compile(td_builder *b, const char *text, size_t n, const td_expr **out);
+/* Of all texts that a pattern matches, in characters; most: TD_REPEAT_MANY where there is no bound. */
+typedef struct td_regex_lengths {
+  uint32_t least, most;
+} td_regex_lengths;
+
 /* A pattern as JSON schema has it: it may match anywhere in the string, whose JSON form without quotes *out
  * is. Where dialects of patterns differ it takes what all of them take, or, wide, what any does: what is to
- * be kept out. */
+ * be kept out. lengths: may be NULL. */
 TD_MUST_CHECK td_status td_regex_compile_json(td_builder *b, const char *text, size_t n, bool wide,
-                                              const td_expr **out);
+                                              const td_expr **out, td_regex_lengths *lengths);
 TD_MUST_CHECK td_status td_gbnf_compile(td_builder *b, const char *text, size_t n, const td_expr **out);
 /* A structural tag: tags.c. */
 TD_MUST_CHECK td_status td_tags_compile(td_builder *b, const cJSON *root, const td_expr **out);

@@ -426,8 +426,50 @@ static const td_expr *make(parser *p, const node *n, edge left, edge right)
   return &td_expr_none;
 }
 
+static uint32_t add_lengths(uint32_t a, uint32_t b)
+{
+  return a >= TD_REPEAT_MANY - b ? TD_REPEAT_MANY : a + b;
+}
+
+static uint32_t times(uint32_t length, uint32_t n)
+{
+  uint64_t all = (uint64_t)length * n;
+  return length == 0 || n == 0 ? 0 : all < TD_REPEAT_MANY ? (uint32_t)all : TD_REPEAT_MANY;
+}
+
+/* Of what `make` makes of the node. */
+static td_regex_lengths lengths_of(const node *n, edge left, edge right)
+{
+  static const td_regex_lengths any = {0, TD_REPEAT_MANY};
+  td_regex_lengths all = {0, 0}, one;
+  bool open = left == ANYWHERE || right == ANYWHERE;
+  switch (n->kind) {
+  case NODE_EXPR: return (td_regex_lengths){1, open ? TD_REPEAT_MANY : 1};
+  case NODE_START: return right == ANYWHERE ? any : all;
+  case NODE_END: return left == ANYWHERE ? any : all;
+  case NODE_CAT:
+    for (const node *i = n->child; i; i = i->next) {
+      one = lengths_of(i, i == n->child ? left : INSIDE, i->next ? INSIDE : right);
+      all = (td_regex_lengths){add_lengths(all.least, one.least), add_lengths(all.most, one.most)};
+    }
+    return n->child || !open ? all : any;
+  case NODE_ALT:
+    all = lengths_of(n->child, left, right);
+    for (const node *i = n->child->next; i; i = i->next) {
+      one = lengths_of(i, left, right);
+      all.least = one.least < all.least ? one.least : all.least;
+      all.most = one.most > all.most ? one.most : all.most;
+    }
+    return all;
+  case NODE_REPEAT:
+    one = lengths_of(n->child, INSIDE, INSIDE);
+    return (td_regex_lengths){times(one.least, n->min), open ? TD_REPEAT_MANY : times(one.most, n->max)};
+  }
+  return any;
+}
+
 static td_status compile(td_builder *b, const char *text, size_t n, bool json, bool wide, edge e,
-                         const td_expr **out)
+                         const td_expr **out, td_regex_lengths *lengths)
 {
   parser p = {.b = b, .text = text, .n = n, .json = json, .wide = wide, .status = TD_OK};
   node *tree = parse_alt(&p);
@@ -435,15 +477,18 @@ static td_status compile(td_builder *b, const char *text, size_t n, bool json, b
     refuse(&p, TD_ERR_REQUEST, "a ')' without its group");
   if (p.status == TD_OK && tree)
     *out = make(&p, tree, e, e);
+  if (p.status == TD_OK && tree && lengths)
+    *lengths = lengths_of(tree, e, e);
   return p.status;
 }
 
 td_status td_regex_compile(td_builder *b, const char *text, size_t n, const td_expr **out)
 {
-  return compile(b, text, n, false, false, WHOLE, out);
+  return compile(b, text, n, false, false, WHOLE, out, NULL);
 }
 
-td_status td_regex_compile_json(td_builder *b, const char *text, size_t n, bool wide, const td_expr **out)
+td_status td_regex_compile_json(td_builder *b, const char *text, size_t n, bool wide, const td_expr **out,
+                                td_regex_lengths *lengths)
 {
-  return compile(b, text, n, true, wide, ANYWHERE, out);
+  return compile(b, text, n, true, wide, ANYWHERE, out, lengths);
 }

@@ -96,7 +96,7 @@ static const td_expr *key_pattern(td_schema *s, const cJSON *schema, const char 
   const td_expr *e = &td_expr_none;
   char what[256];
   s->b->err = &why;
-  td_status st = td_regex_compile_json(s->b, text, strlen(text), wide, &e);
+  td_status st = td_regex_compile_json(s->b, text, strlen(text), wide, &e, NULL);
   s->b->err = err;
   if (st == TD_OK)
     return e;

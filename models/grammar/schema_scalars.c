@@ -162,7 +162,8 @@ enum { PATTERNS_MAX = 8 };
 /* What a string must fit and what it must not, as it stands between quotes. */
 typedef struct text_words {
   td_schema *s;
-  uint32_t least, most; /* characters */
+  uint32_t least, most;  /* characters */
+  td_regex_lengths fits; /* of what fits all patterns */
   const td_expr *wanted[PATTERNS_MAX + 2], *unwanted[PATTERNS_MAX];
   uint32_t n_wanted, n_unwanted;
 } text_words;
@@ -183,7 +184,12 @@ static void add_pattern(text_words *w, const cJSON *schema, const char *keyword,
   }
   s->b->err = &why;
   list[*n] = &td_expr_none;
-  td_status st = td_regex_compile_json(s->b, pattern, strlen(pattern), unwanted, &list[*n]);
+  td_regex_lengths lengths = {0, TD_REPEAT_MANY};
+  td_status st = td_regex_compile_json(s->b, pattern, strlen(pattern), unwanted, &list[*n], &lengths);
+  if (!unwanted && lengths.least > w->fits.least)
+    w->fits.least = lengths.least;
+  if (!unwanted && lengths.most < w->fits.most)
+    w->fits.most = lengths.most;
   s->b->err = err;
   if (st != TD_OK) {
     snprintf(text, sizeof text, "has %.200s", why.message);
@@ -230,7 +236,7 @@ static void read_text_words(text_words *w, const cJSON *schema)
 const td_expr *td_schema_string(td_schema *s, const td_all *all)
 {
   td_builder *b = s->b;
-  text_words w = {.s = s, .most = TD_REPEAT_MANY};
+  text_words w = {.s = s, .most = TD_REPEAT_MANY, .fits = {0, TD_REPEAT_MANY}};
   const td_expr *quote = td_expr_string(b, "\"");
   for (uint32_t i = 0; i < all->n; i++)
     read_text_words(&w, all->parts[i].schema);
@@ -239,9 +245,10 @@ const td_expr *td_schema_string(td_schema *s, const td_all *all)
   bool bounded = w.least > 0 || w.most != TD_REPEAT_MANY, large = false;
   if (w.n_wanted == 0 && w.n_unwanted == 0 && !bounded)
     return td_expr_call(b, TD_RULE_STRING);
-  for (uint32_t i = 0; i < w.n_wanted; i++)
-    if (td_expr_max_bytes(b, w.wanted[i]) <= w.most) /* it is not longer anyway */
-      w.most = TD_REPEAT_MANY;
+  if (w.fits.most <= w.most) /* it is not longer anyway, nor shorter */
+    w.most = TD_REPEAT_MANY;
+  if (w.fits.least >= w.least)
+    w.least = 0;
   if (w.least > 0 || w.most != TD_REPEAT_MANY)
     w.wanted[w.n_wanted++] = td_expr_repeat(b, td_expr_call(b, TD_RULE_CHAR), w.least, w.most);
   if (w.n_unwanted > 0)
