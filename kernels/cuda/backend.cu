@@ -1,7 +1,7 @@
 // The CUDA backend behind kernels.h: memory, KV stores, life.
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/program.cuh"
-#include "kernels/cuda/special.cuh"
+#include "kernels/cuda/logits_processors.cuh"
 
 #include <algorithm>
 #include <cstdlib>

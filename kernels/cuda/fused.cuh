@@ -3,14 +3,14 @@
 // Between two products memory is idle for about as long as the kernels between them take, however short. So a
 // norm, an addition or SwiGLU is done where the product before it ends or where the one after it begins, and
 // rotation and the KV write where attention begins. fused_plan.cu reads a program and queues these instead of
-// its ops; fused_product.cu and attention_decode.cu have the kernels.
+// its ops; gemm_fused.cu and attention_decode.cu have the kernels.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
 
 enum {
   FUSED_ROWS_MAX = 16,   // of a step
-  FUSED_ALONE_MAX = 8,   // of a product by itself: from there on wgmma does better (stream_product.cu)
+  FUSED_ALONE_MAX = 8,   // of a product by itself: from there on wgmma does better (gemm_skinny.cu)
   FUSED_TILES_MAX = 256, // of a product that ends in sums of squares: a warp reads them at once
 };
 static_assert((int)FUSED_ROWS_MAX < (int)TD_WARP_ITEM_ROWS_MIN,
@@ -54,7 +54,7 @@ struct fused_begin {
   uint32_t n, width;
 };
 
-// ---- fused_product.cu ----
+// ---- gemm_fused.cu ----
 
 td_status td_fused_open(cuda_backend *b, td_error *err);
 // Tiles, stages and maps of a product of p->n rows of x that ends as p->kind says. False: not served.

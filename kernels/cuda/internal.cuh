@@ -4,8 +4,8 @@
 //   device.cuh           the device, its stream and memory             device.cu
 //   frame.cuh            what one step carries                         step.cu
 //   sampling.cuh         sampling state of the slots                   step.cu, sample.cu
-//   special.cuh          rows that are not plain, log-probabilities    special.cu, sample.cu, logprob.cu
-//   attention_group.cuh  KV stores, groups, the step's mode            attention_group.cu
+//   logits_processors.cuh          rows that are not plain, log-probabilities    logits_processors.cu,
+//   sample.cu, logprob.cu attention_group.cuh  KV stores, groups, the step's mode attention_group.cu
 //   weights.cuh          weights, there and on their way               weights.cu
 //   linears.cuh          what linears need                             linear.cu and the files of README.md
 //   graphs.cuh           captured steps: a compiled program's own      capture.cu

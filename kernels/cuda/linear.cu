@@ -1,10 +1,10 @@
 // Products: out[n, n_out] = x[n, n_in] * weight[n_out, n_in]^T + bias, or += that.
 //
-// Few rows are bound by reading the weights. fused_product.cu and stream_product.cu take them on Hopper;
+// Few rows are bound by reading the weights. gemm_fused.cu and gemm_skinny.cu take them on Hopper;
 // elsewhere, or where they cannot, up to 8 rows go to the kernel here: 16 weight rows per block, the block's
 // warps share n_in between them, weights stream from memory straight into tensor-core operands. That works
 // because a product does not care in which order k is summed: a lane's 16-byte load holds 8 neighbouring k,
-// and both operands use the same order. The rest goes to cuBLASLt (lt_product.cu).
+// and both operands use the same order. The rest goes to cuBLASLt (gemm_cublaslt.cu).
 #include "kernels/cuda/internal.cuh"
 #include "kernels/cuda/mma.cuh"
 

@@ -16,10 +16,10 @@ typedef CUresult (*encode_tensor_map)(CUtensorMap *, CUtensorMapDataType, cuuint
 struct cuda_linears {
   cublasLtHandle_t lt;
   void *lt_workspace;
-  struct lt_tables *lt_tables;  // lt.cuh
-  encode_tensor_map encode_map; // null: fused_, stream_, tall_ and glu_product.cu serve nothing
-  bool has_tall;                // tall_product.cu serves
-  uint32_t glu_clusters;        // that run at once; 0: glu_product.cu serves nothing here
+  struct lt_tables *lt_tables;  // cublaslt.cuh
+  encode_tensor_map encode_map; // null: gemm_fused, _skinny, _skinny_swiglu and _swiglu.cu serve nothing
+  bool has_tall;                // gemm_skinny_swiglu.cu serves
+  uint32_t glu_clusters;        // that run at once; 0: gemm_swiglu.cu serves nothing here
   float *fused_sums;            // fused.cuh; null: not served here
 };
 
@@ -28,12 +28,12 @@ template <typename P> struct of_rows : P {
   uint32_t n;
 };
 
-// lt_product.cu
+// gemm_cublaslt.cu
 td_status td_lt_open(cuda_backend *b, td_error *err);
 void td_lt_close(cuda_backend *b);
 void td_lt_linear(cuda_backend *b, const of_rows<td_linear_params> *p);
 
-// stream_product.cu
+// gemm_skinny.cu
 td_status td_stream_open(cuda_backend *b, td_error *err);
 // Of a matrix whose rows are `strides` apart; boxes of 64 columns, swizzled. Promotion to 256 bytes would
 // make memory give 6 % less.
@@ -47,15 +47,15 @@ uint32_t td_stream_rows_max(const td_cuda_weight *w);      // 0: it serves none
 // to do; a tile costs a little itself.
 uint32_t td_stream_tile_rows(uint32_t n_out, uint32_t n_sms, uint32_t unit, uint32_t most);
 
-// fused_product.cu
+// gemm_fused.cu
 bool td_fused_linear(cuda_backend *b, const of_rows<td_linear_params> *p); // false: another way must be taken
 
-// tall_product.cu: as td_glu_'s below
+// gemm_skinny_swiglu.cu: as td_glu_'s below
 td_status td_tall_open(cuda_backend *b, td_error *err);
 bool td_tall_is_faster(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p);
 bool td_tall_linear(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool must);
 
-// glu_product.cu
+// gemm_swiglu.cu
 td_status td_glu_open(cuda_backend *b, td_error *err);
 bool td_glu_serves(const cuda_backend *b, const td_cuda_weight *w, uint32_t width); // in some steps at least
 bool td_glu_is_faster(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p); // than two ops

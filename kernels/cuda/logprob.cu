@@ -5,7 +5,7 @@
 // (which also tells whether the row is bad), one adds up the weights. The likeliest tokens then cost a
 // reduction each: the best of the chunks' best is taken, and its chunk looked through again for the next one
 // below it.
-#include "kernels/cuda/special.cuh"
+#include "kernels/cuda/logits_processors.cuh"
 #include "kernels/logprob_math.h"
 
 enum { LOGPROB_THREADS = 512, LOGPROB_WARPS = LOGPROB_THREADS / 32 };

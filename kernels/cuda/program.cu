@@ -1,8 +1,8 @@
 // Programs: compiled once, run op by op where no captured step serves.
 //
-// The one pass over the list here: a product and the SwiGLU behind it become one op, which tall_product.cu
-// and glu_product.cu do in steps where they are faster. Others read the list: fused_plan.cu makes large
-// kernels of a step's ops, lt_tune.cu finds its products.
+// The one pass over the list here: a product and the SwiGLU behind it become one op, which
+// gemm_skinny_swiglu.cu and gemm_swiglu.cu do in steps where they are faster. Others read the list:
+// fused_plan.cu makes large kernels of a step's ops, cublaslt_tune.cu finds its products.
 #include "kernels/cuda/program.cuh"
 
 #include <new>

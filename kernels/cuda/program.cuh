@@ -31,5 +31,5 @@ void td_cuda_free_captured(cuda_program *p);
 // A step of n_rows decodes with no true rows, run to its end.
 td_status td_cuda_run_empty_step(cuda_backend *b, uint32_t n_rows, const cuda_program &p, td_error *err);
 
-// lt_tune.cu
+// cublaslt_tune.cu
 td_status td_cuda_tune(td_backend *be, td_compiled *compiled, const td_tune_params *p, td_error *err);

@@ -7,7 +7,7 @@
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/cluster.cuh"
-#include "kernels/cuda/special.cuh"
+#include "kernels/cuda/logits_processors.cuh"
 
 // The same object in the shared memory of another block of the cluster.
 template <typename T> static __device__ __forceinline__ T *peer(T *p, uint32_t rank)
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 2)
                  &s, out + i);
 }
 
-// The special rows, whose state and mask fill() finds: see special.cuh.
+// The special rows, whose state and mask fill() finds: see logits_processors.cuh.
 template <typename ROW, typename FILL>
 static __device__ __forceinline__ void
 sample_special(const special_entry *entries, const float *logits, uint32_t n, uint32_t n_blocks,

@@ -10,7 +10,7 @@
 // appear and told by the wait.
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/program.cuh"
-#include "kernels/cuda/special.cuh"
+#include "kernels/cuda/logits_processors.cuh"
 #include "kernels/sample_math.h"
 
 #include <cstdlib>

@@ -16,7 +16,7 @@ extern "C" {
 
 struct cuda_backend;
 
-// How products of few rows walk over a weight (stream_product.cu). tile_rows 0: they go another way.
+// How products of few rows walk over a weight (gemm_skinny.cu). tile_rows 0: they go another way.
 struct td_stream_plan {
   CUtensorMap map;
   uint32_t tile_rows, slices;

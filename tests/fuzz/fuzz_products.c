@@ -11,7 +11,7 @@
 #include "common/buf.h"
 #include "config/limits.h"
 #include "fuzz.h"
-#include "kernels/cuda/lt_cache.h"
+#include "kernels/cuda/cublaslt_cache.h"
 
 #define IDENTITY "Some GPU (80 GB) cc9.0"
 

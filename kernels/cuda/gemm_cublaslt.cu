@@ -1,12 +1,12 @@
 // Products of many rows: cuBLASLt, with descriptors and an algorithm made once for each shape and row count.
 //
-// The algorithm is the one measured for the smallest bucket of rows that holds n (lt_cache.h), or the
+// The algorithm is the one measured for the smallest bucket of rows that holds n (cublaslt_cache.h), or the
 // library's own first guess for that bucket, if the library says that it can run n rows; else its guess for
 // exactly n. Buckets are prepared at start. Sums are taken in an order that depends on n: results on this
 // path are not the same bits in another batch. A product that adds to what out holds is the same one with
 // another factor (beta): the library does not ask for it where it chooses and checks. What is measured is
 // measured as the step has it.
-#include "kernels/cuda/lt.cuh"
+#include "kernels/cuda/cublaslt.cuh"
 
 #include <algorithm>
 #include <cstring>

@@ -8,7 +8,7 @@
 #include "common/buf.h"
 #include "config/limits.h"
 #include "common/cache.h"
-#include "kernels/cuda/lt_cache.h"
+#include "kernels/cuda/cublaslt_cache.h"
 
 #define IDENTITY "Some GPU (80 GB) cc9.0 sm132 driver13000 runtime13000 cublaslt130000"
 #define HEAD "tandem-products 1\n" IDENTITY "\n"

@@ -1,5 +1,5 @@
 // What a step's sampling has beside plain rows: entries with sampler state or a mask, and entries whose
-// log-probabilities are wanted. special.cu keeps it, sample.cu and logprob.cu read it.
+// log-probabilities are wanted. logits_processors.cu keeps it, sample.cu and logprob.cu read it.
 //
 // The host knows before it queues a sampling which entries these are. A step without any queues what it
 // always did. Else one copy goes up with lists of them, beside the forward, on a stream of its own: 256 masks
@@ -60,7 +60,7 @@ struct sampling_extra {
   uint32_t n_skipped, n_masked, n_stateful, n_wants, top_stride;
 };
 
-// special.cu
+// logits_processors.cu
 td_status td_cuda_make_sampling(cuda_backend *b, td_error *err);
 void td_cuda_free_sampling(cuda_backend *b);
 void td_cuda_prepare_slot(td_backend *be, uint32_t slot, const td_sampling *sampling,

@@ -7,7 +7,7 @@
 // steps with chunks, up to CHUNK_TOKENS: there the fastest by itself is taken where it is clearly faster, as
 // no captured step says more. (Of 448 tokens the library's first guess for gate and up took half as long
 // again as that for 512.) A later start goes on where this one ended.
-#include "kernels/cuda/lt.cuh"
+#include "kernels/cuda/cublaslt.cuh"
 #include "kernels/cuda/program.cuh"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Sampler state on the device, and what a step's sampling has beside plain rows: see special.cuh.
-#include "kernels/cuda/special.cuh"
+// Sampler state on the device, and what a step's sampling has beside plain rows: see logits_processors.cuh.
+#include "kernels/cuda/logits_processors.cuh"
 
 #include <cstdlib>
 #include <cstring>

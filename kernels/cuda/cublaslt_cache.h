@@ -3,8 +3,8 @@
  *
  * Plain C and no CUDA, so that it is tested where no GPU is. An algorithm is opaque here: the words of a
  * cublasLtMatmulAlgo_t, good only for the device, driver and library that the file's identity line names. */
-#ifndef TD_KERNELS_CUDA_LT_CACHE_H
-#define TD_KERNELS_CUDA_LT_CACHE_H
+#ifndef TD_KERNELS_CUDA_CUBLASLT_CACHE_H
+#define TD_KERNELS_CUDA_CUBLASLT_CACHE_H
 
 #include <stdbool.h>
 #include <stddef.h>

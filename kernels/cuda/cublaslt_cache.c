@@ -1,4 +1,4 @@
-/* The cache file of measured algorithms. See lt_cache.h.
+/* The cache file of measured algorithms. See cublaslt_cache.h.
  *
  *   tandem-products 1
  *   NAME OF DEVICE, CAPABILITY, DRIVER, RUNTIME, LIBRARY
@@ -8,7 +8,7 @@
  *   xxh3 CHECKSUM of all bytes before this line
  *
  * The checksum finds damage, not malice: whoever uses an entry asks the library whether it is one. */
-#include "kernels/cuda/lt_cache.h"
+#include "kernels/cuda/cublaslt_cache.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// GEMMs of 9 to 32 tokens on sm_90a (fewer, and in fused steps up to 16: fused_product.cu). They are bound by
+// GEMMs of 9 to 32 tokens on sm_90a (fewer, and in fused steps up to 16: gemm_fused.cu). They are bound by
 // reading the weights once.
 //
 // The one idea: weights depend on nothing, so memory need never be idle between two GEMMs. A CTA fills its

@@ -1,4 +1,4 @@
-// Products by cuBLASLt: what lt_product.cu (runs them) and lt_tune.cu (measures them) share.
+// Products by cuBLASLt: what gemm_cublaslt.cu (runs them) and cublaslt_tune.cu (measures them) share.
 #pragma once
 
 #include "kernels/cuda/internal.cuh"
@@ -6,7 +6,7 @@
 #include <memory>
 
 extern "C" {
-#include "kernels/cuda/lt_cache.h"
+#include "kernels/cuda/cublaslt_cache.h"
 }
 
 enum { LT_WORKSPACE_BYTES = 64 << 20, LT_CANDIDATES = 12 };
