@@ -113,14 +113,12 @@ static size_t trusted_bytes(const td_added_search *s, size_t p)
   return i < s->n_spans && s->spans[i].start <= p ? s->spans[i].end - p : 0;
 }
 
-/* The longest pattern at offset p that may match there. */
+/* The longest pattern at offset p that may match there. The byte there begins some pattern. */
 static const td_added *longest_at(const td_added_search *s, size_t p)
 {
   const td_added_set *set = s->set;
   unsigned c = s->text[p];
   uint32_t lo = set->first[c], hi = set->first[c + 1];
-  if (lo == hi)
-    return NULL;
   const size_t left = s->n - p, trusted = trusted_bytes(s, p);
   const td_added *best = NULL;
   for (uint32_t k = 1;; k++) {

@@ -342,6 +342,32 @@ static void test_metrics(void **state)
 
 /* ---- JSON out ---- */
 
+static void test_anthropic_errors(void **state)
+{
+  static const struct {
+    int status;
+    const char *type;
+  } types[] = {{400, "invalid_request_error"}, {401, "authentication_error"},
+               {403, "permission_error"},      {404, "not_found_error"},
+               {408, "timeout_error"},         {413, "request_too_large"},
+               {429, "rate_limit_error"},      {500, "api_error"},
+               {503, "overloaded_error"},      {504, "timeout_error"}};
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+    td_api_error e;
+    td_buf out;
+    td_buf_init(&out, 0);
+    td_api_error_set(&e, types[i].status, "code", NULL, "a \"b\"");
+    td_api_error_render_anthropic(&e, &out);
+    cJSON *j = cJSON_Parse(out.data);
+    const cJSON *err = td_json_get(j, "error");
+    assert_string_equal(td_json_get(j, "type")->valuestring, "error");
+    assert_string_equal(td_json_get(err, "type")->valuestring, types[i].type);
+    assert_string_equal(td_json_get(err, "message")->valuestring, "a \"b\"");
+    cJSON_Delete(j);
+    td_buf_deinit(&out);
+  }
+}
+
 static void test_errors(void **state)
 {
   td_api_error e;
@@ -550,8 +576,8 @@ int main(void)
       cmocka_unit_test(test_namespaces),   cmocka_unit_test(test_keys),
       cmocka_unit_test(test_tenants),      cmocka_unit_test(test_states),
       cmocka_unit_test(test_listen),       cmocka_unit_test(test_metrics),
-      cmocka_unit_test(test_errors),       cmocka_unit_test(test_answers),
-      cmocka_unit_test(test_stream),
+      cmocka_unit_test(test_errors),       cmocka_unit_test(test_anthropic_errors),
+      cmocka_unit_test(test_answers),      cmocka_unit_test(test_stream),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

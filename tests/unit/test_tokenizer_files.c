@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include "models/tokenizer/load_json.h"
+
 /* ---- tokenizer.json: one change to a good file, and the refusal that it must get ---- */
 
 #define GOOD_MODEL                                                                                           \
@@ -152,6 +154,42 @@ static void json_accepted(void **state)
     td_tokenizer_destroy(t);
     cJSON_Delete(json);
   }
+}
+
+/* inner, in n Sequences of which each holds the next. */
+static cJSON *nested(unsigned n, const char *list, const char *inner)
+{
+  cJSON *o = util_parse(inner, strlen(inner));
+  for (; n > 0; n--) {
+    cJSON *outer = cJSON_CreateObject();
+    cJSON_AddStringToObject(outer, "type", "Sequence");
+    cJSON_AddItemToArray(cJSON_AddArrayToObject(outer, list), o);
+    o = outer;
+  }
+  return o;
+}
+
+static void nested_sequences(void **state)
+{
+  static const char *const parts[][3] = {
+      {"normalizer", "normalizers", "{\"type\":\"NFC\"}"},
+      {"pre_tokenizer", "pretokenizers", "{\"type\":\"ByteLevel\",\"add_prefix_space\":false}"},
+      {"post_processor", "processors", "{\"type\":\"ByteLevel\"}"},
+  };
+  const char *good = "{" GOOD_MODEL "," GOOD_PRE "," GOOD_DECODER "}";
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+    for (unsigned more = 0; more < 2; more++) {
+      cJSON *json = util_parse(good, strlen(good));
+      cJSON_DeleteItemFromObject(json, parts[i][0]);
+      cJSON_AddItemToObject(json, parts[i][0], nested(TD_LOAD_NESTING_MAX + more, parts[i][1], parts[i][2]));
+      td_tokenizer *t = NULL;
+      td_error err = {0};
+      assert_int_equal(td_tokenizer_load_json(json, NULL, &t, &err), more ? TD_ERR_UNSUPPORTED : TD_OK);
+      if (more && !strstr(err.message, parts[i][0]))
+        fail_msg("%s: \"%s\"", parts[i][0], err.message);
+      td_tokenizer_destroy(t);
+      cJSON_Delete(json);
+    }
 }
 
 /* ---- random damage to a good tree ---- */
@@ -509,9 +547,9 @@ static void gguf_kinds(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(json_refusals), cmocka_unit_test(json_accepted), cmocka_unit_test(json_damaged),
-      cmocka_unit_test(json_around),   cmocka_unit_test(gguf_files),    cmocka_unit_test(gguf_kinds),
-      cmocka_unit_test(gguf_names),    cmocka_unit_test(gguf_phi3),
+      cmocka_unit_test(json_refusals), cmocka_unit_test(json_accepted), cmocka_unit_test(nested_sequences),
+      cmocka_unit_test(json_damaged),  cmocka_unit_test(json_around),   cmocka_unit_test(gguf_files),
+      cmocka_unit_test(gguf_kinds),    cmocka_unit_test(gguf_names),    cmocka_unit_test(gguf_phi3),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

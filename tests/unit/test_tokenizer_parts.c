@@ -451,6 +451,22 @@ static void no_special_by_merges(void **state)
   cJSON_Delete(json);
 }
 
+/* Whichever of them was added first. */
+static void added_tokens_that_begin_alike(void **state)
+{
+  const char *text =
+      "{\"model\":{\"vocab\":{\"a\":0,\"b\":1,\"c\":2},\"merges\":[]},\"decoder\":{\"type\":\"ByteLevel\"},"
+      "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"added_tokens\":["
+      "{\"id\":5,\"content\":\"abcc\"},{\"id\":6,\"content\":\"ab\"},{\"id\":7,\"content\":\"abc\"}]}";
+  cJSON *json = util_parse(text, strlen(text));
+  td_tokenizer *t = util_load(json);
+  td_ids ids = util_encode(t, "abccabcabab", 11, false);
+  util_assert_ids(&ids, (int32_t[]){5, 7, 6, 6}, 4);
+  td_ids_deinit(&ids);
+  td_tokenizer_destroy(t);
+  cJSON_Delete(json);
+}
+
 /* ---- BOS, limits ---- */
 
 static void bos(void **state)
@@ -823,6 +839,7 @@ int main(void)
       cmocka_unit_test(trust),
       cmocka_unit_test(trust_and_nfc),
       cmocka_unit_test(no_special_by_merges),
+      cmocka_unit_test(added_tokens_that_begin_alike),
       cmocka_unit_test(bos),
       cmocka_unit_test(token_cap),
       cmocka_unit_test(text_limit),
