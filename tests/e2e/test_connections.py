@@ -1,6 +1,7 @@
 """Clients that are many, slow or silent: how many connections an address may have, bodies that stop coming, and what the log and
 /metrics say of those that are cut."""
 import contextlib
+import json
 import re
 import time
 
@@ -81,6 +82,22 @@ def test_silent_bodies_are_cut():
         d.eventually(lambda: cut(d, "body_rate") >= 23, 10, "all that are held are cut")
         assert any("request silent" in line and "127.0.0.1" in line and "http_body_min_rate" in line
                    for line in lines(d, "cut a connection"))
+
+
+def test_who_is_not_read_is_not_slow():
+    """A client that does not take its answers yet holds up its own next body. That is no slow body: it is whole once the answers are taken."""
+    with Daemon("--http-body-grace-ms", 500, "--sse-queue-bytes", 4096) as d, d.connect(60, rcvbuf=2048) as s:
+        raw = json.dumps(SHORT).encode()
+        s.sendall(HEALTH * 240 + POST % (b"patient", len(raw)) + raw[:4])  # some 55 KiB of answers, of which the kernel holds a part
+        time.sleep(2 * SLOWNESS)
+        assert cut(d, "body_rate") == 0
+        answers = b""
+        while answers.count(b'"ok"}') < 240:
+            chunk = s.recv(65536)
+            assert chunk, answers[-500:]
+            answers += chunk
+        s.sendall(raw[4:])
+        assert status_of(read_until(s, b"}]")) == 200
 
 
 def test_a_body_has_a_deadline():

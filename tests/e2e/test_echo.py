@@ -70,6 +70,15 @@ def test_scores_are_the_models(tiny):
 
 # ---- completions ----
 
+def test_a_prompt_that_ends_within_a_character(daemon):
+    """Bytes of it that are no character yet are told too, and do not wait for the answer's."""
+    ids = daemon.post("/tokenize", {"prompt": "to \U0001f9a9"}).json()["tokens"][:-1]
+    prompt = daemon.post("/detokenize", {"tokens": ids}).json()["prompt"]
+    assert prompt.endswith("\ufffd")
+    whole, plain = (choices(daemon, prompt=ids, echo=echo)[0]["text"] for echo in (True, False))
+    assert whole == prompt + plain
+
+
 @pytest.mark.share
 def test_an_echo_comes_before_the_answer(daemon):
     plain, = choices(daemon)

@@ -190,6 +190,7 @@ def test_connections_are_bounded():
         for s in held:
             s.close()
         d.eventually(lambda: d.get("/health").status_code == 200)
+        assert "open files" not in d.log(), "there are enough descriptors for 20"
 
 
 # ---- keys ----

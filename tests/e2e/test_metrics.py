@@ -51,6 +51,7 @@ def test_counters_count(daemon):
     assert grew("request_success_total") == 3 and grew("request_success_total", 'finished_reason="length"') == 3
     assert grew("time_to_first_token_seconds_count") == 3 and grew("e2e_request_latency_seconds_count") == 3
     assert grew("inter_token_latency_seconds_count") == 24
+    assert 0 < grew("inter_token_latency_seconds_sum") < grew("e2e_request_latency_seconds_sum")
     assert grew("prefix_cache_queries_total") >= 100 and grew("prefix_cache_hits_total") >= 64
 
 

@@ -36,6 +36,14 @@ def test_completion_stream_shape(daemon):
     assert all("usage" not in e or e["usage"] is None for e in events), "no usage unless asked"
 
 
+def test_chat_stream_tells_every_token_id(daemon):
+    """Most come alone: one token an event."""
+    body = {**CHAT, "return_token_ids": True}
+    whole = daemon.post("/v1/chat/completions", {**body, "stream": False}).json()["choices"][0]["token_ids"]
+    events = sse_events(daemon.post("/v1/chat/completions", body).text)
+    assert sum((e["choices"][0].get("token_ids") or [] for e in events), []) == whole and len(whole) == 24
+
+
 def test_stream_of_a_stopped_answer_ends_once(daemon):
     whole = "".join(e["choices"][0]["text"] for e in sse_events(daemon.post("/v1/completions", TEXT).text))
     events = sse_events(daemon.post("/v1/completions", {**TEXT, "stop": whole[6:10]}).text)
