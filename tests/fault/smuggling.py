@@ -118,7 +118,7 @@ class Haproxy:
             except BlockingIOError:
                 return self.n, self.lost
             self.n += bool(re.search(rb"daemon (?!50[234])[1-5]\d\d ", line))
-            self.lost += bool(re.search(rb"daemon 50[234] ", line))
+            self.lost += bool(re.search(rb"daemon (?:50[234]|-1) ", line))  # -1: its client ended before the answer came
 
 
 def tool(name):
