@@ -26,6 +26,7 @@ void td_stage_open(td_stage *s, const td_stage_options *o, const td_model_desc *
   td_error err;
   *s = (td_stage){.desc = *d};
   c.n_threads = (uint32_t)o->threads;
+  c.int8_activations = o->cpu_exact == 0;
   c.max_slots = c.max_rows;
   c.device = (uint32_t)o->device;
   c.gpu_memory_percent = (uint32_t)o->gpu_memory_percent;

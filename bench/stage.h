@@ -18,13 +18,14 @@ enum { TD_STAGE_PAGE_TOKENS = 16 };
 /* The options that every such command has. */
 typedef struct td_stage_options {
   const char *backend, *policy, *json; /* policy: bench/attention_policies.h */
-  double threads, device, gpu_memory_percent, gb_s, tflop_s;
+  double threads, cpu_exact, device, gpu_memory_percent, gb_s, tflop_s;
 } td_stage_options;
 /* clang-format off */
-#define TD_STAGE_OPTIONS {.backend = "auto", .policy = "auto", .gpu_memory_percent = 90}
+#define TD_STAGE_OPTIONS {.backend = "auto", .policy = "auto", .cpu_exact = 1, .gpu_memory_percent = 90}
 #define TD_STAGE_ARGS(o) \
   {"--backend", "NAME", "auto, cpu or cuda (auto)", TD_ARG_TEXT, &(o).backend}, \
   {"--threads", "N", "of the CPU backend; 0: one per core", TD_ARG_NUMBER, &(o).threads}, \
+  {"--cpu-exact", "N", "as tandemd's: 0 rounds activations (1)", TD_ARG_NUMBER, &(o).cpu_exact}, \
   {"--device", "N", "which GPU (0)", TD_ARG_NUMBER, &(o).device}, \
   {"--gb-s", "X", "memory ceiling; 0: an H200's, or measured on a CPU", TD_ARG_NUMBER, &(o).gb_s}, \
   {"--json", "FILE", "where all figures go", TD_ARG_TEXT, &(o).json}

@@ -44,15 +44,25 @@ typedef struct strip_rows {
   vi q[QUADS];
   vr scale[2], min;
 } strip_rows;
+typedef struct block_rows {
+  block8 a, b;
+} block_rows;
 
 /* Q8_0 becomes unsigned: the instruction wants it. */
 TD_INLINE int lanes_zero_shift(td_dtype t) { return t == TD_Q8_0 ? 7 : zero_shift(t); }
 
-TD_INLINE void unpack(td_dtype t, const uint8_t *const rows[LANES], uint32_t s, strip_rows *w)
+TD_INLINE void unpack_block(td_dtype t, const uint8_t *const rows[LANES], uint32_t s, block_rows *block)
+{
+  unpack_block8(t, rows, s, &block->a);
+  unpack_block8(t, rows + ROWS8, s, &block->b);
+}
+
+TD_INLINE void unpack(td_dtype t, const uint8_t *const rows[LANES], uint32_t s, const block_rows *block,
+                      strip_rows *w)
 {
   rows8 a, b;
-  unpack8(t, rows, s, &a);
-  unpack8(t, rows + ROWS8, s, &b);
+  unpack8(t, rows, s, &block->a, &a);
+  unpack8(t, rows + ROWS8, s, &block->b, &b);
   __m256i flip = _mm256_set1_epi8(t == TD_Q8_0 ? -128 : 0);
   TD_UNROLL
   for (int j = 0; j < QUADS; j++)

@@ -10,9 +10,15 @@ typedef __m256i vi;
 typedef __m256 vr;
 
 typedef rows8 strip_rows;
-TD_INLINE void unpack(td_dtype t, const uint8_t *const rows[LANES], uint32_t s, strip_rows *w)
+typedef block8 block_rows;
+TD_INLINE void unpack_block(td_dtype t, const uint8_t *const rows[LANES], uint32_t s, block_rows *b)
 {
-  unpack8(t, rows, s, w);
+  unpack_block8(t, rows, s, b);
+}
+TD_INLINE void unpack(td_dtype t, const uint8_t *const rows[LANES], uint32_t s, const block_rows *b,
+                      strip_rows *w)
+{
+  unpack8(t, rows, s, b, w);
 }
 
 /* Weights of Q8_0 stay signed. */

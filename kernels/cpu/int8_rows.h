@@ -27,6 +27,13 @@ typedef struct rows8 {
   __m256 scale[2], min;
 } rows8;
 
+/* A block of 256 of eight rows: its bytes transposed and its header, once for its eight strips. */
+typedef struct block8 {
+  __m256 d, m;
+  __m256i scales[4]; /* packed as in the file, four bytes of each row in a vector */
+  __m256i low[32], high[16];
+} block8;
+
 TD_INLINE bool has_min(td_dtype t) { return t == TD_Q4_1 || t == TD_Q5_1 || t == TD_Q4_K || t == TD_Q5_K; }
 
 /* Unsigned weights are above their value by 1 << this; 0: they are not. */
@@ -135,88 +142,95 @@ TD_INLINE void unpack_block32(td_dtype t, const uint8_t *const rows[ROWS8], size
 }
 
 /* Scale and minimum j of the 12 packed bytes, of all rows: see dtype.c. */
-TD_INLINE void k_scales(const uint8_t *const rows[ROWS8], size_t at, uint32_t j, __m256i *scale, __m256i *min)
+TD_INLINE void k_scales(const __m256i packed[4], uint32_t j, __m256i *scale, __m256i *min)
 {
   __m256i low6 = _mm256_set1_epi32(63), low4 = _mm256_set1_epi32(15), high2 = _mm256_set1_epi32(0x30);
   __m128i shift = _mm_cvtsi32_si128((int)(j % 4 * 8));
-  __m256i a = _mm256_srl_epi32(u32_of_rows(rows, at), shift);
-  __m256i b = _mm256_srl_epi32(u32_of_rows(rows, at + 4), shift);
+  __m256i a = _mm256_srl_epi32(packed[1], shift), b = _mm256_srl_epi32(packed[2], shift);
   if (j < 4) {
     *scale = _mm256_and_si256(a, low6);
     *min = _mm256_and_si256(b, low6);
     return;
   }
-  __m256i c = _mm256_srl_epi32(u32_of_rows(rows, at + 8), shift);
+  __m256i c = _mm256_srl_epi32(packed[3], shift);
   *scale = _mm256_or_si256(_mm256_and_si256(c, low4), _mm256_and_si256(_mm256_srli_epi32(a, 2), high2));
   *min = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi32(c, 4), low4),
                          _mm256_and_si256(_mm256_srli_epi32(b, 2), high2));
 }
 
-/* Strip j of Q4_K or Q5_K blocks. */
-TD_INLINE void unpack_q45k(td_dtype t, const uint8_t *const rows[ROWS8], size_t at, uint32_t j, rows8 *w)
+TD_INLINE bool is_block256(td_dtype t) { return t == TD_Q4_K || t == TD_Q5_K || t == TD_Q6_K; }
+TD_INLINE uint32_t block_strips(td_dtype t) { return is_block256(t) ? 8 : 1; }
+
+/* The block that begins with strip s; nothing for blocks of 32, which are strips. */
+TD_INLINE void unpack_block8(td_dtype t, const uint8_t *const rows[ROWS8], uint32_t s, block8 *b)
 {
-  __m256i dm = u32_of_rows(rows, at), scale, min;
-  k_scales(rows, at + 4, j, &scale, &min);
-  w->scale[0] = _mm256_mul_ps(low_f16(dm), _mm256_cvtepi32_ps(scale));
-  w->min = _mm256_mul_ps(low_f16(_mm256_srli_epi32(dm, 16)), _mm256_cvtepi32_ps(min));
-  w->min = _mm256_xor_ps(w->min, _mm256_set1_ps(-0.0f));
-  size_t q = at + (t == TD_Q5_K ? 48 : 16) + j / 2 * 32;
-  quads16(rows, q, w->q);
-  quads16(rows, q + 16, w->q + 4);
-  __m128i shift = _mm_cvtsi32_si128(j % 2 ? 4 : 0), high = _mm_cvtsi32_si128((int)j);
-  TD_UNROLL
-  for (int i = 0; i < QUADS; i++)
-    w->q[i] = low_nibbles(_mm256_srl_epi16(w->q[i], shift));
-  if (t != TD_Q5_K)
+  size_t at = (size_t)(s / 8) * (t == TD_Q4_K ? 144 : t == TD_Q5_K ? 176 : 210), low = at, high = at + 128;
+  if (!is_block256(t))
     return;
+  if (t == TD_Q6_K) {
+    quads16(rows, at + 192, b->scales);
+    b->d = f16_of_rows(rows, at + 208);
+  } else {
+    quads16(rows, at, b->scales);
+    b->d = low_f16(b->scales[0]);
+    b->m = _mm256_xor_ps(low_f16(_mm256_srli_epi32(b->scales[0], 16)), _mm256_set1_ps(-0.0f));
+    low = at + (t == TD_Q5_K ? 48 : 16);
+    high = at + 16;
+  }
+  for (size_t i = 0; i < 8; i++)
+    quads16(rows, low + 16 * i, b->low + 4 * i);
+  for (size_t i = 0; i < (t == TD_Q6_K ? 4 : t == TD_Q5_K ? 2 : 0); i++)
+    quads16(rows, high + 16 * i, b->high + 4 * i);
+}
+
+/* Strip j of Q4_K or Q5_K: 32 nibbles of one half, fifth bit j. */
+TD_INLINE void unpack_q45k(td_dtype t, const block8 *b, uint32_t j, rows8 *w)
+{
+  __m256i scale, min, bit = _mm256_set1_epi8((char)(1 << j));
+  __m128i shift = _mm_cvtsi32_si128(j % 2 ? 4 : 0);
+  k_scales(b->scales, j, &scale, &min);
+  w->scale[0] = _mm256_mul_ps(b->d, _mm256_cvtepi32_ps(scale));
+  w->min = _mm256_mul_ps(b->m, _mm256_cvtepi32_ps(min));
   TD_UNROLL
-  for (int half = 0; half < 2; half++) {
-    __m256i bits[4];
-    quads16(rows, at + 16 + 16 * (size_t)half, bits);
-    TD_UNROLL
-    for (int i = 0; i < 4; i++) {
-      __m256i bit = _mm256_and_si256(_mm256_srl_epi16(bits[i], high), _mm256_set1_epi8(1));
-      w->q[half * 4 + i] = _mm256_or_si256(w->q[half * 4 + i], _mm256_slli_epi16(bit, 4));
+  for (uint32_t i = 0; i < QUADS; i++) {
+    w->q[i] = low_nibbles(_mm256_srl_epi16(b->low[j / 2 * QUADS + i], shift));
+    if (t == TD_Q5_K) {
+      __m256i is_set = _mm256_cmpeq_epi8(_mm256_and_si256(b->high[i], bit), bit);
+      w->q[i] = _mm256_or_si256(w->q[i], _mm256_and_si256(is_set, _mm256_set1_epi8(16)));
     }
   }
 }
 
-/* Strip j of Q6_K blocks: half j / 4; low nibbles, bit pair j % 4, two scales. */
-TD_INLINE void unpack_q6k(const uint8_t *const rows[ROWS8], size_t at, uint32_t j, rows8 *w)
+/* Byte i of 16 that lie as four in each of four vectors, signed, of all rows. */
+TD_INLINE __m256i signed_byte(const __m256i packed[4], uint32_t i)
+{
+  __m256i up = _mm256_sll_epi32(packed[i / 4], _mm_cvtsi32_si128((int)(24 - i % 4 * 8)));
+  return _mm256_srai_epi32(up, 24);
+}
+
+/* Strip j of Q6_K: half j / 4; low nibbles, bit pair j % 4, two scales. */
+TD_INLINE void unpack_q6k(const block8 *b, uint32_t j, rows8 *w)
 {
   uint32_t half = j / 4, k = j % 4;
-  size_t low = at + half * 64 + k % 2 * 32, high = at + 128 + half * 32;
+  const __m256i *low = b->low + (half * 2 + k % 2) * QUADS, *high = b->high + half * QUADS;
   __m128i low_shift = _mm_cvtsi32_si128(k < 2 ? 0 : 4), high_shift = _mm_cvtsi32_si128((int)(2 * k));
-  __m256 d = f16_of_rows(rows, at + 208);
-  int scales[2][ROWS8];
   TD_UNROLL
-  for (int r = 0; r < ROWS8; r++)
-    for (int i = 0; i < 2; i++)
-      scales[i][r] = (int8_t)rows[r][at + 192 + half * 8 + k * 2 + (size_t)i];
+  for (uint32_t i = 0; i < 2; i++)
+    w->scale[i] = _mm256_mul_ps(b->d, _mm256_cvtepi32_ps(signed_byte(b->scales, 2 * j + i)));
   TD_UNROLL
-  for (int i = 0; i < 2; i++)
-    w->scale[i] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_loadu_si256((const __m256i *)scales[i])));
-  TD_UNROLL
-  for (int i = 0; i < 2; i++) {
-    __m256i a[4], b[4];
-    quads16(rows, low + 16 * (size_t)i, a);
-    quads16(rows, high + 16 * (size_t)i, b);
-    TD_UNROLL
-    for (int n = 0; n < 4; n++) {
-      __m256i two = _mm256_and_si256(_mm256_srl_epi16(b[n], high_shift), _mm256_set1_epi8(3));
-      w->q[i * 4 + n] =
-          _mm256_or_si256(low_nibbles(_mm256_srl_epi16(a[n], low_shift)), _mm256_slli_epi16(two, 4));
-    }
+  for (int i = 0; i < QUADS; i++) {
+    __m256i two = _mm256_and_si256(_mm256_srl_epi16(high[i], high_shift), _mm256_set1_epi8(3));
+    w->q[i] = _mm256_or_si256(low_nibbles(_mm256_srl_epi16(low[i], low_shift)), _mm256_slli_epi16(two, 4));
   }
 }
 
-/* Strip s of eight rows. */
-TD_INLINE void unpack8(td_dtype t, const uint8_t *const rows[ROWS8], uint32_t s, rows8 *w)
+/* Strip s of eight rows, which is of block b. */
+TD_INLINE void unpack8(td_dtype t, const uint8_t *const rows[ROWS8], uint32_t s, const block8 *b, rows8 *w)
 {
   switch (t) {
-  case TD_Q4_K: unpack_q45k(t, rows, (size_t)(s / 8) * 144, s % 8, w); return;
-  case TD_Q5_K: unpack_q45k(t, rows, (size_t)(s / 8) * 176, s % 8, w); return;
-  case TD_Q6_K: unpack_q6k(rows, (size_t)(s / 8) * 210, s % 8, w); return;
+  case TD_Q4_K:
+  case TD_Q5_K: unpack_q45k(t, b, s % 8, w); return;
+  case TD_Q6_K: unpack_q6k(b, s % 8, w); return;
   default: unpack_block32(t, rows, (size_t)s * block32_bytes(t), w); return;
   }
 }
