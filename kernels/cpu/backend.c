@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#ifdef TD_ISA_ARM64
+#include <sys/auxv.h>
+#endif
 
 #include "common/checked.h"
 #include "config/limits.h"
@@ -395,6 +398,9 @@ static td_status pick_isa(const td_isa **out, td_error *err)
   if (avx2)
     usable[n++] = &td_isa_avx2;
 #endif
+#ifdef TD_ISA_ARM64
+  usable[n++] = &td_isa_neon;
+#endif
   usable[n++] = &td_isa_scalar;
   for (uint32_t i = 0; i < n; i++)
     if (!want || strcmp(want, usable[i]->name) == 0) {
@@ -408,9 +414,17 @@ static td_status pick_isa(const td_isa **out, td_error *err)
   return td_fail(err, TD_ERR_CONFIG, "TANDEM_ISA=%s: not an instruction set of this machine", want);
 }
 
+#ifdef TD_ISA_ARM64
+bool td_has_dotprod(void) { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP; }
+#endif
+
 /* The int8 products that go with an instruction set; those of AVX-512 need VNNI. */
 static const td_int8 *pick_int8(const td_isa *isa)
 {
+#ifdef TD_ISA_ARM64
+  if (isa != &td_isa_scalar)
+    return td_has_dotprod() ? &td_int8_dotprod : &td_int8_neon;
+#endif
 #ifdef TD_ISA_X86
 #ifdef TD_ISA_AVX512
   if (isa == &td_isa_avx512 && __builtin_cpu_supports("avx512vnni"))
@@ -482,7 +496,8 @@ static void identify(cpu_backend *be)
 #define SCALAR_MFLOP_US 0.006
 #define AVX2_MFLOP_US 0.064
 #define AVX512_MFLOP_US 0.09
-#define INT8_TIMES 2.5 /* as fast as floats */
+#define NEON_MFLOP_US 0.02 /* a guess: no such machine was measured */
+#define INT8_TIMES 2.5     /* as fast as floats */
 #define THREAD_BYTES_US 8e3
 #define MEMORY_BYTES_US 60e3
 
@@ -492,6 +507,7 @@ static void rate(cpu_backend *be)
   const char *isa = be->isa->name;
   double mflop_us = strcmp(isa, "avx512") == 0 ? AVX512_MFLOP_US
                     : strcmp(isa, "avx2") == 0 ? AVX2_MFLOP_US
+                    : strcmp(isa, "neon") == 0 ? NEON_MFLOP_US
                                                : SCALAR_MFLOP_US;
   be->base.flop_us = 1e6 * mflop_us * n_threads * (be->int8 ? INT8_TIMES : 1);
   be->base.bytes_us = fmin(THREAD_BYTES_US * n_threads, MEMORY_BYTES_US);

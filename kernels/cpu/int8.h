@@ -55,7 +55,7 @@ typedef struct td_int8 {
 } td_int8;
 
 /* The types that are multiplied so: blocks of small integers with scales. A new one stays exact until it is
- * here and int8_rows.h and int8_scalar.c unpack it. */
+ * here and int8_rows.h, int8_rows_neon.h and int8_scalar.c unpack it. */
 // clang-format off
 #define TD_INT8_TYPES(F) \
   F(TD_Q4_0) F(TD_Q4_1) F(TD_Q5_0) F(TD_Q5_1) F(TD_Q8_0) F(TD_Q4_K) F(TD_Q5_K) F(TD_Q6_K)
@@ -78,6 +78,11 @@ extern const td_int8 td_int8_avx2;
 #endif
 #ifdef TD_ISA_AVX512
 extern const td_int8 td_int8_avx512; /* needs AVX512-VNNI */
+#endif
+#ifdef TD_ISA_ARM64
+extern const td_int8 td_int8_neon;
+extern const td_int8 td_int8_dotprod; /* needs FEAT_DotProd */
+bool td_has_dotprod(void);
 #endif
 
 #endif

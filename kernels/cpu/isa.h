@@ -101,5 +101,8 @@ extern const td_isa td_isa_avx2;
 #ifdef TD_ISA_AVX512
 extern const td_isa td_isa_avx512;
 #endif
+#ifdef TD_ISA_ARM64
+extern const td_isa td_isa_neon;
+#endif
 
 #endif

@@ -108,8 +108,17 @@ static inline uint8_t *fx_matrix(td_dtype t, uint32_t n_rows, uint32_t n_cols)
   return p;
 }
 
+#ifdef TD_ISA_ARM64
+static const char *const fx_isas[] = {"scalar", "neon"};
+#else
 static const char *const fx_isas[] = {"scalar", "avx2", "avx512"};
-enum { FX_ISAS = 3, FX_MAX_TOKENS = 600, FX_MAX_ROWS = 80, FX_MAX_VOCAB = 60000 };
+#endif
+enum {
+  FX_ISAS = sizeof fx_isas / sizeof *fx_isas,
+  FX_MAX_TOKENS = 600,
+  FX_MAX_ROWS = 80,
+  FX_MAX_VOCAB = 60000
+};
 
 static const td_backend_config fx_config = {
     .n_threads = 1,
@@ -142,7 +151,7 @@ static inline td_backend *fx_backend(const char *isa, uint32_t n_threads)
 }
 
 /* A backend of every instruction set with 1, 2 and 3 threads; [0] is scalar with one thread. */
-enum { FX_BACKENDS = 9 };
+enum { FX_BACKENDS = 3 * FX_ISAS };
 static inline void fx_backends(td_backend *out[FX_BACKENDS])
 {
   for (int i = 0; i < FX_BACKENDS; i++)

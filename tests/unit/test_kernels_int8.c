@@ -3,6 +3,8 @@
  * themselves is tested on machines without it. */
 #include "kernels_fixture.h"
 
+#include "kernels/cpu/int8.h"
+
 #ifdef __AVX2__
 #define TD_INT8_PAIR
 #include "kernels/cpu/int8_lanes16.h"
@@ -10,6 +12,7 @@
 #define TD_INT8_TABLE td_int8_pair
 extern const td_int8 td_int8_pair;
 #include "kernels/cpu/int8_body.inc"
+#endif
 
 static float *run_table(const td_int8 *table, td_int8_linear p, const float *x)
 {
@@ -30,25 +33,44 @@ static float *run_table(const td_int8 *table, td_int8_linear p, const float *x)
   return out;
 }
 
-#ifdef TD_ISA_AVX512
-/* Whether this machine runs the instructions themselves. */
-static bool has_vnni(void)
-{
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vnni");
-}
-#endif
+enum { TABLES_MAX = 3 };
 
-static void test_pairs_give_the_same_bits(void **state)
+/* The tables that this machine can run, beside the scalar one. */
+static uint32_t tables_here(const td_int8 *out[TABLES_MAX])
 {
-#ifdef TD_ISA_AVX512
-  print_message("int8 tables beside the scalar one: pairs, AVX2%s\n",
-                has_vnni() ? ", AVX-512 VNNI" : "; AVX-512 VNNI NOT RUN: not in this CPU");
+  uint32_t n = 0;
+#ifdef __AVX2__
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    out[n++] = &td_int8_avx2;
+    out[n++] = &td_int8_pair;
+  }
 #endif
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
+#ifdef TD_ISA_AVX512
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vnni"))
+    out[n++] = &td_int8_avx512;
+  else
+    print_message("AVX-512 VNNI NOT RUN: not in this CPU\n");
+#endif
+#ifdef TD_ISA_ARM64
+  out[n++] = &td_int8_neon;
+  if (td_has_dotprod())
+    out[n++] = &td_int8_dotprod;
+  else
+    print_message("dotprod NOT RUN: not in this CPU\n");
+#endif
+  return n;
+}
+
+static void test_every_table_gives_the_same_bits(void **state)
+{
+  const td_int8 *tables[TABLES_MAX];
+  uint32_t n_tables = tables_here(tables);
+  if (n_tables == 0)
     skip();
-  assert_int_not_equal(td_int8_pair.tile_rows, td_int8_avx2.tile_rows);
+  for (uint32_t i = 0; i < n_tables; i++)
+    print_message("beside the scalar table: %s, %u rows at once\n", tables[i]->name, tables[i]->tile_rows);
   for (int round = 0; round < 160; round++) {
     td_dtype t = TD_Q4_0 + round % (TD_DTYPE_COUNT - TD_Q4_0);
     uint32_t n_cols = td_dtypes[t].block_elements * (1 + fx_below(4)), n_rows = 1 + fx_below(80);
@@ -62,31 +84,21 @@ static void test_pairs_give_the_same_bits(void **state)
     p.bias = round % 3 ? bias : NULL;
     p.add = round % 2;
     float *x = fx_floats((size_t)p.n_tokens * n_cols, 1);
-    float *a = run_table(&td_int8_scalar, p, x), *b = run_table(&td_int8_pair, p, x);
-    float *c = run_table(&td_int8_avx2, p, x);
-    fx_same(a, b, (size_t)p.n_tokens * n_rows, "pairs of registers");
-    fx_same(a, c, (size_t)p.n_tokens * n_rows, "AVX2");
-#ifdef TD_ISA_AVX512
-    if (has_vnni()) {
-      float *d = run_table(&td_int8_avx512, p, x);
-      fx_same(a, d, (size_t)p.n_tokens * n_rows, "AVX-512 VNNI");
-      free(d);
+    float *want = run_table(&td_int8_scalar, p, x);
+    for (uint32_t i = 0; i < n_tables; i++) {
+      float *got = run_table(tables[i], p, x);
+      fx_same(want, got, (size_t)p.n_tokens * n_rows, tables[i]->name);
+      free(got);
     }
-#endif
-    free(a);
-    free(b);
-    free(c);
+    free(want);
     free(x);
     free(w);
     free(bias);
   }
 }
-#else
-static void test_pairs_give_the_same_bits(void **state) { skip(); }
-#endif
 
 int main(void)
 {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pairs_give_the_same_bits)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_table_gives_the_same_bits)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

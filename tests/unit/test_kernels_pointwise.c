@@ -174,6 +174,11 @@ static void test_exp(void **state)
       assert_true(first[i] == got[i] || (isnan(first[i]) && isnan(got[i])));
   }
 #endif
+#ifdef TD_ISA_ARM64
+  td_isa_neon.exp(x, N, got);
+  for (int i = 0; i < N; i++)
+    assert_true(first[i] == got[i] || (isnan(first[i]) && isnan(got[i])));
+#endif
 #ifdef TD_ISA_AVX512
   if (__builtin_cpu_supports("avx512dq")) {
     extern const td_isa td_isa_avx512;

@@ -1,0 +1,20 @@
+# A toolchain file: builds for 64-bit ARM on another machine, and runs tests in qemu. TD_ARM64_ROOT is a folder with Debian's
+# arm64 packages of the libraries (scripts/arm64 makes it).
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+set(CMAKE_TRY_COMPILE_PLATFORM_VARIABLES TD_ARM64_ROOT)
+set(CMAKE_FIND_ROOT_PATH ${TD_ARM64_ROOT})
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
+set(libraries ${TD_ARM64_ROOT}/usr/lib/aarch64-linux-gnu)
+set(ENV{PKG_CONFIG_SYSROOT_DIR} ${TD_ARM64_ROOT})
+set(ENV{PKG_CONFIG_LIBDIR} ${libraries}/pkgconfig:${TD_ARM64_ROOT}/usr/share/pkgconfig)
+# the compiler's own C library stays in use; packages' libraries need others that nothing names
+set(CMAKE_EXE_LINKER_FLAGS_INIT "-Wl,-rpath-link,${libraries}:${TD_ARM64_ROOT}/lib/aarch64-linux-gnu")
+find_program(TD_QEMU_AARCH64 qemu-aarch64 NO_CMAKE_FIND_ROOT_PATH)
+if(TD_QEMU_AARCH64)
+  set(CMAKE_CROSSCOMPILING_EMULATOR ${TD_QEMU_AARCH64};-L;${TD_ARM64_ROOT})
+endif()
