@@ -24,12 +24,12 @@ AMOUNT = {"memcheck": "small", "racecheck": "tiny", "initcheck": "small", "syncc
 # synccheck guesses how many barriers a block has, and for its guess of kernels like these it has no memory: it leaves their launches
 # unchecked. Told a number, it runs out of room for barriers in a process that makes all of the ops' backends: so these go section by section.
 OPTIONS = {"synccheck": ["--num-cuda-barriers", "256"]}
-SECTIONS = {"synccheck": [["products"], ["attention"], ["plans"], ["cuts"], ["recordings"], ["alone", "steps", "sampling"]]}
+SECTIONS = {"synccheck": [["products"], ["attention"], ["plans"], ["cuts"], ["captures"], ["alone", "steps", "sampling"]]}
 OPS_LIMIT_S, MIX_LIMIT_S = 360, 240 # a dozen at once share the cores: racecheck of the ops, alone 75 s, took longer than 240
 
 
 # Processes beside each other: words of test_ops, and what share of the cores its references get. A GPU is idle most of the time there.
-PARTS = {"products": 3, "attention": 4, "always": 2, "pat": 2, "persistentkv": 2, "flashdecode": 2, "cuts": 4, "recordings": 1, "alone": 1, "steps": 1, "sampling": 2}
+PARTS = {"products": 3, "attention": 4, "always": 2, "pat": 2, "persistentkv": 2, "flashdecode": 2, "cuts": 4, "captures": 1, "alone": 1, "steps": 1, "sampling": 2}
 
 
 RANDOM = {"random batches": [], "random batches of chunks and decodes": ["hybrid"]} # what random_plans is told, beside how many: attention of such
@@ -162,7 +162,7 @@ def check_random_under(s, tool, words, r):
 
 
 def run_mix(ctx, tool, path):
-    """A small model from disk: loading, hybrid steps, recorded steps, planning ahead, all samplings, cancels, prefix hits. By default
+    """A small model from disk: loading, hybrid steps, captured steps, planning ahead, all samplings, cancels, prefix hits. By default
     decodes of so small a model would each read what they share. Times of steps under a tool are nobody's."""
     begin = time.monotonic()
     n, longest, answer = (9, 60, 4) if tool == "racecheck" else (24, 300, 16)

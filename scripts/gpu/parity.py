@@ -1,6 +1,6 @@
 """Whole-model greedy parity: the daemon on the GPU beside the daemon on the CPU, on a real model.
 
-Both answer the same prompts, all at once, through HTTP; so hybrid batches, recorded steps and planning ahead are in what is
+Both answer the same prompts, all at once, through HTTP; so hybrid batches, captured steps and planning ahead are in what is
 compared. The program `parity` then gives the same tokens (the CPU's answers) to the GPU, to the CPU, and to the CPU again with
 everything rounded to bf16 that a GPU stores in bf16. What the third differs by from the second is the stated error: it is made
 without the GPU, position by position, for some positions of some models are a hundred times as sensitive as others.

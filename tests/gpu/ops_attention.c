@@ -251,25 +251,25 @@ void test_attention_passes_nan_on(const heads *h)
   batch_free(b);
 }
 
-/* ---- recorded steps ---- */
+/* ---- captured steps ---- */
 
-typedef struct recorded_step {
+typedef struct captured_step {
   const batch *b;
   td_weight *table; /* [rows, width] qkv of each row's token */
   td_devptr qkv, out;
   td_compiled *plain, *captured; /* the same program */
-} recorded_step;
+} captured_step;
 
 static uint32_t qkv_width(const heads *h) { return (h->n_heads + 2 * h->n_kv_heads) * h->head_dim; }
 
-static td_compiled *compile_step(const recorded_step *r)
+static td_compiled *compile_step(const captured_step *r)
 {
   td_op ops[3] = {{.kind = TD_OP_EMBED, .embed = {r->table, r->qkv, qkv_width(r->b->h), 0}}};
   batch_attention_ops(r->b, r->qkv, r->out, ops + 1);
   return compile_ops(ops, 3);
 }
 
-static float *run_recorded(const recorded_step *r, const batch_row *rows, uint32_t n, bool captured)
+static float *run_captured(const captured_step *r, const batch_row *rows, uint32_t n, bool captured)
 {
   plan_reset(r->b->h->page_tokens);
   for (uint32_t i = 0; i < n; i++)
@@ -278,12 +278,12 @@ static float *run_recorded(const recorded_step *r, const batch_row *rows, uint32
   return fetch(r->out, (size_t)n * r->b->h->n_heads * r->b->h->head_dim, false);
 }
 
-static void compare_recorded(const recorded_step *r, const batch_row *rows, uint32_t n, const char *which)
+static void compare_captured(const captured_step *r, const batch_row *rows, uint32_t n, const char *which)
 {
   char what[120];
   const heads *h = r->b->h;
   size_t n_out = (size_t)n * h->n_heads * h->head_dim;
-  float *replayed = run_recorded(r, rows, n, true), *queued = run_recorded(r, rows, n, false);
+  float *replayed = run_captured(r, rows, n, true), *queued = run_captured(r, rows, n, false);
   bool ok = memcmp(replayed, queued, n_out * sizeof *queued) == 0;
   for (size_t i = 0; i < n_out; i++)
     ok &= isfinite(queued[i]);
@@ -293,72 +293,72 @@ static void compare_recorded(const recorded_step *r, const batch_row *rows, uint
   free(replayed), free(queued);
 }
 
-/* One short row, for which a recording is made smaller (kernels/cuda/capture.cu), rows alone, rows of which
- * each n_together have a prefix of n_shared tokens in common, whole pages, and rows alone again: then an
- * earlier step's plan is still there. */
-static void test_recorded(const heads *h, const uint32_t *lens, uint32_t n_alone, const uint32_t *shared_lens,
-                          uint32_t n_recorded, uint32_t n_together, uint32_t n_shared)
+/* One short row, for which a captured step is made smaller (kernels/cuda/capture.cu), rows alone, rows of
+ * which each n_together have a prefix of n_shared tokens in common, whole pages, and rows alone again: then
+ * an earlier step's plan is still there. */
+static void test_captured(const heads *h, const uint32_t *lens, uint32_t n_alone, const uint32_t *shared_lens,
+                          uint32_t n_captured, uint32_t n_together, uint32_t n_shared)
 {
   td_error err;
   uint32_t rows[2 * MAX_ROWS][2], shares[2 * MAX_ROWS][2] = {{0}};
   td_capture ignored;
   if (!be->ops->capture)
     return;
-  for (uint32_t r = 0; r < n_alone + n_recorded; r++) {
+  for (uint32_t r = 0; r < n_alone + n_captured; r++) {
     rows[r][0] = 1;
     rows[r][1] = r < n_alone ? lens[r] : shared_lens[r - n_alone];
     if (r > n_alone && (r - n_alone) % n_together > 0)
       shares[r][0] = r - 1, shares[r][1] = n_shared;
   }
-  batch *b = batch_make(h, (const uint32_t(*)[2])rows, (const uint32_t(*)[2])shares, n_alone + n_recorded);
-  float *last = random_values((size_t)n_recorded * qkv_width(h), 1.5);
-  recorded_step r = {
+  batch *b = batch_make(h, (const uint32_t(*)[2])rows, (const uint32_t(*)[2])shares, n_alone + n_captured);
+  float *last = random_values((size_t)n_captured * qkv_width(h), 1.5);
+  captured_step r = {
       .b = b,
-      .table = device_weight(&(td_weight_part){.dtype = TD_F32, .data = last, .n_rows = n_recorded}, 1,
+      .table = device_weight(&(td_weight_part){.dtype = TD_F32, .data = last, .n_rows = n_captured}, 1,
                              qkv_width(h)),
-      .qkv = device_alloc((size_t)n_recorded * qkv_width(h) * be->activation_bytes),
-      .out = device_alloc((size_t)n_recorded * h->n_heads * h->head_dim * be->activation_bytes)};
+      .qkv = device_alloc((size_t)n_captured * qkv_width(h) * be->activation_bytes),
+      .out = device_alloc((size_t)n_captured * h->n_heads * h->head_dim * be->activation_bytes)};
   batch_poison(b);
   batch_write(b);
   r.plain = compile_step(&r);
   r.captured = compile_step(&r);
-  die(watch_capture(be, r.captured, n_recorded, &ignored, &err), &err, "capture");
-  compare_recorded(&r, b->rows, 1, " one row");
-  compare_recorded(&r, b->rows, n_alone, "");
-  compare_recorded(&r, b->rows + n_alone, 1, " one row with a prefix");
-  compare_recorded(&r, b->rows + n_alone, n_recorded, " shared");
-  compare_recorded(&r, b->rows, n_alone, " after shared");
+  die(watch_capture(be, r.captured, n_captured, &ignored, &err), &err, "capture");
+  compare_captured(&r, b->rows, 1, " one row");
+  compare_captured(&r, b->rows, n_alone, "");
+  compare_captured(&r, b->rows + n_alone, 1, " one row with a prefix");
+  compare_captured(&r, b->rows + n_alone, n_captured, " shared");
+  compare_captured(&r, b->rows, n_alone, " after shared");
   be->ops->discard(be, r.plain);
   be->ops->discard(be, r.captured);
   free(last);
   batch_free(b);
 }
 
-void test_attention_recorded(const heads *h)
+void test_attention_captured(const heads *h)
 {
   static const uint32_t lens[] = {1, 16, 17, 300, 2000},
                         shared_lens[] = {1100, 1025, 1040, 1041, 1300, 2000, 1026, 3000};
-  test_recorded(h, lens, sizeof lens / sizeof *lens, shared_lens, sizeof shared_lens / sizeof *shared_lens,
+  test_captured(h, lens, sizeof lens / sizeof *lens, shared_lens, sizeof shared_lens / sizeof *shared_lens,
                 UINT32_MAX, 1024);
 }
 
-void test_attention_recorded_short(const heads *h)
+void test_attention_captured_short(const heads *h)
 {
-  enum { ALONE = 37, RECORDED = 40, SHARED = 256 };
-  uint32_t lens[ALONE], shared_lens[RECORDED];
+  enum { ALONE = 37, CAPTURED = 40, SHARED = 256 };
+  uint32_t lens[ALONE], shared_lens[CAPTURED];
   for (uint32_t i = 0; i < ALONE; i++)
     lens[i] = i % 9 ? 1 + i * 7 % 130 : 250 + 17 * i;
-  for (uint32_t i = 0; i < RECORDED; i++)
+  for (uint32_t i = 0; i < CAPTURED; i++)
     shared_lens[i] = SHARED + 1 + (i % 9 ? i * 11 % 100 : 20 * i);
-  test_recorded(h, lens, ALONE, shared_lens, RECORDED, UINT32_MAX, SHARED);
+  test_captured(h, lens, ALONE, shared_lens, CAPTURED, UINT32_MAX, SHARED);
 }
 
-void test_attention_recorded_long(const heads *h)
+void test_attention_captured_long(const heads *h)
 {
-  enum { ALONE = 2, RECORDED = 16, SHARED = 1520 };
+  enum { ALONE = 2, CAPTURED = 16, SHARED = 1520 };
   static const uint32_t lens[ALONE] = {300, 1};
-  uint32_t shared_lens[RECORDED];
-  for (uint32_t i = 0; i < RECORDED; i++)
+  uint32_t shared_lens[CAPTURED];
+  for (uint32_t i = 0; i < CAPTURED; i++)
     shared_lens[i] = SHARED + 1 + 37 * i;
-  test_recorded(h, lens, ALONE, shared_lens, RECORDED, 2, SHARED);
+  test_captured(h, lens, ALONE, shared_lens, CAPTURED, 2, SHARED);
 }

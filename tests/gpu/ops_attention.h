@@ -34,12 +34,13 @@ void test_attention_alone(const heads *h, uint32_t len);
  * does. */
 void test_attention_passes_nan_on(const heads *h);
 
-/* A recorded step of decodes gives the bits of the same step queued, and reads nothing that the step itself
- * writes too early. The backend must have no recording yet that would serve 5 rows: one call a backend. */
-void test_attention_recorded(const heads *h);
+/* A captured step of decodes gives the bits of the same step queued, and reads nothing that the step itself
+ * writes too early. The backend must have no captured step yet that would serve 5 rows: one call a backend.
+ */
+void test_attention_captured(const heads *h);
 /* The same of 37 and 40 rows that mostly have few keys; instead of that one. */
-void test_attention_recorded_short(const heads *h);
+void test_attention_captured_short(const heads *h);
 /* The same of eight pairs of rows, each with a long prefix. */
-void test_attention_recorded_long(const heads *h);
+void test_attention_captured_long(const heads *h);
 
 #endif

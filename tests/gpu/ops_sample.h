@@ -8,7 +8,7 @@ typedef enum test_size { TEST_ALL, TEST_SMALL, TEST_TINY } test_size;
 
 /* Thousands of rows, every token equal to the CPU backend's. */
 void test_sampled_tokens(const char *backend, test_size size, int *n_passed, int *n_failed);
-/* Prints microseconds per op; nothing for a backend that records no steps. */
+/* Prints microseconds per op; nothing for a backend that captures no steps. */
 void time_sampling(const char *backend);
 
 /* ops_special.c: steps of plain rows mixed with rows that have penalties, biases, min_tokens, masks, wanted

@@ -436,7 +436,7 @@ static uint32_t step_s = WATCH_STEP_S;
 static uint32_t only_dim; /* of the heads that are tested; 0: all */
 static bool is_wanted(uint32_t head_dim) { return only_dim == 0 || head_dim == only_dim; }
 
-/* Of the tests of plans and recordings, in small amounts. */
+/* Of the tests of plans and captures, in small amounts. */
 static bool is_in_small(size_t i) { return i == 1 || i == 6 || i == 8 || i == 14; }
 
 static const uint32_t decodes[][2] = {{1, 1},  {1, 2},  {1, 15}, {1, 16},  {1, 17},
@@ -481,7 +481,7 @@ static const heads long_own[] = {{4, 1, 128, 16, 0, TD_ROPE_HALVES, false, 0},
 enum { N_LONG_OWN = sizeof long_own / sizeof *long_own };
 /* Whose KV is more than the L2 cache holds, so that prefill goes through some heads after others. */
 static const heads many_kv_heads = {32, 32, 128, 16, 0, TD_ROPE_HALVES, false, 0};
-static const heads many_recorded = {64, 64, 128, 16, 0, TD_ROPE_HALVES, false, 0};
+static const heads many_captured = {64, 64, 128, 16, 0, TD_ROPE_HALVES, false, 0};
 
 /* Two stores at once; the second one's layers have a window, so that its rows share nothing where the first
  * one's do. */
@@ -579,7 +579,7 @@ static void test_plans(const char *name, const td_backend_config *with, const td
       if (shapes[i].window == 0 && !shapes[i].norm && size != TEST_TINY)
         test_attention_passes_nan_on(&shapes[i]);
       if (!shapes[i].norm)
-        test_attention_recorded(&shapes[i]);
+        test_attention_captured(&shapes[i]);
     }
     be->ops->destroy(be);
   }
@@ -590,7 +590,7 @@ static void test_plans(const char *name, const td_backend_config *with, const td
     open_backend(name, &config);
     if (!is_cpu()) {
       test_attention_shared(&many_heads[i], 36, (const uint32_t[]){512, 256, 0});
-      test_attention_recorded_short(&many_heads[i]);
+      test_attention_captured_short(&many_heads[i]);
     }
     be->ops->destroy(be);
   }
@@ -617,9 +617,9 @@ static void test_plans(const char *name, const td_backend_config *with, const td
       test_attention_shared(&long_own[i], 3, (const uint32_t[]){2048, 3000, 3000});
       be->ops->destroy(be);
     }
-  if (first && size == TEST_ALL && is_wanted(many_recorded.head_dim)) {
+  if (first && size == TEST_ALL && is_wanted(many_captured.head_dim)) {
     open_backend(name, &config);
-    test_attention_recorded_long(&many_recorded);
+    test_attention_captured_long(&many_captured);
     be->ops->destroy(be);
   }
 }
@@ -719,13 +719,13 @@ static void test_recordings(const char *name, const td_backend_config *config, b
     if (shapes[i].norm || (small && !is_in_small(i)) || !is_wanted(shapes[i].head_dim))
       continue;
     open_backend(name, config);
-    test_attention_recorded(&shapes[i]);
+    test_attention_captured(&shapes[i]);
     be->ops->destroy(be);
   }
   for (size_t i = 0; i < N_MANY_HEADS && !small; i++)
     if (is_wanted(many_heads[i].head_dim)) {
       open_backend(name, config);
-      test_attention_recorded_short(&many_heads[i]);
+      test_attention_captured_short(&many_heads[i]);
       be->ops->destroy(be);
     }
   int n = 0, n_most = tiny ? 1 : small ? 5 : 11;
@@ -782,8 +782,8 @@ static void test_all_cuts(const char *name, const td_backend_config *config, tes
 
 /* ---- sections ---- */
 
-enum { PRODUCTS, ATTENTION, CUTS, PLANS, RECORDINGS, ALONE, STEPS, SAMPLING, TIMES, N_SECTIONS };
-static const char *const sections[N_SECTIONS] = {"products", "attention", "cuts",     "plans", "recordings",
+enum { PRODUCTS, ATTENTION, CUTS, PLANS, CAPTURES, ALONE, STEPS, SAMPLING, TIMES, N_SECTIONS };
+static const char *const sections[N_SECTIONS] = {"products", "attention", "cuts",     "plans", "captures",
                                                  "alone",    "steps",     "sampling", "times"};
 
 static void run_section(int section, const char *name, const td_backend_config *config, test_size size,
@@ -797,7 +797,7 @@ static void run_section(int section, const char *name, const td_backend_config *
         test_plans(name, config, policies[i], size);
   } else if (section == CUTS) {
     test_all_cuts(name, config, size);
-  } else if (section == RECORDINGS) {
+  } else if (section == CAPTURES) {
     test_recordings(name, config, small, tiny);
   } else if (section == ALONE) {
     test_alone(name, *config, small, tiny);
@@ -841,7 +841,7 @@ static void tell(int section, const struct timespec *begin)
 
 static const char usage[] =
     "usage: test_ops [BACKEND [all | small | tiny [WORD...]]]\n"
-    "  WORD: a section (products attention cuts plans recordings alone steps sampling times), "
+    "  WORD: a section (products attention cuts plans captures alone steps sampling times), "
     "all of them where none is named;\n"
     "        always, pat, persistentkv, flashdecode: plans, of this policy only; "
     "dim=N: only heads of so many elements;\n"
