@@ -210,30 +210,33 @@ static void it_follows_a_device_that_changes(void **state)
   assert_true(times > 1.7 && times < 2.5);
 }
 
-/* Chunks that all stand behind a long prompt show tokens and attention together. On the class's own device
- * what is learned of them is right of each: a chunk that stands behind nothing is predicted as well. */
+/* Chunks that all stand behind long prompts show tokens and attention together, and the table lacks an edge:
+ * from 370 to 450 tokens steps take a quarter longer. On the class's own device that is not taken for a price
+ * of attention, which would make long chunks seem cheap: one that stands behind nothing is predicted as
+ * before. */
 static void one_load_teaches_no_wrong_shares(void **state)
 {
   const td_cost_class *c = &td_cost_class_gpu;
-  td_cost_model real = *c->cost, learned;
+  td_cost_model learned;
   td_cost_learner l;
   td_step_work unseen = work(0, 0, 2048, 0);
-  for (uint32_t i = 0; i < real.n_points; i++)
-    real.tokens_us[i] *= 1.05;
-  real.prefill_us_per_pair *= 1.2;
   random_state = 5;
   assert_float_equal(td_cost_guess_unsure(c, &c->basis), TD_COST_UNSURE_LEARNED, 1e-9);
   td_cost_learner_init(&l, c->cost, td_cost_guess_unsure(c, &c->basis));
-  for (int i = 0; i < 15000; i++) {
-    bool has_chunk = draw(4) == 0;
-    uint32_t chunk = has_chunk ? 240 + draw(1500) : 0, n_decodes = 8 + draw(10), behind = 5120 + draw(1500);
-    td_step_work w = work(n_decodes, 4000, chunk, behind);
-    /* attention of thin chunks takes longer than their pairs say, more so the thinner they are */
-    double thin = has_chunk ? 32 * 20.0 * 300 / (300 + chunk) : 0;
-    td_cost_learner_observe(&l, &w, (td_cost_step_us(&real, &w) + thin) * (0.95 + 0.1 * draw(1000) / 1000));
+  for (int i = 0; i < 7000; i++) {
+    uint32_t n_decodes = 4 + draw(14), chunk = 0, behind = 0;
+    if (draw(5) == 0) {
+      bool is_short = draw(10) < 3;
+      chunk = is_short ? 80 + draw(380) : 1500 + draw(250);
+      behind = 5120 + draw(1800);
+    }
+    td_step_work w = work(n_decodes, 5000, chunk, behind);
+    double us = td_cost_step_us(c->cost, &w) * (1 + (chunk == 0 ? 0.004 * n_decodes : 0));
+    us *= chunk >= 370 && chunk < 450 ? 1.25 : 1;
+    td_cost_learner_observe(&l, &w, us * (0.95 + 0.1 * draw(1000) / 1000));
   }
   learned = td_cost_learner_model(&l);
-  assert_float_equal(td_cost_step_us(&learned, &unseen) / td_cost_step_us(&real, &unseen), 1, 0.05);
+  assert_float_equal(td_cost_step_us(&learned, &unseen) / td_cost_step_us(c->cost, &unseen), 1, 0.06);
   td_cost_basis other = c->basis;
   other.weight_bytes *= 1.5;
   assert_float_equal(td_cost_guess_unsure(c, &other), TD_COST_UNSURE_LEARNED + log(1.5), 1e-9);
