@@ -10,15 +10,9 @@
 #include <string.h>
 
 #include "kernels/cpu/int8.h"
+#include "kernels/cpu/int8_formats.h"
 
-#define TD_INLINE static inline __attribute__((always_inline))
-#ifdef __clang__
-#define TD_UNROLL _Pragma("unroll")
-#else
-#define TD_UNROLL _Pragma("GCC unroll 16")
-#endif
-
-enum { ROWS8 = 8, QUADS = 8 }; /* quads: runs of four columns in a strip */
+enum { ROWS8 = 8 };
 
 /* Weight (row, k) of a strip is q * scale[k / 16] + min; scale[1] is of Q6_K only. */
 typedef struct rows8 {
@@ -33,11 +27,6 @@ typedef struct block8 {
   __m256i scales[4]; /* packed as in the file, four bytes of each row in a vector */
   __m256i low[32], high[16];
 } block8;
-
-TD_INLINE bool has_min(td_dtype t) { return t == TD_Q4_1 || t == TD_Q5_1 || t == TD_Q4_K || t == TD_Q5_K; }
-
-/* Unsigned weights are above their value by 1 << this; 0: they are not. */
-TD_INLINE int zero_shift(td_dtype t) { return t == TD_Q4_0 ? 3 : t == TD_Q5_0 ? 4 : t == TD_Q6_K ? 5 : 0; }
 
 TD_INLINE __m256i pair(const uint8_t *a, const uint8_t *b)
 {
@@ -104,11 +93,6 @@ TD_INLINE __m256i fifth_bits(__m256i bits, int j)
   return _mm256_and_si256(_mm256_cmpeq_epi8(here, mask), _mm256_set1_epi8(16));
 }
 
-TD_INLINE uint32_t block32_bytes(td_dtype t)
-{
-  return t == TD_Q4_0 ? 18 : t == TD_Q4_1 ? 20 : t == TD_Q5_0 ? 22 : t == TD_Q5_1 ? 24 : 34;
-}
-
 TD_INLINE void unpack_block32(td_dtype t, const uint8_t *const rows[ROWS8], size_t at, rows8 *w)
 {
   if (has_min(t)) {
@@ -158,13 +142,10 @@ TD_INLINE void k_scales(const __m256i packed[4], uint32_t j, __m256i *scale, __m
                          _mm256_and_si256(_mm256_srli_epi32(b, 2), high2));
 }
 
-TD_INLINE bool is_block256(td_dtype t) { return t == TD_Q4_K || t == TD_Q5_K || t == TD_Q6_K; }
-TD_INLINE uint32_t block_strips(td_dtype t) { return is_block256(t) ? 8 : 1; }
-
 /* The block that begins with strip s; nothing for blocks of 32, which are strips. */
 TD_INLINE void unpack_block8(td_dtype t, const uint8_t *const rows[ROWS8], uint32_t s, block8 *b)
 {
-  size_t at = (size_t)(s / 8) * (t == TD_Q4_K ? 144 : t == TD_Q5_K ? 176 : 210), low = at, high = at + 128;
+  size_t at = (size_t)(s / 8) * block256_bytes(t), low = at, high = at + 128;
   if (!is_block256(t))
     return;
   if (t == TD_Q6_K) {

@@ -8,15 +8,9 @@
 #include <string.h>
 
 #include "kernels/cpu/int8.h"
+#include "kernels/cpu/int8_formats.h"
 
-#define TD_INLINE static inline __attribute__((always_inline))
-#ifdef __clang__
-#define TD_UNROLL _Pragma("unroll")
-#else
-#define TD_UNROLL _Pragma("GCC unroll 16")
-#endif
-
-enum { ROWS4 = 4, QUADS = 8 }; /* quads: runs of four columns in a strip */
+enum { ROWS4 = 4 };
 
 /* Weight (row, k) of a strip is q * scale[k / 16] + min; scale[1] is of Q6_K only. */
 typedef struct rows4 {
@@ -30,11 +24,6 @@ typedef struct block4 {
   uint8x16_t scales[4]; /* packed as in the file, four bytes of each row in a vector */
   uint8x16_t low[32], high[16];
 } block4;
-
-TD_INLINE bool has_min(td_dtype t) { return t == TD_Q4_1 || t == TD_Q5_1 || t == TD_Q4_K || t == TD_Q5_K; }
-TD_INLINE int zero_shift(td_dtype t) { return t == TD_Q4_0 ? 3 : t == TD_Q5_0 ? 4 : t == TD_Q6_K ? 5 : 0; }
-TD_INLINE bool is_block256(td_dtype t) { return t == TD_Q4_K || t == TD_Q5_K || t == TD_Q6_K; }
-TD_INLINE uint32_t block_strips(td_dtype t) { return is_block256(t) ? 8 : 1; }
 
 /* 16 bytes of each row as four vectors of four bytes of each row. */
 TD_INLINE void quads16(const uint8_t *const rows[ROWS4], size_t at, uint8x16_t out[4])
@@ -86,11 +75,6 @@ TD_INLINE uint8x16_t fifth_bits(uint32x4_t bits, int j)
   return vandq_u8(is_set, vdupq_n_u8(16));
 }
 
-TD_INLINE uint32_t block32_bytes(td_dtype t)
-{
-  return t == TD_Q4_0 ? 18 : t == TD_Q4_1 ? 20 : t == TD_Q5_0 ? 22 : t == TD_Q5_1 ? 24 : 34;
-}
-
 TD_INLINE void unpack_block32(td_dtype t, const uint8_t *const rows[ROWS4], size_t at, rows4 *w)
 {
   if (has_min(t)) {
@@ -126,7 +110,7 @@ TD_INLINE void unpack_block32(td_dtype t, const uint8_t *const rows[ROWS4], size
 /* The block that begins with strip s; nothing for blocks of 32, which are strips. */
 TD_INLINE void unpack_block4(td_dtype t, const uint8_t *const rows[ROWS4], uint32_t s, block4 *b)
 {
-  size_t at = (size_t)(s / 8) * (t == TD_Q4_K ? 144 : t == TD_Q5_K ? 176 : 210), low = at, high = at + 128;
+  size_t at = (size_t)(s / 8) * block256_bytes(t), low = at, high = at + 128;
   if (!is_block256(t))
     return;
   if (t == TD_Q6_K) {

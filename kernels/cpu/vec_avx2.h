@@ -91,13 +91,7 @@ TD_INLINE void wsplit(vw a, vf out[TD_WIDE_ROWS])
   out[1] = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1));
 }
 #else
-#define TD_WIDE_ROWS 1
-typedef vf vw;
-TD_INLINE vw wzero(void) { return _mm256_setzero_ps(); }
-TD_INLINE vw wload(const float *p) { return vload(p); }
-TD_INLINE vw wrepeat(const float *p) { return vload(p); }
-TD_INLINE vw wfma(vw a, vw b, vw c) { return _mm256_fmadd_ps(a, b, c); }
-TD_INLINE void wsplit(vw a, vf out[TD_WIDE_ROWS]) { out[0] = a; }
+#include "kernels/cpu/vec_one_row.h"
 #endif
 
 #endif

@@ -108,13 +108,6 @@ TD_INLINE void vstore_fixed30(uint32_t *out, vf a)
     vst1q_u32(out + 4 * i, vreinterpretq_u32_s32(vcvtq_s32_f32(vmulq_n_f32(a.v[i], 1073741824.0f))));
 }
 
-/* The tile kernel's vector is one weight row. */
-#define TD_WIDE_ROWS 1
-typedef vf vw;
-TD_INLINE vw wzero(void) { return vset(0); }
-TD_INLINE vw wload(const float *p) { return vload(p); }
-TD_INLINE vw wrepeat(const float *p) { return vload(p); }
-TD_INLINE vw wfma(vw a, vw b, vw c) { return vfma(a, b, c); }
-TD_INLINE void wsplit(vw a, vf out[TD_WIDE_ROWS]) { out[0] = a; }
+#include "kernels/cpu/vec_one_row.h"
 
 #endif

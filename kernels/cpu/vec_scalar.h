@@ -115,13 +115,7 @@ TD_INLINE vw wfma(vw a, vw b, vw c)
 }
 TD_INLINE void wsplit(vw a, vf out[TD_WIDE_ROWS]) { memcpy(out, a.row, sizeof a.row); }
 #else
-#define TD_WIDE_ROWS 1
-typedef vf vw;
-TD_INLINE vw wzero(void) { return vset(0); }
-TD_INLINE vw wload(const float *p) { return vload(p); }
-TD_INLINE vw wrepeat(const float *p) { return vload(p); }
-TD_INLINE vw wfma(vw a, vw b, vw c) { return vfma(a, b, c); }
-TD_INLINE void wsplit(vw a, vf out[TD_WIDE_ROWS]) { out[0] = a; }
+#include "kernels/cpu/vec_one_row.h"
 #endif
 
 #undef TD_MAP
