@@ -90,8 +90,8 @@ __device__ __forceinline__ void fetch_x(const CUtensorMap *map, const tall_args 
     }
 }
 
-// The main loop: gate, up = the warpgroup's rows of each. A stage is
-// released once the wgmmas that read it are done: after those of the next one have been asked for.
+// The main loop: gate, up = the warpgroup's rows of each. A stage is released once the wgmmas that read it
+// are done: after those of the next one have been asked for.
 template <int NB>
 __device__ __forceinline__ void multiply(float (&gate)[NB / 2], float (&up)[NB / 2], tall_ring &ring,
                                          const tall_args &a, uint32_t group)
