@@ -5,7 +5,7 @@ import math
 import statistics
 
 from core import must, number
-from peers import peers_here
+from peers import check_agree, peers_here
 
 SHARED_TOKENS, SHARED_ROWS = 256, 64  # trees of which so many rows have so many first tokens in common must be twice as fast as the best peer
 FLOOR_TB_S = 4.55
@@ -139,6 +139,7 @@ def stage(ctx, s):
     must(ctx.run("tandem-bench", "attention", *what, *how, "--json", out, limit_s=480), "tandem-bench attention")
     ours = json.loads(out.read_text())
     peers = peers_here(ctx, s, "attention_peers", ["--cells", cells_file, "--max-seconds", 60 if ctx.quick else 150], 420)
+    check_agree(s, peers.get("cells", ()))
     cells = join(ours, peers)
     s.data.update(attention=cells, peers=peers.get("versions", {}))
     measured = sum(bool(c["us"].get(policy)) for c in cells)

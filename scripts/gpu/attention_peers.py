@@ -6,11 +6,13 @@ hybrid --cells FILE`, whose rows have more tokens than one (q_len).
 
 Runs under whatever Python has torch and a peer installed; a peer that is not there is left out by name, and the reason is written. What is
 looked for: FlashAttention-3 as vLLM builds it (the package vllm, or the library that FA3_SO names), or the package flash_attn_interface;
+FlashAttention-4's kernels, compiled ahead by flash_attention_4.py (FA4_SO names the library; needs the package tvm_ffi);
 FlashInfer (the package flashinfer), whose kernels are compiled at first use, minutes if nothing is cached: run `--warm` before. FlashInfer's POD
 compiles longest, so it is measured, on cells of chunks beside decodes, only where `--warm` has compiled it.
 
 All as tandem has it: bf16, pages of 16 on scattered ids, one launch a call, median of replays of a CUDA graph in which several copies of
-the cell's KV take turns, so that none is in the L2 cache."""
+the cell's KV take turns, so that none is in the L2 cache. Where it is not so, the peer's name says it. Each peer's output is compared with the
+first one's: `error` is the largest difference, of the first one's largest element."""
 import argparse
 import json
 import math
@@ -19,6 +21,8 @@ import pathlib
 import statistics
 import sys
 import time
+
+import flash_attention_4
 
 PAGE = 16
 ROTATE_BYTES, COPIES_MAX, REPLAYS = 200e6, 8, 9
@@ -99,6 +103,19 @@ class Batch:
             t[i, :len(p)] = p
         return t
 
+    def in_pages_of(self, page):
+        """Keys and values of this batch alone, copied into larger pages on scattered ids, and their table."""
+        torch, n = self.torch, page // PAGE
+        padded = [torch.cat([p, p[-1:].expand(-len(p) % n)]).long() for p in self.pages]
+        order = torch.randperm(sum(len(p) for p in padded) // n, device="cuda")
+        at = torch.empty_like(order)
+        at[order] = torch.arange(len(order), device="cuda")
+        ids = torch.cat(padded).view(-1, n)[order].flatten()
+        table = torch.zeros(self.n, max(len(p) for p in padded) // n, device="cuda", dtype=torch.int32)
+        for i, row in enumerate(at.to(torch.int32).split([len(p) // n for p in padded])):
+            table[i, :len(row)] = row
+        return *(t[ids].view(-1, page, *t.shape[2:]) for t in (self.pool.k, self.pool.v)), table
+
     def ints(self, values):
         return self.torch.tensor(values, device="cuda", dtype=self.torch.int32)
 
@@ -149,6 +166,29 @@ def fa3(torch):
         except Exception as e:  # whatever an import can fail with
             why.append(f"{type(e).__name__}: {e}")
     raise ImportError("; ".join(why))
+
+
+# ---- FlashAttention-4 ----
+
+def fa4(page):
+    """Of chunks, and of the decodes beside them. Its pages of 128 are loaded by TMA."""
+    def load(torch):
+        library = os.environ.get("FA4_SO")
+        if not library:
+            raise ImportError("FA4_SO names no library that flash_attention_4.py compiled")
+        import tvm_ffi
+        kernels = tvm_ffi.load_module(library)
+
+        def make(b):
+            c = b.cell
+            if "q_len" not in c or b.n > flash_attention_4.ROWS_MAX:
+                return None
+            kernel = getattr(kernels, flash_attention_4.name_of(c["head_dim"], c["heads"] // c["kv_heads"], page))
+            k, v, table = (b.pool.k, b.pool.v, b.table()) if page == PAGE else b.in_pages_of(page)
+            args = flash_attention_4.arguments(b.q, k, v, b.out, c["head_dim"] ** -0.5, b.sums(b.q_len), b.kv_len, table)
+            return lambda: kernel(*args)
+        return make
+    return load
 
 
 # ---- FlashInfer ----
@@ -239,8 +279,9 @@ def parts_of(cell):
     return [{**cell, **{k: [cell[k][i] for i in part] for k in ("q_len", "kv_len", "shared")}} for part in parts]
 
 
-PEERS = {"FlashAttention-3": fa3, "FlashInfer prefill": flashinfer_prefill, "FlashInfer": flashinfer_decode(False), "FlashInfer tensor cores": flashinfer_decode(True),
-         "FlashInfer cascade": flashinfer_cascade, "FlashInfer POD": flashinfer_pod}
+PEERS = {"FlashAttention-3": fa3, "FlashAttention-4": fa4(PAGE), "FlashAttention-4, pages of 128": fa4(128), "FlashInfer prefill": flashinfer_prefill,
+         "FlashInfer": flashinfer_decode(False), "FlashInfer tensor cores": flashinfer_decode(True), "FlashInfer cascade": flashinfer_cascade,
+         "FlashInfer POD": flashinfer_pod}
 WARMING = False
 
 
@@ -271,6 +312,16 @@ def graph_us(torch, calls, warm_s=0):
     return statistics.median(times[2:])
 
 
+def outputs(torch, batch, call):
+    """Of one call, a copy: what it returned, where that is one tensor or POD's two, chunks before decodes; else the batch's own."""
+    batch.out.fill_(math.nan)
+    told = call()
+    torch.cuda.synchronize()
+    if isinstance(told, tuple) and all(t.shape[1:] == batch.out.shape[1:] for t in told):
+        return torch.cat(told[::-1])
+    return (told if isinstance(told, torch.Tensor) else batch.out).reshape(batch.out.shape).clone()
+
+
 def cell_bytes(cell):
     return pages_of(cell)[1] * PAGE * cell["kv_heads"] * cell["head_dim"] * 4
 
@@ -296,17 +347,23 @@ def measure(torch, cells, makers, end, hot_s, out):
             if time.monotonic() > end or not pool or copies_of(cell) * pages_of(cell)[1] > len(pool.ids):
                 continue
             batches = [Batch(torch, cell, pool, i) for i in range(copies_of(cell))]
-            figures = {}
+            figures, error, first = {}, {}, None
             for name, make in makers.items():
                 try:
                     calls = [make(b) for b in batches]
-                    figures[name] = graph_us(torch, calls, hot_s) if all(calls) else None
-                    if cell["kind"] == "hybrid" and all(calls):
+                    if not all(calls):
+                        continue
+                    figures[name] = graph_us(torch, calls, hot_s)
+                    out_now = outputs(torch, batches[0], calls[0])
+                    first = out_now if first is None else first
+                    error[name] = float((out_now - first).abs().max() / first.abs().max())
+                    if cell["kind"] == "hybrid":
                         pair = [make(Batch(torch, part, pool, 0)) for part in parts_of(cell)]
                         figures[name + ", a pair"] = graph_us(torch, pair, hot_s) * 2 if all(pair) else None
                 except Exception as e:  # one cell that a peer does not have must not end the rest
                     out["errors"].setdefault(name, f"{cell['name']}: {type(e).__name__}: {str(e)[:200]}")
-            out["cells"].append({k: cell[k] for k in ("kind", "name", "heads", "kv_heads")} | {"us": {k: v for k, v in figures.items() if v}})
+            out["cells"].append({k: cell[k] for k in ("kind", "name", "heads", "kv_heads")} | {"us": {k: v for k, v in figures.items() if v},
+                                                                                               "error": error})
         del pool
         torch.cuda.empty_cache()
 

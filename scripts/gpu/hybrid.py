@@ -1,4 +1,4 @@
-"""Attention of prefill chunks, alone and beside decodes, beside FlashAttention-3 and FlashInfer in the same run: one launch, and the serial
+"""Attention of prefill chunks, alone and beside decodes, beside FlashAttention-3 and -4 and FlashInfer in the same run: one launch, and the serial
 pair of prefill and decode. With the clock and watts that the GPU had meanwhile, since its power limit decides as much as the kernel."""
 import datetime
 import json
@@ -7,13 +7,13 @@ import subprocess
 
 from core import must
 from machine import smi_id
-from peers import peers_here
+from peers import ERROR_MAX, check_agree, peers_here
 
 HOT_S, SAMPLE_MS, SMALLEST_SAMPLES = 0.4, 20, 3
 POLICIES = ("auto", "serial", "halves", "proportional", "streams")  # ours, one after the other, and POD's (bench/README.md)
+COLUMNS = ("FlashAttention-3", "FlashAttention-4")  # of peers, beside the best one
 NOISE = 1.02
 FLOOR_BYTES_US, FLOOR_FLOP_US = 4.55e6, 790e6
-ERROR_MAX = 0.02  # of another cut's largest element: bf16's own rounding is 0.008
 
 
 class Watch:
@@ -58,6 +58,11 @@ def best_peer(figures):
     return name, figures.get(name)
 
 
+def of_peer(figures, peer):
+    """Its fastest: in one launch or as a pair, whatever pages it has; None where it was not measured."""
+    return min((us for name, us in figures.items() if name.startswith(peer)), default=None)
+
+
 def tell_policies(s, cells):
     """scripts/draw_hybrid.py draws them."""
     rows = []
@@ -76,10 +81,12 @@ def tell(s, ours, peers, watch):
     for c in ours:
         cuts = {k["cut"]: k for k in c["cuts"]}
         auto, serial, name = cuts["auto"], cuts["serial"], f"{c['name']} {c['heads']}/{c['kv_heads']}"
-        peer, peer_us = best_peer(theirs.get(key_of(c), {}))
+        figures = theirs.get(key_of(c), {})
+        peer, peer_us = best_peer(figures)
         floor = max(c["flop"] / FLOOR_FLOP_US, c["decode_bytes"] / FLOOR_BYTES_US)
         rows.append([c["name"], f"{c['heads']}/{c['kv_heads']}", floor, auto["us"], auto["hot_us"], serial["us"], serial["hot_us"],
-                     c["flop"] / auto["hot_us"] * 1e-6, *watch.during(auto["hot_begin_s"], auto["hot_end_s"]), peer_us, peer or "-"])
+                     c["flop"] / auto["hot_us"] * 1e-6, *watch.during(auto["hot_begin_s"], auto["hot_end_s"]),
+                     *(of_peer(figures, p) for p in COLUMNS), peer_us, peer or "-"])
         s.check(all(k["error"] is not None and k["error"] <= ERROR_MAX for k in c["cuts"]), f"{name}: every cut has the same output",
                 f"largest difference {max(k['error'] for k in c['cuts']):.1e}")
         if c["kind"] == "hybrid":
@@ -87,7 +94,8 @@ def tell(s, ours, peers, watch):
         if peer_us:
             s.bar(f"{name}, hot, beside the best peer", auto["hot_us"], peer_us * NOISE, "us", source=peer)
     s.text("us of one layer; hot: after the same for a while on end, with clock and watts then; serial: decodes after prefill")
-    s.table(["", "heads", "floor", "us", "hot", "serial", "serial hot", "TFLOP/s hot", "MHz", "W", "best peer", ""], rows)
+    s.table(["", "heads", "floor", "us", "hot", "serial", "serial hot", "TFLOP/s hot", "MHz", "W", *COLUMNS, "best peer", ""], rows)
+    check_agree(s, peers.get("cells", ()))
 
 
 def stage(ctx, s):
@@ -101,7 +109,7 @@ def stage(ctx, s):
     policies = ctx.work / "hybrid-policies.json"
     must(ctx.run("tandem-bench", "hybrid", *what, "--backend", "cuda", "--device", ctx.device, "--only", "hybrid", "--cuts", ",".join(POLICIES),
                  "--seconds", 0.1, "--hot-seconds", HOT_S / 4, "--json", policies, limit_s=120), "tandem-bench hybrid, policies")
-    peers = peers_here(ctx, s, "attention_peers", ["--cells", cells, "--max-seconds", 60 if ctx.quick else 150, "--hot-seconds", HOT_S], 420)
+    peers = peers_here(ctx, s, "attention_peers", ["--cells", cells, "--max-seconds", 60 if ctx.quick else 250, "--hot-seconds", HOT_S], 420)
     ours = json.loads(out.read_text())
     of_policies = json.loads(policies.read_text())
     s.data.update(hybrid=ours, policies=of_policies, peers=peers.get("cells", []))

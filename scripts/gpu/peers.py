@@ -8,6 +8,7 @@ from core import run
 from machine import smi_id
 
 PYTHON = "TANDEM_PEERS_PYTHON"  # which Python has the peers
+ERROR_MAX = 0.02  # of the largest element of another's output: bf16's own rounding is 0.008
 
 
 def peers_here(ctx, s, script, args, limit_s):
@@ -27,3 +28,11 @@ def peers_here(ctx, s, script, args, limit_s):
     for name, why in {**o["left_out"], **o["errors"]}.items():
         s.not_run(f"{name} beside it", why)
     return o
+
+
+def check_agree(s, cells):
+    """That peers gave one output on every cell that was timed."""
+    seen = [(name, e, f"{c['name']} {c['heads']}/{c['kv_heads']}") for c in cells for name, e in c["error"].items()]
+    off = [f"{name} by {e:.1e} on {cell}" for name, e, cell in seen if not e <= ERROR_MAX]  # NaN is off
+    if seen:
+        s.check(not off, "peers' outputs are the same on every cell", "; ".join(off[:3]) or f"largest difference {max(e for _, e, _ in seen):.1e}")

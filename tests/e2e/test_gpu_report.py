@@ -433,6 +433,22 @@ def test_without_peers_each_is_left_out_by_name(tmp_path):
     assert "bimodal B8" in text and "1,1024_2048,32" in text
 
 
+class Output:
+    """As much of a tensor as comparing takes."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __sub__(self, other):
+        return Output([a - b for a, b in zip(self.values, other.values)])
+
+    def abs(self):
+        return Output(map(abs, self.values))
+
+    def max(self):
+        return max(self.values)
+
+
 def test_a_peer_that_breaks_does_not_end_the_rest(monkeypatch):
     class Pool:
         def __init__(self, torch, kv_heads, head_dim, n_pages):
@@ -451,21 +467,33 @@ def test_a_peer_that_breaks_does_not_end_the_rest(monkeypatch):
     def no_trees(batch):
         if batch.cell["kind"] == "tree":
             raise ValueError("no trees here")
-        return lambda: None
+        return lambda: Output([-4.0, 2.5])
 
     monkeypatch.setattr(attention_peers, "Pool", Pool)
     monkeypatch.setattr(attention_peers, "Batch", Batch)
     monkeypatch.setattr(attention_peers, "graph_us", lambda torch, calls, hot_s: 10.0 * len(calls))
+    monkeypatch.setattr(attention_peers, "outputs", lambda torch, batch, call: call())
     cells = [{**attention_cell(kind, kind, 0.0), "kv_heads": kv, "head_dim": 128} for kind in ("trace", "tree", "decode") for kv in (8, 4)]
     out = {"cells": [], "errors": {}}
-    makers = {"all": lambda b: lambda: None, "some": no_trees, "none": lambda b: None}
+    makers = {"all": lambda b: lambda: Output([-4.0, 2.0]), "some": no_trees, "none": lambda b: None}
     attention_peers.measure(Torch, cells, makers, float("inf"), 0, out)
     assert [c["kind"] for c in out["cells"]][-2:] == ["trace", "trace"] and len(out["cells"]) == 6  # traces last
     assert all(set(c["us"]) == ({"all"} if c["kind"] == "tree" else {"all", "some"}) for c in out["cells"])
     assert list(out["errors"]) == ["some"] and "no trees here" in out["errors"]["some"]
+    assert all(c["error"] == ({"all": 0.0} if c["kind"] == "tree" else {"all": 0.0, "some": 0.125}) for c in out["cells"])
     out = {"cells": [], "errors": {}}
     attention_peers.measure(Torch, cells, makers, 0, 0, out)  # the time is over
     assert out["cells"] == []
+
+
+def test_peers_that_differ_are_a_failed_check():
+    cells = [{**peer_cell("hybrid", n, a=1.0, b=1.0), "error": {"a": 0.0, "b": e}} for n, e in (("x", 0.004), ("y", 0.02))]
+    s = core.Stage("hybrid", "")
+    peers.check_agree(s, [])
+    peers.check_agree(s, cells)
+    for wrong in (0.021, float("nan")):
+        peers.check_agree(s, [*cells, {**peer_cell("hybrid", "z"), "error": {"b": wrong}}])
+    assert [c["ok"] for c in s.checks] == [True, False, False] and "2.0e-02" in s.checks[0]["detail"] and "b by nan on z 32/8" in s.checks[2]["detail"]
 
 
 # ---- chunks beside decodes ----
@@ -473,6 +501,21 @@ def test_a_peer_that_breaks_does_not_end_the_rest(monkeypatch):
 def policy_cell(**hot_us):
     return {"kind": "hybrid", "name": "1024@12288 + 80x12288", "heads": 32, "kv_heads": 8, "flop": 2.5e11, "decode_bytes": 4.0e9,
             "cuts": [{"cut": p.replace("_", " "), "us": us, "hot_us": us, "error": 1e-3} for p, us in hot_us.items()]}
+
+
+def test_cells_stand_beside_each_flash_attention_and_the_best_peer():
+    class Unseen:
+        def during(self, begin_s, end_s):
+            return None, None
+
+    cell = policy_cell(auto=1000.0, serial=1225.0)
+    cell["cuts"][0].update(hot_begin_s=0, hot_end_s=1)
+    theirs = {"FlashAttention-3": 1400.0, "FlashAttention-3, a pair": 1290.0, "FlashAttention-4": 1800.0, "FlashAttention-4, pages of 128": 1270.0}
+    for figures, told in ((theirs, "| 1,290 | 1,270 | 1,270 | FlashAttention-4, pages of 128 |"), ({"FlashInfer POD": 1500.0}, "| - | - | 1,500 | FlashInfer POD |")):
+        s = core.Stage("hybrid", "")
+        hybrid.tell(s, [cell], {"cells": [{**peer_cell("hybrid", cell["name"], **figures), "error": {}}]}, Unseen())
+        assert told in s.body[-1]
+        assert [b["what"].split(", ")[-1] for b in s.bars] == ["beside our serial", "beside the best peer"] and all(b["ahead"] for b in s.bars)
 
 
 def test_policies_are_told_beside_one_after_the_other_and_drawn(tmp_path):
