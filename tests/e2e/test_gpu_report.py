@@ -526,13 +526,27 @@ def test_policies_are_told_beside_one_after_the_other_and_drawn(tmp_path):
     cell["cuts"][2]["error"] = 0.5
     hybrid.tell_policies(s, [cell])
     assert not s.checks[1]["ok"]
-    told, drawn = tmp_path / "report.json", tmp_path / "h.svg"
-    told.write_text(json.dumps({"stages": [{"data": {}}, {"data": {"policies": [cell]}}]}))
-    subprocess.run([ROOT / "scripts/draw_hybrid.py", told, drawn], check=True)
+    told, drawn = tmp_path / "hybrid.json", tmp_path / "h.svg"
+
+    def draw():
+        return subprocess.run([ROOT / "scripts/draw_hybrid.py", told, drawn], capture_output=True, text=True)
+    told.write_text(json.dumps([cell, {**cell, "kind": "chunk"}]))
+    draw()
     svg = drawn.read_text()
-    assert all(x in svg for x in (">0.82<", ">2.00<", ">1.14<", ">1K@12K<", ">+ 80x12K<", ">1225 us<")) and svg.count("<rect") == 1 + 2 * 4 + 1
+    assert all(x in svg for x in (">0.82<", ">2.00<", ">1.14<", ">1K@12K + 80x12K<", ">32/8, 1,225 us<")) and svg.count("<rect") == 1 + 3 * 4 + 1
+    s = core.Stage("hybrid", "")
+    s.text("### us of one layer\n\n| 1024@12288 + 80x12288 | 32/8 | 879.1 | 1,000 |")
+    hybrid.tell_policies(s, [cell])
+    told = tmp_path / "report.md"
+    told.write_text("\n\n".join(s.body) + "\n\n## another stage\n")
+    draw()
+    of_report = drawn.read_text()
+    assert of_report.replace(">1.15<", ">1.14<") == svg  # but for what the table's three digits lose
+    told.write_text("")
+    assert draw().returncode == 1
     told.write_text(json.dumps([policy_cell(auto=1.0)]))
-    r = subprocess.run([ROOT / "scripts/draw_hybrid.py", told, drawn], capture_output=True, text=True)
+    told = told.rename(tmp_path / "short.json")
+    r = draw()
     assert r.returncode == 1 and "serial" in r.stderr
 
 
