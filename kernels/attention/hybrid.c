@@ -1,9 +1,10 @@
 /* See hybrid.h.
  *
- * Prefill's time is that of its rounds: items go over the SMs (or pairs of them) longest first, so as many
- * rounds as items need, of mean length, or the longest item alone. KV splits make items shorter and more. A
- * pair copies its keys once, which saves power, but costs each item more. Beside prefill, decodes get what
- * memory gives so many SMs; in its last round also those that prefill leaves, and after it all. */
+ * Prefill takes as long as its rounds. Items go over the SMs (or pairs of SMs) longest first, so the time is
+ * that of as many rounds as the items need, of mean length each, or that of the longest item. With KV splits
+ * there are more and shorter items. A pair copies its keys once, which saves power, but each item takes
+ * longer. Decodes beside prefill get the bandwidth that their SMs can reach; in prefill's last round also
+ * that of the SMs that prefill leaves idle, and after it that of all SMs. */
 #include "kernels/attention/hybrid.h"
 
 enum { PAIR_TILES = 2, SPLIT_ROUNDS_MAX = 3, CANDIDATES_MAX = 16, ROUNDS_MAX = 12, SMS_BESIDE_LEAST = 4 };
@@ -20,8 +21,8 @@ static const double pair_part = 0.99;        /* of the time of others that a pai
 static const double pair_part_beside = 0.97; /* and beside decodes */
 static const double slower_each_sm = 0.003;  /* prefill, by decodes' traffic, for each SM of theirs */
 static const double sms_beside_part = 0.375; /* no more: these have nearly all of memory's rate */
-static const double beside_gain = 0.98; /* beside must be predicted to take so much of one after the other, */
-static const double split_gain = 0.93;  /* and prefill alone in KV splits so much of it without */
+static const double beside_gain = 0.98;      /* decodes beside must take less than this part of serial */
+static const double split_gain = 0.93;       /* KV splits of prefill alone: than this part of none */
 
 /* Items of one cut, of all kv heads. */
 typedef struct cut_size {
@@ -57,7 +58,7 @@ static cut_size size_of(const td_hybrid_config *c, const td_hybrid_chunk *chunks
   return s;
 }
 
-/* Until prefill is done, in us: all rounds but the last, and the last, in which so many SMs are left. */
+/* Prefill's time in us: all rounds but the last; the last; how many SMs are idle in the last. */
 typedef struct prefill_time {
   double rounds_us, last_us;
   uint32_t n_left;
@@ -90,7 +91,7 @@ static bool time_prefill(const td_hybrid_config *c, const cut_size *s, const td_
   return true;
 }
 
-/* Memory's rate for so many SMs, of what all of them have. */
+/* The part of memory's bandwidth that so many SMs reach. */
 static double rate_part(uint32_t n_sms)
 {
   static const struct {
@@ -112,7 +113,7 @@ static double step_us(const prefill_time *t, double decode_us, uint32_t sms_besi
   return beside >= decode_us ? prefill : prefill + decode_us - beside;
 }
 
-/* The best cut of those that leave so many SMs, if it is better than what takes *us. */
+/* Of the cuts that leave so many SMs, the best one, if it takes less than *us. */
 static void try_cuts(const td_hybrid_config *c, const td_hybrid_chunk *chunks, uint32_t n_chunks,
                      double decode_us, uint32_t sms_beside, td_hybrid_cut *best, double *us)
 {
@@ -137,7 +138,7 @@ static void try_cuts(const td_hybrid_config *c, const td_hybrid_chunk *chunks, u
   }
 }
 
-/* SMs that are worth leaving: what whole rounds of prefill do not need. */
+/* How many SMs may be worth leaving: what whole rounds of prefill do not need, and a few fixed numbers. */
 static uint32_t candidates_of(const td_hybrid_config *c, const td_hybrid_chunk *chunks, uint32_t n_chunks,
                               uint32_t out[CANDIDATES_MAX])
 {

@@ -1,7 +1,6 @@
 /* A plan per step: see plan.h. Most steps have the rows of the step before, each a token longer (PAT's lazy
- * update): then lengths alone are made anew. Whether they are the same rows is seen in the rows themselves:
- * slot, place in the page table, a length that has not shrunk, and, of rows that share pages, the last page
- * that they share. */
+ * update): then only lengths are updated. Rows are known to be the same by their slot, their place in the
+ * page table, a length that has not shrunk and, if they share pages, the last page that they share. */
 #include "kernels/attention/planner.h"
 
 #include <stdlib.h>
@@ -135,7 +134,7 @@ static pages pages_of(const td_attention_planner *p)
   return (pages){p->config.window_tokens, -p->config.page_tokens};
 }
 
-/* A row's member, as long as the row is now. Returns its private keys. */
+/* Updates a row's member to the row's length. Returns its private keys. */
 static TD_ALWAYS_INLINE uint32_t set_length(const pages *in, td_attention_member *members,
                                             const planned_row *row)
 {
@@ -227,8 +226,8 @@ static inline bool is_same(const td_attention_planner *p, const planned_row *old
          (plan->page_table[old->probe] == old->probe_page && (window == 0 || r->kv_len <= window));
 }
 
-/* If the plan's rows are those of the plan before: their new lengths. False: the plan must be made from
- * nothing. Groups and splits stay, as what is shared does not grow. */
+/* If the plan's rows are those of the plan before, updates their lengths. False: the plan must be made from
+ * nothing. Groups and splits stay, because what is shared does not grow. */
 static bool grow(td_attention_planner *p, const td_plan *plan)
 {
   td_attention_member *members = in_block(p, p->block->members_at);
@@ -254,8 +253,8 @@ static bool grow(td_attention_planner *p, const td_plan *plan)
   return true;
 }
 
-/* Whether sharing saves as much time as it takes. Where each row reads what it shares by itself, all do so at
- * once, from the L2 cache after the first; their private keys come later, at memory's rate either way. */
+/* Whether sharing saves more time than it costs. Without it, all rows read the shared keys at once, from the
+ * L2 cache after the first; they read private keys later, at memory's rate either way. */
 static bool is_worth_it(const td_attention_planner *p)
 {
   const td_attention_cost *c = &p->config.cost;

@@ -1,10 +1,10 @@
-/* Shared-prefix groups to prefix splits: into how many, and how many CTAs do them. The times are predicted in
- * keys, as README.md says. */
+/* Cuts shared-prefix groups into prefix splits: into how many, and how many CTAs do them. The times are
+ * predicted in keys, as README.md says. */
 #include "kernels/attention/planner.h"
 
 enum {
   UNIT_KEYS = 64,
-  SPLIT_KEYS_MIN = 256, /* of three and more: a warp fetches two partials at once where a sequence ends */
+  SPLIT_KEYS_MIN = 256, /* where there are three or more: a reduction fetches only two partials at once */
   SQUARE_KEYS = 16,
   FEW_SPLIT_KEYS = TD_ATTENTION_SPLIT_FIXED_KEYS,
   MANY_SPLIT_KEYS = 650, /* what a split takes of all resident CTAs, beside its keys */
@@ -24,8 +24,8 @@ uint32_t td_attention_prefix_splits_max(const td_attention_planner_config *c, ui
   return td_attention_groups_max(c, n_rows) + SPLIT_ROUNDS * resident_of(c);
 }
 
-/* The end of a sequence fetches a group's partials one after another, two at once: twice as many splits, each
- * of half the keys, take longer from some number on. */
+/* Whether a group may be in so many splits. A reduction fetches a group's partials two at a time, so from
+ * some number on more and shorter splits take longer. */
 static bool may_be_in(uint32_t n_splits, uint32_t n_keys)
 {
   bool long_enough = n_keys >= n_splits * SPLIT_KEYS_MIN || (n_splits == 2 && n_keys > SPLIT_KEYS_MIN);
@@ -40,13 +40,14 @@ static uint32_t splits_of(uint32_t n_keys, uint32_t keys)
   return most;
 }
 
-/* Keys of each split but the last, of a group in splits of at most so many keys, or in as many as pay. */
+/* Keys of each split but the last, if the group's splits have at most `keys` keys, or more where so many
+ * splits do not pay. */
 static uint32_t split_keys(uint32_t n_keys, uint32_t keys)
 {
   return ceil_div(ceil_div(n_keys, splits_of(n_keys, keys)), UNIT_KEYS) * UNIT_KEYS;
 }
 
-/* For which splits are made. */
+/* The most CTAs that do splits: groups are cut for so many. */
 static uint32_t most_ctas(const td_attention_planner *p)
 {
   uint32_t resident = resident_of(&p->config);
@@ -55,10 +56,10 @@ static uint32_t most_ctas(const td_attention_planner *p)
   return p->private_keys > PRIVATE_KEYS_MANY * p->shared_keys ? resident - resident / 4 : resident;
 }
 
-/* All resident CTAs, as the sooner splits are done, the sooner sequences can end. But where sequences have so
- * much private KV that few are done meanwhile, a quarter of the CTAs is theirs, lest memory be at rest at
- * first; a third of many sequences', each of which is long under way; and two thirds of few sequences', where
- * each finds a CTA then. */
+/* All resident CTAs: the sooner splits are done, the sooner sequences can end. But if sequences have so much
+ * private KV that few could end by then, a quarter of the CTAs is left to them, so that memory is busy from
+ * the start; a third where many sequences have more private than shared KV; and two thirds where sequences
+ * are so few that each finds a CTA then. */
 uint32_t td_attention_prefix_ctas(const td_attention_planner *p)
 {
   uint32_t resident = resident_of(&p->config), few = (resident + 2) / 3;
@@ -66,7 +67,8 @@ uint32_t td_attention_prefix_ctas(const td_attention_planner *p)
                                                                                             : most_ctas(p);
 }
 
-/* A plan's groups have a few lengths, which take turns, and short ones are whole. */
+/* How many splits of at most `keys` keys there are. Groups have few different lengths, so results are kept by
+ * length. */
 static uint64_t count_splits(const td_attention_planner *p, uint32_t keys)
 {
   uint32_t known[LENGTHS_KNOWN] = {0}, of_group[LENGTHS_KNOWN];
@@ -82,16 +84,16 @@ static uint64_t count_splits(const td_attention_planner *p, uint32_t keys)
   return n;
 }
 
-/* A split's prologue and epilogue, and its partials' way to the sequences: more where CTAs do several, one
- * after another, and where a sequence's warps share out its partials. */
+/* What a split costs beside its keys, in keys: prologue, epilogue, and the reduction of its partials. More
+ * where CTAs do several splits one after another, and where partials are reduced in tiles. */
 static uint32_t fixed_keys(const td_attention_planner *p, uint64_t n_splits, uint32_t n_ctas)
 {
   return n_splits > n_ctas || p->config.reduces_in_tiles ? MANY_SPLIT_KEYS : FEW_SPLIT_KEYS;
 }
 
-/* Keys of a split, at most. The longest group is in one, in two, in three ...: the CTAs' time is taken for
- * that of rounds as long as the longest split, or, if that is less, of as much work for each and one such
- * round more; with it what splits take of all resident CTAs. */
+/* The most keys of a split. Tries the longest group in one split, in two, in three ... The predicted time is
+ * that of rounds as long as the longest split or, if that is less, of equal work for each CTA and one such
+ * round; what splits take of all resident CTAs is added. */
 static uint32_t best_split_keys(const td_attention_planner *p, uint32_t n_ctas)
 {
   uint32_t longest = 0, best, resident = resident_of(&p->config);

@@ -5,20 +5,20 @@
 #include <string.h>
 
 enum {
-  SPLIT_ALIGN = 128, /* a strip for each warp of a block */
+  SPLIT_ALIGN = 128, /* a KV tile for each warp of a CTA */
   SPLIT_MIN_TOKENS = 128,
   TAIL_MIN_TOKENS = 256,
-  ROUNDS = 3,           /* of resident CTAs, in which the splits of fewer rows run */
-  FEW = 8,              /* rows of one in so many resident CTAs run in one */
-  FIRST_PARTS = 5,      /* of a row, where others have more */
-  ENOUGH_PERCENT = 104, /* of the least possible time: no better is looked for, */
-  GAIN_PART = 32,       /* nor where no such part of it can be won */
-  BLOCK_TOKENS = 128,   /* a block's begin and end, in the tokens that it would read meanwhile */
+  ROUNDS = 3,           /* most rounds of resident CTAs for sequences that are fewer than these */
+  FEW = 8,              /* one sequence for so many resident CTAs, or fewer, are done in one round */
+  FIRST_PARTS = 5,      /* most splits of the first sequences, where others have more */
+  ENOUGH_PERCENT = 104, /* of the least possible time is good enough: nothing better is looked for */
+  GAIN_PART = 32,       /* nor where less than this part of the time can be gained */
+  BLOCK_TOKENS = 128,   /* a CTA's prologue and epilogue, in the tokens that it would read meanwhile */
   WARP_TOKENS = 64,
   WARP_TOKENS_OF_MANY = 320,
   MANY = 8, /* rows for each resident CTA */
-  /* Rows that grow are cut anew when all have one part more and so many tokens each, or one of them alone is
-     so much longer than the longest was. */
+  /* The list of growing sequences is made anew when all together have this part more and so many tokens each,
+   * or when one alone is by this part longer than the longest was. */
   GROWN_PART = 64,
   GROWN_PART_OF_LONGEST = 16,
   GROWN_TOKENS = 16,
@@ -29,17 +29,18 @@ uint32_t td_work_list_items_max(uint32_t max_rows, uint32_t max_tokens)
   return max_rows + max_tokens + TD_SPLITS_MAX + TD_PREFILL_PARTIALS_MAX;
 }
 
-/* Blocks that run at once, for each kv head. */
+/* Resident CTAs for each kv head. */
 static uint32_t resident_of(uint32_t n_kv_heads, uint32_t n_resident)
 {
   uint32_t n = n_resident / n_kv_heads;
   return n < 1 ? 1 : n < TD_SPLITS_MAX ? n : TD_SPLITS_MAX;
 }
 
-/* Few rows have splits enough to fill the places in one round: nearly so many that are idle do no harm. */
+/* Whether several rounds are tried. A few sequences have splits enough to fill nearly all resident CTAs in
+ * one round. */
 static bool runs_in_rounds(uint32_t n_rows, uint32_t resident) { return FEW * n_rows > resident; }
 
-/* As many as fill_rounds makes at most, and one round more for what is rounded. */
+/* The most that fill_rounds makes, and one round more for rounding up. */
 uint32_t td_work_list_partials_max(const td_work_list_config *c)
 {
   uint32_t n = (ROUNDS + 1) * resident_of(c->n_kv_heads, c->n_resident);
@@ -64,10 +65,10 @@ static bool is_decode(const td_plan_row *r, const td_work_list_config *c)
   return !c->tiles_only && r->q_len * c->gqa_group <= c->decode_rows;
 }
 
-/* The step's decodes. tokens: of each row, 0 of those that are none. */
+/* The step's decodes. tokens: of each plan row; 0 of rows that are no decodes. */
 typedef struct decodes {
   const uint32_t *tokens;
-  uint32_t n_rows, n; /* n: those of more than `above` tokens; so is what follows */
+  uint32_t n_rows, n; /* n, above, longest, total: of the decodes of more than `above` tokens */
   uint32_t above, longest;
   uint64_t total;
 } decodes;
@@ -85,8 +86,8 @@ static void count_above(decodes *d, uint32_t above)
   }
 }
 
-/* Of how many of n decodes with how many tokens each warp takes one by itself: where there are more of them
- * than blocks that run at once. */
+/* Decodes of at most so many tokens are warp-level items; 0: none are. Only where there are more decodes than
+ * resident CTAs. */
 static uint32_t warp_tokens(uint32_t n, const td_work_list_config *c)
 {
   uint32_t resident = resident_of(c->n_kv_heads, c->n_resident);
@@ -95,8 +96,8 @@ static uint32_t warp_tokens(uint32_t n, const td_work_list_config *c)
   return n >= MANY * resident ? WARP_TOKENS_OF_MANY : WARP_TOKENS;
 }
 
-/* How wide decodes are cut: those from number `from` on into splits of at most so many tokens, those from
- * number `last_from` on into splits of at most last_tokens; or by a policy all of them into n_splits. */
+/* How wide decodes are cut: from number `from` on into splits of at most `tokens` tokens, from number
+ * `last_from` on into splits of at most `last_tokens`; or, by a policy, all of them into n_splits. */
 typedef struct split {
   uint32_t from, tokens, last_from, last_tokens, n_splits;
 } split;
@@ -108,7 +109,8 @@ static uint32_t at_least(uint64_t tokens, uint32_t least)
   return tokens < least ? least : tokens < UINT32_MAX ? (uint32_t)tokens : UINT32_MAX;
 }
 
-/* The shortest splits, or nearly, of which there are no more than places. Equal rows find them at once. */
+/* The length of the shortest splits, or nearly, of which there are at most `places`. Found at once if all
+ * decodes have the same length. */
 static uint32_t fill_places(const decodes *d, uint32_t places)
 {
   uint32_t low = at_least(d->total / places, SPLIT_MIN_TOKENS),
@@ -127,14 +129,14 @@ static uint32_t fill_places(const decodes *d, uint32_t places)
   return high;
 }
 
-/* What rounds of resident CTAs take whose splits have at most so many tokens, in tokens of a CTA: it has the
- * same share of memory's rate whether all places are taken or not. */
+/* The time of rounds of splits of at most so many tokens, in tokens that a CTA reads: a CTA reads at the same
+ * rate whether all resident CTAs have work or not. */
 static uint64_t rounds_time(const decodes *d, uint32_t tokens, uint32_t rounds)
 {
   return rounds * ((uint64_t)(tokens < d->longest ? tokens : d->longest) + BLOCK_TOKENS);
 }
 
-/* The decodes behind the first ones, which make no more than so many splits of at most so many tokens. */
+/* The decodes that are left when the first ones make at most `places` splits of at most so many tokens. */
 static decodes behind_splits(const decodes *d, uint32_t tokens, uint32_t places)
 {
   uint32_t r = 0, splits = 0;
@@ -148,7 +150,7 @@ static decodes behind_splits(const decodes *d, uint32_t tokens, uint32_t places)
   return rest;
 }
 
-/* All rows alike for one or several rounds. Returns the predicted time. */
+/* All decodes in splits of one length, for one or several rounds. Returns the predicted time. */
 static uint64_t fill_alike(const decodes *d, uint32_t resident, uint32_t most_rounds, split *by)
 {
   uint64_t least = UINT64_MAX;
@@ -163,7 +165,7 @@ static uint64_t fill_alike(const decodes *d, uint32_t resident, uint32_t most_ro
   return least;
 }
 
-/* The first rows for some rounds, the others, in more parts, for those after. */
+/* The first decodes for some rounds; the others, in more splits, for the rounds after. */
 static void fill_unlike(const decodes *d, uint32_t resident, uint32_t most_rounds, uint64_t least, split *by)
 {
   uint64_t enough = d->total / resident * ENOUGH_PERCENT / 100 + 2 * BLOCK_TOKENS;
@@ -186,10 +188,11 @@ static void fill_unlike(const decodes *d, uint32_t resident, uint32_t most_round
     }
 }
 
-/* Nearly as many rows as places, whole: SMs with fewer CTAs than others end first, and then stand idle. Two
- * splits of each end sooner, though they fill two rounds no better: whoever ends takes the next split, so a
- * last round that is partly filled takes hardly more than its part of a round. In thousandths of a round, as
- * measured on an H200 (docs/lab/2026-11.md, "Decode attention, kernels"). */
+/* Whether halves are faster than whole decodes, where there are nearly as many as resident CTAs. With whole
+ * ones, SMs with fewer CTAs end first and then stand idle. Halves end sooner, though they fill two rounds no
+ * better: a CTA that ends makes room for the next split, so a partly filled last round takes hardly more than
+ * its part of a round. In thousandths of a round, as measured on an H200 (docs/lab/2026-11.md, "Decode
+ * attention, kernels"). */
 static bool halves_end_sooner(const decodes *d, uint32_t resident)
 {
   uint32_t of_places = 1000 * d->n / resident, of_second = 1000 * (2 * d->n - resident) / resident;
@@ -200,9 +203,9 @@ static bool halves_end_sooner(const decodes *d, uint32_t resident)
   return d->longest >= 2 * SPLIT_MIN_TOKENS && halves < whole - whole / GAIN_PART / 2;
 }
 
-/* Of fewer rows than resident CTAs. Where as many splits of each as find a place would leave some idle from
- * begin to end, they are cut for several rounds, if there are partials for so many splits: the rows after
- * those would not be cut at all. */
+/* For fewer decodes than resident CTAs. Where equal splits in one round would leave some CTAs without work,
+ * decodes are cut for several rounds, if there are partials for so many splits. Without partials the last
+ * decodes would not be cut at all. */
 static split fill_rounds(const decodes *d, uint32_t resident, uint32_t most_rounds)
 {
   split by;
@@ -213,10 +216,10 @@ static split fill_rounds(const decodes *d, uint32_t resident, uint32_t most_roun
   return by;
 }
 
-/* at_once: in one round, if there are fewer rows than places.
- * CTAs run in the order of items, as many at once as are resident; a CTA that runs alone on its SM
- * has half of what memory gives. So what does not fill them once is cut until it does; of more, the
- * last ones are, which would not fill them again: they are fewer rows than resident CTAs as well. */
+/* at_once: in one round, if there are fewer decodes than resident CTAs. CTAs start in the order of items, and
+ * as many run at once as are resident; a CTA alone on its SM reads at half of the SM's rate. So decodes that
+ * do not fill the resident CTAs are cut until they do. If there are more decodes, the last ones, which would
+ * not fill another round, are cut so: they too are fewer than resident CTAs. */
 static split split_of(const decodes *d, uint32_t resident, bool at_once)
 {
   uint32_t from = d->n / resident * resident, seen = d->n, r = d->n_rows;
@@ -245,7 +248,7 @@ static split split_of(const decodes *d, uint32_t resident, bool at_once)
   return by;
 }
 
-/* Of a KV split of wide decode `number`, which has n tokens. */
+/* The most tokens of a KV split of wide decode `number`, which has n tokens. */
 static uint32_t split_tokens(const split *by, uint32_t number, uint32_t n)
 {
   if (by->n_splits > 0)
@@ -253,7 +256,7 @@ static uint32_t split_tokens(const split *by, uint32_t number, uint32_t n)
   return number < by->from ? UINT32_MAX : number < by->last_from ? by->tokens : by->last_tokens;
 }
 
-/* A decode's keys that are its items': without what it shares with others, and what its window leaves out. */
+/* How many keys a decode's items have: those in its window that it does not share. */
 static uint32_t own_keys(const td_plan_row *r, const td_attention_private *private_kv, uint32_t window)
 {
   uint32_t seen = r->kv_len - r->q_len + 1; /* by its first token */
@@ -267,7 +270,7 @@ static void add_item(td_work_list *out, td_attention_item it)
   out->items[out->n_items++] = it;
 }
 
-/* Of n_tokens tokens of a row from `begin` on, with all keys that they see. */
+/* The item of n_tokens tokens of a plan row, from `begin` on, with all keys that they see. */
 static td_attention_item item_of(const td_plan_row *r, uint32_t begin, uint32_t n_tokens)
 {
   uint32_t position = r->kv_len - r->q_len + begin;
@@ -278,15 +281,15 @@ static td_attention_item item_of(const td_plan_row *r, uint32_t begin, uint32_t 
                              .kv_end = position + n_tokens};
 }
 
-/* How a row's private KV is split: the first n_longer have so many tokens, the others SPLIT_ALIGN fewer,
- * the last one what is left. */
+/* How a sequence's private KV is split: the first n_longer splits have `tokens` tokens, the others
+ * SPLIT_ALIGN fewer, the last one what is left. */
 typedef struct shares {
   uint32_t n, n_longer, tokens;
 } shares;
 
-/* For splits of so many tokens, and up to SPLIT_ALIGN more, as many as those would be. But where nearly as
- * many are all as long, or the longer ones would have twice as many tokens as the others, all have as many:
- * they end no later, and there is less to merge. */
+/* Into as many splits as there would be of `tokens` tokens; a split may have up to SPLIT_ALIGN more. But if
+ * splits of one length would be nearly as many, or the longer ones would have twice as many tokens as the
+ * others, all get one length: they end no later, and there is less to reduce. */
 static shares shares_of(uint32_t all, uint32_t tokens)
 {
   uint32_t units = div_up(all, SPLIT_ALIGN), n = all > tokens ? div_up(all, tokens) : 1,
@@ -297,7 +300,7 @@ static shares shares_of(uint32_t all, uint32_t tokens)
                : (shares){n, units % n, longest * SPLIT_ALIGN};
 }
 
-/* A decode of which `all` last keys are its items'. tokens: of a KV split. */
+/* Adds the items of a decode's last `all` keys. tokens: of a KV split. */
 static void add_decode(td_work_list *out, const td_plan_row *r, const td_attention_private *private_kv,
                        uint32_t all, uint32_t tokens, uint32_t max_partials)
 {
@@ -360,10 +363,10 @@ static void add_prefill(td_work_list *out, const td_hybrid_config *c, const td_p
 
 /* ---- prefix splits ---- */
 
-/* What is left to do of a plan's, in their order. */
+/* A plan's prefix splits that have no item yet, in their order. */
 typedef struct prefix_left {
   const td_attention_group *group;
-  uint32_t split, n, n_ctas; /* split: of the group, the next; n_ctas: for each kv head, that do them */
+  uint32_t split, n, n_ctas; /* split: the group's next one; n_ctas: CTAs for each kv head that do them */
 } prefix_left;
 
 static prefix_left prefix_of_plan(const td_attention_planner *planner, uint32_t resident)
@@ -396,10 +399,10 @@ static td_attention_item take_prefix_split(prefix_left *left)
                              .n_members = g->n_members};
 }
 
-/* What blocks have to do so far, for each kv head. */
+/* What CTAs have to do so far, for each kv head. */
 typedef struct prefix_ctas {
   uint32_t n;
-  uint64_t least_first[TD_SPLITS_MAX]; /* a heap: keys so far, and in the last 16 bits which block */
+  uint64_t least_first[TD_SPLITS_MAX]; /* a heap: keys so far, and in the last 16 bits which CTA */
   uint32_t last[TD_SPLITS_MAX];        /* the item that stands last in its chain */
 } prefix_ctas;
 
@@ -420,7 +423,8 @@ static void sift_down(prefix_ctas *b, uint32_t at)
   heap[at] = moved;
 }
 
-/* Each CTA's first. They stand before the decodes, which wait for them (docs/attention-progress.md). */
+/* Adds each CTA's first prefix split. These stand before the decodes, which wait for them
+ * (docs/attention-progress.md). */
 static void add_first_splits(td_work_list *out, prefix_left *left, prefix_ctas *blocks)
 {
   for (blocks->n = 0; blocks->n < left->n_ctas; blocks->n++) {
@@ -433,8 +437,8 @@ static void add_first_splits(td_work_list *out, prefix_left *left, prefix_ctas *
     sift_down(blocks, i);
 }
 
-/* The others, behind all that blocks find by their numbers: each is the next of the block that has least to
- * do. */
+/* Adds the others, behind all items that CTAs find by their numbers: each becomes the next one of the CTA
+ * that has the least to do. */
 static void add_next_splits(td_work_list *out, prefix_left *left, prefix_ctas *blocks)
 {
   uint32_t first = out->n_items;
@@ -451,8 +455,9 @@ static void add_next_splits(td_work_list *out, prefix_left *left, prefix_ctas *b
   out->n_items = first;
 }
 
-/* Resident CTAs for decodes. What begins when splits are done ends last: where these have few resident CTAs
- * and fewer rows than the others are cut, better all begin at once. */
+/* Resident CTAs for decodes. A decode that begins only when prefix splits are done ends last. So if splits
+ * have few CTAs, and the decodes to be cut are fewer than the other CTAs, decodes are cut for those alone,
+ * and all begin at once. */
 static uint32_t resident_beside(const prefix_left *prefix, const decodes *rest, uint32_t resident)
 {
   return 3 * prefix->n_ctas <= resident + 2 && rest->n + prefix->n_ctas < resident ? resident - prefix->n_ctas
@@ -469,7 +474,7 @@ static int longest_first(const void *x, const void *y)
                                       : 0;
 }
 
-/* Rows that share nothing: longer ones first, or nearly, so that none begins when the others end. */
+/* Sequences that share nothing: longer ones first, or nearly, so that none begins as the others end. */
 static void order_longest_first(uint32_t *order, const td_plan *plan, const td_attention_private *of_rows,
                                 uint32_t window)
 {
@@ -488,8 +493,8 @@ static void order_longest_first(uint32_t *order, const td_plan *plan, const td_a
     order[places[LENGTHS - 1 - (uint32_t)(own_keys(&plan->rows[i], &of_rows[i], window) * part)]++] = i;
 }
 
-/* Rows that share nothing first, as they wait for no prefix split, then as the plan has its members:
- * neighbours share most, and splits are done in that order. by_member: scratch. */
+/* Sequences that share nothing come first, since they wait for no prefix split; then the plan's members in
+ * their order: neighbours share most, and splits are done in that order. by_member: scratch. */
 static void order_rows(uint32_t *order, uint32_t *by_member, const td_plan *plan,
                        const td_attention_private *of_rows, uint32_t window, bool sharing)
 {
@@ -521,8 +526,8 @@ static bool find_private(td_attention_private *of_rows, const td_plan *plan,
   return planner && td_attention_planner_block(planner)->n_splits > 0;
 }
 
-/* decode_keys: 0 keeps decodes behind prefill. Only chunks are cut: a step in which each row has one token
- * may run as a captured one, whose grids know nothing of it. */
+/* decode_keys: 0 keeps decodes behind prefill. Only chunks are cut: a step in which each sequence has one
+ * token may run as a captured one, whose grids do not allow for cuts. */
 static td_hybrid_cut cut_prefill(const td_plan *plan, const td_hybrid_config *c, const uint32_t *tokens,
                                  const uint32_t *order, uint64_t decode_keys, td_hybrid_chunk *chunks)
 {

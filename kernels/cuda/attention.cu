@@ -1,18 +1,18 @@
 // Paged attention for hybrid batches: every row of the plan in one launch, prefill chunks and decodes alike.
 //
-// A CTA takes a tile of queries of one row and one kv head: tokens x the heads of the GQA group, packed as
-// rows of one matrix product. K and V tiles of 64 tokens come through shared memory, double buffered. In a
-// prefill tile (64 packed rows) each of the four warps owns 16 rows; in a decode tile (16 packed rows) all
-// warps own the same rows and each takes a quarter of every K/V tile, merged at the end. Long decodes are
-// split over CTAs. On Hopper attention_prefill.cu and attention_decode.cu serve most head sizes instead.
-// Source: FlashAttention-2's loop, FlashDecoding's split.
+// A CTA takes a tile of query rows of one sequence and one kv head: tokens x the heads of the GQA group. KV
+// tiles of 64 tokens come through shared memory, double buffered. In a prefill tile (64 query rows) each of
+// the four warps owns 16 rows. In a decode tile (16 query rows) all warps own the same rows; each takes a
+// quarter of every KV tile, and their sums are added at the end. Long decodes are split over CTAs. On Hopper
+// attention_prefill.cu and attention_decode.cu serve most head sizes instead. Source: FlashAttention-2's
+// loop, FlashDecoding's split.
 #include "kernels/cuda/attention_epilogue.cuh"
 
 enum { KV_TILE = 64 };
 
 __device__ __forceinline__ void copy_async_16(uint32_t dst, const void *src, bool real)
 {
-  // zero-fills when not real: V lines past the end must not be NaN
+  // fills with zeros when not real: V lines past the end must not be NaN
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(real ? 16 : 0));
 }
 

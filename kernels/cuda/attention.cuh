@@ -5,20 +5,20 @@
 
 enum {
   HEAD_DIM_MAX = 256,
-  SPLIT_SLICE = 16, // elements of a query head that are added up by themselves
+  SPLIT_SLICE = 16, // elements of a query head that are reduced on their own
   SPLIT_SLICE_FLOATS = SPLIT_SLICE + 4,
-  TD_PREFILL_ROWS_MMA = 64,    // query rows (tokens x heads of a GQA group) of a prefill tile of attention.cu
-  TD_PREFILL_ROWS_WGMMA = 128, // and of attention_prefill.cu
-  TD_DECODE_ROWS = 16,         // of a decode's item
-  TD_GROUP_MAX = 64,           // query heads of a kv head: no tile holds a token of more
-  TD_WARP_ITEM_ROWS_MIN = 17,  // decodes of a step that has warp-level items
-  WARPS_OF_DECODES = 4,        // of a CTA, each of which may do one such item
+  TD_PREFILL_ROWS_MMA = 64,    // query rows (tokens x heads of a GQA group) of attention.cu's prefill tile
+  TD_PREFILL_ROWS_WGMMA = 128, // the same, of attention_prefill.cu's
+  TD_DECODE_ROWS = 16,         // the same, of a decode's work item
+  TD_GROUP_MAX = 64,           // most query heads of a kv head: a tile must hold a token
+  TD_WARP_ITEM_ROWS_MIN = 17,  // fewest decodes of a step that has warp-level items
+  WARPS_OF_DECODES = 4,        // warps of a CTA, each of which may do one such item
   TD_ATTENTION_BY_ROW_GROUP =
-      4, // GQA groups of up to so many heads add partials of prefix splits head by head, larger ones in tiles
+      4,                 // larger GQA groups reduce partials of prefix splits in tiles, others head by head
   PREFIX_TILE_ROWS = 64, // query rows of a shared-prefix group's tile: attention_prefix.cuh
 };
 
-// What a KV split publishes of a query head.
+// Floats that a KV split publishes for a query head.
 constexpr uint32_t kv_split_floats(uint32_t head_dim) { return head_dim / SPLIT_SLICE * SPLIT_SLICE_FLOATS; }
 
 struct attention_args {
@@ -29,36 +29,35 @@ struct attention_args {
                    // attention_kv_splits.cuh
   float scale_log2;
   uint32_t window, n_heads, n_kv_heads, group;
-  uint32_t resident; // decodes' CTAs that run at once in any case, for each kv head
+  uint32_t resident; // CTAs of decodes that are sure to run at once, for each kv head
 };
 
 attention_args td_cuda_attention_args(const cuda_backend *b, const attention_group *g,
                                       const td_attention_params *p);
 
-// One on each SM is sure: what docs/attention-progress.md rests on.
+// One CTA on each SM is sure to be resident; docs/attention-progress.md relies on it.
 static inline uint32_t td_cuda_sure_resident(uint32_t n_sms, uint32_t n_kv_heads)
 {
   uint32_t n = n_sms / n_kv_heads;
   return n < 1 ? 1 : n;
 }
 
-// attention_prefill.cu: chunks of prompts on Hopper, where cuda_backend.has_wgmma and for these heads;
-// attention_decode.cu too.
+// Head sizes that attention_prefill.cu (prefill chunks) and attention_decode.cu serve, on GPUs with wgmma.
 static inline bool td_cuda_has_wgmma_attention(uint32_t head_dim)
 {
   return head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256;
 }
-// Keys of its KV tiles; whether it has clusters of two CTAs with a tile each.
+// attention_prefill.cu: keys of a KV tile; whether there are clusters of two CTAs with a tile each.
 constexpr uint32_t prefill_keys(uint32_t head_dim) { return head_dim == 256 ? 64 : 128; }
 constexpr bool has_prefill_pairs(uint32_t head_dim) { return head_dim <= 128; }
-// How many of these run at once: some SMs may have no neighbour. 0: it has none.
+// How many such clusters run at once: some SMs may have no neighbour. 0: there are none.
 uint32_t td_cuda_prefill_pairs(uint32_t head_dim);
-// Items [0, n_items) of the step.
+// Does work items [0, n_items) of the step.
 void td_cuda_prefill_attention(cuda_backend *b, const attention_group *g, const attention_args &a,
                                uint32_t n_items);
 
-// attention_decode.cu: decodes on Hopper, under the same conditions. CTAs of it that an SM holds, by their
-// shared memory and registers; shares: in a step in which rows share something.
+// attention_decode.cu: how many of its CTAs an SM holds, by their shared memory and registers. shares: in a
+// step with shared prefixes.
 constexpr uint32_t resident_on_sm(uint32_t head_dim, bool shares)
 {
   return head_dim > 128 ? 1 : head_dim == 96 && !shares ? 4 : 3;
@@ -67,22 +66,23 @@ inline uint32_t td_cuda_resident_ctas(const cuda_backend *b, uint32_t head_dim, 
 {
   return (uint32_t)b->device.n_sms * resident_on_sm(head_dim, shares);
 }
-// Items of the step, of which a launch does those from `first` on; there is memory for `room`. An argument of
-// the kernel.
+// The step's work items. A launch does those from `first` on; there is memory for `room` items. An argument
+// of the kernel.
 struct decode_works {
   const td_attention_item *items;
   uint32_t first, room;
 };
 enum { DECODE_WORKS_ARGUMENT = 4 };
-// When its CTAs begin: after the kernels before; or they read KV of earlier steps before these are done; or
-// at once, beside the prefill kernel that was queued just before, which waited for all that they need.
+// When CTAs of decodes begin. AFTER: when the kernels before have ended. EARLY: they read KV of earlier steps
+// while the kernels before still run. BESIDE: at once, beside the prefill kernel that was queued just before;
+// it has waited for all that they need.
 enum decode_start { STARTS_AFTER, STARTS_EARLY, STARTS_BESIDE };
-// Items of the step from `first` on, by so many CTAs for each kv head.
+// Does work items from `first` on, by n_works CTAs for each kv head.
 void td_cuda_decode_attention(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t first,
                               uint32_t n_works);
 
-// The same of a captured step whose qkv is as the product left it: normalises, rotates, and writes k and v to
-// the tokens' pages.
+// The same for a captured step whose qkv is as the linear left it: also normalises, rotates, and writes k and
+// v to the tokens' pages.
 struct decode_rotation {
   const float *inv_freq; // [head_dim / 2]
   float attn_factor;
@@ -90,12 +90,13 @@ struct decode_rotation {
   const float *q_norm, *k_norm; // [head_dim]: RMSNorm before the rotation, or null
   float eps;
 };
-// Whether it has norms for heads of so many elements: a warp must hold whole heads.
+// Whether it has norms for heads of this size: a warp must hold whole heads.
 static inline bool td_cuda_decode_has_norms(uint32_t head_dim) { return head_dim != 96; }
 void td_cuda_decode_rotated(cuda_backend *b, attention_group *g, const attention_args &a,
                             const decode_rotation &by, uint32_t n_works);
 
-// Shared memory above 48 KB must be asked for, on each device: for the kernels of a group's heads.
+// Asks for shared memory above 48 KB, which must be done on each device, for the kernels of a group's head
+// size.
 td_status td_cuda_size_attention(const attention_group *g, td_error *err);
 cudaError_t td_cuda_size_prefill(uint32_t head_dim);
 cudaError_t td_cuda_size_decode(uint32_t head_dim);
@@ -115,12 +116,12 @@ __device__ __forceinline__ void wait_unless_beside(decode_start start)
     wait_for_input();
 }
 
-// Elements from the beginning of a page's K (or V) to 16-byte chunk `chunk` of line `line`: groups of 8
-// lines; in a group, atoms of 8 lines x 128 bytes; in an atom, chunks XORed by the line. That is the order in
-// which wgmma wants shared memory (PTX ISA, "Shared Memory Matrix Layout", 128-byte swizzle), so that whole
-// pages are copied there as they lie. Heads that are no multiple of 64 elements (96) have atoms of 8 lines x
-// 64 bytes instead, in the order of the 64-byte swizzle. In both, 8 lines' chunks at one place of an atom are
-// in different banks.
+// Where 16-byte chunk `chunk` of line `line` is, in elements from the beginning of a page's K (or V). A line
+// is one token's K (or V) of a kv head. 8 lines are a group; a group has atoms of 8 lines x 128 bytes; in an
+// atom, chunks are XORed by the line. That is the order in which wgmma wants shared memory (PTX ISA, "Shared
+// Memory Matrix Layout", 128-byte swizzle), so whole pages are copied there as they are. Heads whose size is
+// no multiple of 64 elements (96) have atoms of 8 lines x 64 bytes instead, in the order of the 64-byte
+// swizzle. In both orders, chunks that 8 lines have at the same place of an atom are in different banks.
 __host__ __device__ constexpr uint32_t kv_chunk_at(uint32_t head_dim, uint32_t line, uint32_t chunk)
 {
   return head_dim % 64 == 0
@@ -135,7 +136,7 @@ __device__ __forceinline__ float exp2_fast(float x)
   return y;
 }
 
-// By a softmax's sum: 0 where nothing was seen; a sum that is not a number must be seen by all after.
+// v divided by a softmax's sum; 0 where no key was seen. If the sum is NaN, so is what comes out.
 __device__ __forceinline__ float divided(float v, float sum) { return sum == 0 ? 0.0f : v / sum; }
 
 __device__ __forceinline__ uint32_t pack2(float lo, float hi)

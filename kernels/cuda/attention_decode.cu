@@ -1,16 +1,19 @@
-// Attention of decodes on Hopper: every warp of a CTA streams its own KV tiles of a row's pages through its
-// own ring.
+// Attention of decodes on Hopper: every warp of a CTA streams its own KV tiles of a sequence's pages through
+// its own ring.
 //
-// A CTA takes an item (a decode row, or a KV split of a long one) and a kv head; its warps take KV tiles of
-// 32 tokens in turn, which asynchronous copies bring, K and V as they lie in the page. No warp waits for
-// another before the end. So CTAs are small, an SM holds several, and memory is kept busy while some of them
-// begin or end. Of rows that have few keys each warp takes one by itself: a CTA's begin and end would be
-// longer than what is between. In a captured step the plan has been unpacked before the first kernel, and all
-// KV but that of the step's own tokens is from steps before: a CTA begins to read it before it waits for the
-// kernels before it. Of a row that shares keys with others, items are what comes behind these; other CTAs
-// of the launch do the shared ones for all of them (attention_prefix.cuh), and their partials are added where
-// the row ends (attention_prefix_reduction.cuh). There it may also do what rope_kv.cu does for the step's own
-// tokens (fused.cuh). Source: FlashDecoding's split; PersistentKV's row-local splits.
+// A CTA takes a work item (a decode, or a KV split of a long one) and a kv head. Its warps take KV tiles of
+// 32 tokens in turn; asynchronous copies bring K and V as they are in the page. No warp waits for another
+// before the end. So a CTA is small, an SM holds several, and memory is kept busy while some of them begin or
+// end. Sequences of few keys are warp-level items: each warp does one by itself, because a CTA's prologue and
+// epilogue would take longer than its main loop.
+//
+// In a captured step the plan has been unpacked before the first kernel, and all KV but that of the step's
+// own tokens is from earlier steps. So a CTA begins to read it before it waits for the kernels before. In
+// such a step it may also do what rope_kv.cu does for the step's own tokens (fused.cuh).
+//
+// The items of a sequence that shares keys with others are its private KV only. Other CTAs of the launch do
+// the shared keys for all members (attention_prefix.cuh); their partials are reduced where the sequence ends
+// (attention_prefix_reduction.cuh). Source: FlashDecoding's split; PersistentKV's row-local splits.
 #include "kernels/cuda/attention_prefix_reduction.cuh"
 #include "kernels/cuda/attention_kv_tiles.cuh"
 #include "kernels/cuda/rope.cuh"
@@ -29,8 +32,8 @@ template <int HD> struct decode_shape : warp_ring_shape<HD, HD == 64 ? 2 : 1> {
 };
 
 #ifdef TD_HAS_MBARRIER
-// Rotated queries of the item to shared memory; of the item that holds the row's last token, that token's K
-// and V to its page.
+// Rotates the item's queries into shared memory. For the item that holds the sequence's last token, also
+// writes that token's K and V to its page.
 template <int HD>
 __device__ __forceinline__ void rotate_item(const attention_args &a, const decode_rotation &by,
                                             const device_batch &batch, const td_attention_item &it,
@@ -83,7 +86,7 @@ __device__ __forceinline__ void take_queries(uint32_t q[HD / 16][4], const bf16 
   const bf16 *src[2];
   for (int h = 0; h < 2; h++)
     src[h] = queries + min(lane / 4 + 8 * h, n_rows - 1) *
-                           (HD + 8); // rows past the end repeat the last and are dropped
+                           (HD + 8); // rows past the end repeat the last one and are dropped later
 #pragma unroll
   for (int c = 0; c < HD / 16; c++)
 #pragma unroll
@@ -92,27 +95,26 @@ __device__ __forceinline__ void take_queries(uint32_t q[HD / 16][4], const bf16 
 }
 #endif
 
-// ROTATES: queries, keys and values are as the product left them. Then every row has one token, and the step
-// is captured. SHARES...: items may be prefix splits, and the ends of rows that have such; their
-// partials are added by row, or by the threads of a tile.
+// ROTATES: queries, keys and values are as the linear left them; every sequence has one token, and the step
+// is captured. SHARES_...: items may be prefix splits, or the ends of sequences that reduce such splits, head
+// by head or by the threads of a tile.
 enum decode_form { PLAIN, ROTATES, SHARES_BY_ROW, SHARES_IN_TILES };
 template <decode_form FORM> constexpr bool shares = FORM >= SHARES_BY_ROW;
 
-// What a CTA or one of its warps works on: an item for all of them, or one for each.
+// What a CTA works on: one item for all its warps, or one for each.
 struct decode_item {
   td_attention_item item;
-  bool warp_level, there; // one for each; this warp has one
+  bool warp_level, there; // one item for each warp; this warp has one
 };
 
-// CTAs begin in the order of their numbers (docs/attention-progress.md): wide items, then warp-level ones.
-// false: the CTA has none; in a captured step, where there are as many CTAs as any step of so many rows
-// needs, such come last.
+// CTAs start in the order of their numbers (docs/attention-progress.md), and wide items come before
+// warp-level ones. False: the CTA has no item. Such CTAs come last, and only in a captured step, whose grid
+// is for any step of so many sequences.
 __device__ __forceinline__ bool take_item(decode_item *out, const device_batch &batch,
                                           const decode_works &works, uint32_t n_kv_heads)
 {
   uint32_t at = works.first + blockIdx.x / n_kv_heads;
-  out->item =
-      works.items[min(at, works.room - 1)]; // asked for together with the counts that say whether it is one
+  out->item = works.items[min(at, works.room - 1)]; // loaded with the counts that say whether it is one
   uint32_t n_items = batch.counts[COUNT_ITEMS], n_wide = batch.counts[COUNT_WIDE_ITEMS];
   out->warp_level = at >= n_wide;
   out->there = true;
@@ -164,7 +166,7 @@ __global__ void __launch_bounds__(WARPS * 32,
       return;
     }
 #endif
-  uint32_t n_old = it.position; // tokens of the steps before
+  uint32_t n_old = it.position; // tokens of earlier steps
   kv_stream<HD, S::STAGES> in;
   in.open(a, batch, it, kv_head, mine.warp_level ? 0 : warp, mine.warp_level ? 1 : WARPS);
   in.n = mine.there ? in.n : 0;
@@ -192,7 +194,7 @@ __global__ void __launch_bounds__(WARPS * 32,
   attend_kv_tiles(st, in, q, a, it);
   if constexpr (FORM == SHARES_IN_TILES)
     if (it.n_sources > 0 && mine.there &&
-        it.partial + 1 >= it.first_partial + it.n_partials) // of a row in KV splits the last one's
+        it.partial + 1 >= it.first_partial + it.n_partials) // the last of KV splits adds them
       add_prefixes(st, a, shared, runs[warp], it.n_sources, kv_head, mine.warp_level ? 0 : warp,
                    mine.warp_level ? 1 : WARPS);
   const prefixes_before before = {shared.partials,
@@ -212,7 +214,7 @@ __global__ void __launch_bounds__(WARPS * 32,
     }
     return;
   }
-  __syncthreads(); // no ring is in use any more
+  __syncthreads(); // no warp uses its ring any more
   if constexpr (FORM == SHARES_BY_ROW)
     reduce_cta<HD>(st, a, it, kv_head, (float *)smem_all, before);
   else

@@ -1,11 +1,11 @@
-// How a decode ends: the sums of a CTA's warps, or of one warp alone, go to the output or, of a split row,
-// to a partial; they are added up the same way each time.
+// How a decode ends: the sums of a CTA's warps, or of one warp alone, go to the output or, if the sequence is
+// in KV splits, to a partial. They are added in the same order each time.
 #pragma once
 
 #include "kernels/cuda/attention_kv_splits.cuh"
 #include "kernels/cuda/attention_tile.cuh"
 
-// The lane's elements of a row of 32 * N floats in shared memory, 16-byte aligned.
+// Loads the lane's elements of 32 * N floats in shared memory, 16-byte aligned.
 template <int N> __device__ __forceinline__ void load_elements(float (&v)[N], const float *row)
 {
   constexpr int AT_ONCE = N % 4 == 0 ? 4 : N % 2 == 0 ? 2 : 1;
@@ -24,7 +24,7 @@ template <int N> __device__ __forceinline__ void load_elements(float (&v)[N], co
   }
 }
 
-// dst: the lane's elements.
+// dst: where the lane's elements go.
 template <int N> __device__ __forceinline__ void store_output(bf16 *dst, const row_sum<N> &r)
 {
   if constexpr (N % 2 == 0) {
@@ -38,7 +38,7 @@ template <int N> __device__ __forceinline__ void store_output(bf16 *dst, const r
   }
 }
 
-// What comes before the keys of a row's items: nothing.
+// What a sequence has before the keys of its items: nothing.
 struct nothing_before {
   template <int HD, int N, int E>
   __device__ __forceinline__ void add(row_sum<E> (&)[N], uint32_t, uint32_t, uint32_t) const
@@ -46,7 +46,7 @@ struct nothing_before {
   }
 };
 
-// A warp's rows to shared memory: [16][HD + 4] floats.
+// Writes a warp's query rows to shared memory: [16][HD + 4] floats.
 template <int HD>
 __device__ __forceinline__ void lay_out(const warp_state<HD> &st, float *smem, uint32_t n_rows)
 {
@@ -65,7 +65,7 @@ __device__ __forceinline__ void lay_out(const warp_state<HD> &st, float *smem, u
   }
 }
 
-// Packed row p of what all warps have laid out, in their order.
+// The sum of query row p over all warps, in their order, of what lay_out wrote.
 template <int HD> __device__ __forceinline__ row_sum<HD / 32> sum_warps(const float *smem, uint32_t p)
 {
   row_sum<HD / 32> sum;
@@ -87,8 +87,8 @@ template <int HD> __device__ __forceinline__ row_sum<HD / 32> sum_warps(const fl
   return sum;
 }
 
-// Of an item whose keys a CTA's warps have shared. `before`: what else the row has, and how it is added.
-// smem: WARPS x 16 x (HD + 4) floats that no one needs any more.
+// Ends an item whose keys were shared out over a CTA's warps. `before`: what else the sequence has, and how
+// that is added. smem: WARPS x 16 x (HD + 4) floats that nobody uses any more.
 template <int HD, class BEFORE = nothing_before>
 __device__ __forceinline__ void reduce_cta(const warp_state<HD> &st, const attention_args &a,
                                            const td_attention_item &it, uint32_t kv_head, float *smem,
@@ -117,7 +117,7 @@ __device__ __forceinline__ void reduce_cta(const warp_state<HD> &st, const atten
                       });
 }
 
-// Of an item that one warp did alone. smem: 16 x (HD + 4) floats of its own.
+// Ends an item that one warp did alone. smem: 16 x (HD + 4) floats of its own.
 template <int HD, class BEFORE = nothing_before>
 __device__ __forceinline__ void reduce_warp(const warp_state<HD> &st, const attention_args &a,
                                             const td_attention_item &it, uint32_t kv_head, float *smem,

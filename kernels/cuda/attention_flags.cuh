@@ -1,8 +1,9 @@
 // Passing floats from CTA to CTA without a fence or a count.
 //
-// A float is EMPTY until it is written, and again once it was read: who needs it waits for it, which is one
-// way through the L2 cache instead of the four of a fence, a count, its answer and the word. Why waiting
-// ends: docs/attention-progress.md. What computes never makes this NaN; one that the input had is changed.
+// A float is EMPTY until it is written, and EMPTY again once it was read. Who needs it polls it: that is one
+// trip through the L2 cache instead of four (a fence, a count, its answer, the float). Why waiting ends:
+// docs/attention-progress.md. EMPTY is a NaN that no arithmetic here makes; if the input has it, not_empty
+// changes it.
 #pragma once
 
 #include "kernels/cuda/internal.cuh"
@@ -17,7 +18,7 @@ __device__ __forceinline__ float not_empty(float v)
 
 template <int N>
 __device__ __forceinline__ void store_relaxed(float *dst,
-                                              const float (&v)[N]) // aligned to as many as go at once
+                                              const float (&v)[N]) // dst: aligned to AT_ONCE floats
 {
   constexpr int AT_ONCE = N % 4 == 0 ? 4 : N % 2 == 0 ? 2 : 1;
 #pragma unroll
@@ -79,7 +80,8 @@ template <int N> __device__ __forceinline__ void reset_floats(float *dst)
   store_relaxed(dst, v);
 }
 
-// That a CTA's writes are there, to whoever awaits it: by one thread behind a meeting of all.
+// Tells whoever waits for the flag that a CTA's writes are there. By one thread, after a barrier of all that
+// wrote.
 __device__ __forceinline__ void set_flag(uint64_t *flag, uint64_t now)
 {
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(flag), "l"(now) : "memory");

@@ -1,6 +1,6 @@
 // KV groups: layers of a store that agree in heads and window. One attention plan and one work list a step
-// serve all of a group's layers. A group keeps its slot while it lives, since captured graphs hold where its
-// counts are: a store that comes or goes leaves the others as they are.
+// serve all of a group's layers. A group keeps its slot while it lives, because captured graphs hold the
+// address of its counts; a store that comes or goes does not move others.
 #include "kernels/cuda/attention_prefill_sums.cuh"
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 // ---- what a group needs ----
 
-// Heads of 256 elements have no kernel for prefix splits; GQA groups of more heads than a decode item holds
-// are prefill tiles.
+// Heads of 256 elements have no kernel for prefix splits; GQA groups of more heads than a decode's item holds
+// are done as prefill tiles.
 bool td_cuda_planner_config(const cuda_backend *b, uint32_t page_tokens, const td_kv_group *s,
                             td_attention_planner_config *out)
 {
@@ -63,7 +63,7 @@ static td_work_list_config list_config(const cuda_backend *b, const td_kv_group 
   return c;
 }
 
-// What a group has, in elements of its arrays on the device.
+// Sizes of a group's arrays on the device, in elements.
 struct group_sizes {
   size_t items, split_floats, prefill_floats, prefill_flags, plan_bytes, slot_bytes, flags;
 };
@@ -90,7 +90,7 @@ static group_sizes sizes_of(const cuda_backend *b, uint32_t page_tokens, const t
   return n;
 }
 
-// In the granules of cudaMalloc.
+// Rounded up to the granules of cudaMalloc.
 static size_t granules(size_t bytes)
 {
   const size_t granule = (size_t)2 << 20;
@@ -174,8 +174,7 @@ td_status td_cuda_add_group(cuda_backend *b, const td_kv_spec *store, const td_k
   g->slot = (uint32_t)(free_slot - slots);
   g->wgmma = b->device.has_wgmma && td_cuda_has_wgmma_attention(spec->head_dim);
   td_status st = make_group(b, g, err);
-  // Whoever waits for KV splits of other CTAs rests on all of them running at once
-  // (docs/attention-progress.md).
+  // CTAs that wait for KV splits of others rely on all of them running at once (docs/attention-progress.md).
   g->has_prefill_pairs =
       st == TD_OK && g->wgmma && 2 * td_cuda_prefill_pairs(spec->head_dim) >= (uint32_t)b->device.n_sms;
   if (st == TD_OK) {
@@ -191,7 +190,7 @@ td_status td_cuda_add_group(cuda_backend *b, const td_kv_spec *store, const td_k
 
 // ---- a step ----
 
-// A group whose pages are others than the step's has nothing to do.
+// A group whose pages have another size than the step's has nothing to do.
 static bool is_of_step(const attention_group *g, const td_plan *plan)
 {
   return g->page_tokens == plan->page_tokens;
@@ -201,7 +200,7 @@ void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan)
 {
   b->attention.mode = ATTENTION_PRIVATE;
   for (attention_group *g : groups_of{&b->attention}) {
-    // a plan fails where rows have no pages, in tests: then every row is by itself
+    // a plan fails where sequences have no pages, in tests: then every sequence is by itself
     g->is_planned =
         g->planner && is_of_step(g, plan) && td_attention_planner_make(g->planner, plan, nullptr) == TD_OK;
     if (g->is_planned && td_attention_planner_block(g->planner)->n_splits > 0)
@@ -213,7 +212,7 @@ void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan)
     c.hybrid.has_pairs = g->has_prefill_pairs;
     bool same_mode = g->made_for == b->attention.mode;
     g->made_for = b->attention.mode;
-    if (!is_of_step(g, plan)) // nothing, of which no later list can grow
+    if (!is_of_step(g, plan)) // an empty list, which no later step can grow
       g->work.n_items = g->work.n_wide = g->work.n_prefill = g->work.n_next = g->work.made.n_rows = 0;
     else if (!planner || !same_mode || !td_attention_planner_has_grown(planner) ||
              !td_work_list_grow(&g->work, plan, planner))
@@ -225,7 +224,7 @@ attention_grid td_cuda_attention_grid(const cuda_backend *b, const attention_gro
 {
   if (!is_capture(&b->attention))
     return {g->work.n_prefill, td_work_list_ctas(&g->work, WARPS_OF_DECODES)};
-  uint32_t n_rows = b->frame.plan->n_rows; // as many as any step of so many rows has
+  uint32_t n_rows = b->frame.plan->n_rows; // the grid is for any step of so many sequences
   bool shares = g->planner && shares_prefixes(&b->attention);
   const td_work_list_config c = list_config(b, &g->spec, shares);
   if (c.tiles_only || c.gqa_group > TD_DECODE_ROWS)

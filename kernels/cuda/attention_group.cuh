@@ -17,11 +17,12 @@ extern "C" {
 
 struct cuda_backend;
 
-// Which kernels and grids a step's attention uses: chosen once a step, by td_cuda_plan_attention, or before
-// ops are queued that exist only to be captured or timed. A capture's grids are for any step of so many rows.
+// Which kernels and grids a step's attention uses. Chosen once a step by td_cuda_plan_attention; for ops that
+// are queued only to be captured or timed, before these are queued. Grids of a capture are for any step of so
+// many sequences.
 enum attention_mode {
-  ATTENTION_PRIVATE,         // every row's keys by itself
-  ATTENTION_SHARED,          // prefix splits, and private KV of rows that wait for them, in one launch
+  ATTENTION_PRIVATE, // every sequence reads its keys by itself
+  ATTENTION_SHARED,  // prefix splits, and private KV of the sequences that wait for them, in one launch
   ATTENTION_CAPTURE_PRIVATE, // the same two, captured
   ATTENTION_CAPTURE_SHARED,
 };
@@ -37,20 +38,19 @@ struct attention_group {
   uint32_t slot;                 // of cuda_attention.groups: does not change, captured graphs hold it
   bf16 *data;                    // [layer]
   bool wgmma;                    // attention_prefill.cu and attention_decode.cu serve it
-  td_attention_planner *planner; // null: every row by itself
-  bool is_planned;               // this step is
+  td_attention_planner *planner; // null: every sequence by itself
+  bool is_planned;               // this step has a plan
   attention_mode made_for;       // of the step for which the work list was made
   td_work_list work;             // of the step
   const void *decode_kernel;     // attention for decodes as it was launched last
   // on the device
   td_attention_item *device_items;
-  float *split_partials;   // of KV splits, none there between launches (attention_kv_splits.cuh)
+  float *split_partials;   // of KV splits; empty between launches (attention_kv_splits.cuh)
   float *prefill_partials; // of KV splits of prefill tiles (attention_prefill_sums.cuh), and their flags
   uint64_t *prefill_flags;
   unsigned char *device_plan; // the plan's block
   unsigned char *slots;       // partials of prefix splits: [slots, GQA group] of TD_ATTENTION_PARTIAL_BYTES
-  uint64_t *prefix_flags;     // [prefix splits, n_kv_heads]: in which launch of which step last
-                              // (attention_prefix.cuh)
+  uint64_t *prefix_flags;     // [prefix splits, n_kv_heads]: last step and launch
   bool has_prefill_pairs;     // as many run at once as there are SMs for
 };
 
@@ -69,7 +69,7 @@ static inline size_t kv_page_elements(uint32_t page_tokens, const td_kv_group *g
 {
   return (size_t)g->n_kv_heads * 2 * page_tokens * g->head_dim;
 }
-// Of a layer of the group, as the kernels want it.
+// A layer's pages, as the kernels take them.
 static inline bf16 *kv_layer(const attention_group *g, uint32_t layer)
 {
   return g->data + layer * (g->n_pages * kv_page_elements(g->page_tokens, &g->spec));
@@ -111,10 +111,10 @@ struct groups_of {
   iterator end() const { return {a->groups + GROUP_SLOTS, a->groups + GROUP_SLOTS}; }
 };
 
-// What a planner of this device and group is made with; false: there is none.
+// The config of this group's planner on this device. False: the group has none.
 bool td_cuda_planner_config(const cuda_backend *b, uint32_t page_tokens, const td_kv_group *spec,
                             td_attention_planner_config *out);
-// Of device memory beside its pages, and of what a step sends.
+// Bytes of device memory that a group takes beside its pages; bytes that a step sends for it.
 size_t td_cuda_group_bytes(const cuda_backend *b, uint32_t page_tokens, const td_kv_group *spec);
 size_t td_cuda_group_packed_bytes(const cuda_backend *b, uint32_t page_tokens, const td_kv_group *spec);
 td_status td_cuda_add_group(cuda_backend *b, const td_kv_spec *store, const td_kv_group *spec,
@@ -122,7 +122,7 @@ td_status td_cuda_add_group(cuda_backend *b, const td_kv_spec *store, const td_k
 void td_cuda_remove_group(cuda_backend *b, attention_group *g); // or null
 // Chooses the step's mode, and makes each group's plan and work list.
 void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan);
-// CTAs of an op: prefill tiles, and for each kv head those that do decodes.
+// CTAs of an op for each kv head: prefill tiles, and those that do decodes.
 struct attention_grid {
   uint32_t n_tiles, n_decode;
 };

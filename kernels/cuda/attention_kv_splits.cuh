@@ -1,11 +1,11 @@
-// Decodes in KV splits: CTAs that each have some of a row's keys publish their sums, and some of them add
-// them up, always in the same order.
+// Decodes in KV splits: CTAs each have some of a sequence's keys and publish their sums; some of these CTAs
+// reduce them, always in the same order.
 //
-// Up to SPLITS_OF_ONE splits are added up by the CTA of the last one, a warp for each query head. More
-// would be too much for one CTA to fetch, and adding in several stages would take a way through the L2
-// cache for each: so of these, the CTAs of the last splits add up a slice each, of one query head SLICE
-// elements. A CTA waits for the values of others (attention_flags.cuh): why that ends is
-// docs/attention-progress.md.
+// Up to SPLITS_OF_ONE splits are reduced by the CTA of the last one, a warp for each query head. More would
+// be too much for one CTA to fetch, and a reduction in several stages would take a trip through the L2 cache
+// for each stage. So then the warps of the last splits' CTAs reduce slices: SLICE elements of one query head
+// each. A CTA waits for the values of others (attention_flags.cuh); docs/attention-progress.md says why that
+// ends.
 #pragma once
 
 #include "kernels/cuda/attention_partials.cuh"
@@ -17,10 +17,10 @@ enum {
   SLICE = SPLIT_SLICE,
   SLICE_OF_LANE = 4,
   SLICE_LANES = SLICE / SLICE_OF_LANE,
-  SLICE_SPLITS = 32 / SLICE_LANES, // that a warp reads at once
+  SLICE_SPLITS = 32 / SLICE_LANES, // splits that a warp reads at once
 };
 
-// Of one query head over some keys: the softmax's maximum and sum, and N elements of the output, neighbours.
+// One query head over some keys: the softmax's maximum and sum, and N neighbouring elements of the output.
 template <int N> struct row_sum {
   float m, l, o[N];
 };
@@ -38,8 +38,8 @@ template <int N> __device__ __forceinline__ void add_term(row_sum<N> &sum, const
 }
 
 #ifdef __CUDACC__
-// A query head's sum as it is published: slices, and behind each the softmax's maximum and sum, as who
-// reads a value resets it.
+// How a query head's sum is published: in slices. The softmax's maximum and sum stand behind each slice,
+// because whoever reads a value resets it, and each slice has another reader.
 template <int HD> struct split_row {
   static constexpr uint32_t SLICES = HD / SLICE, SLICE_FLOATS = SPLIT_SLICE_FLOATS,
                             FLOATS = kv_split_floats(HD);
@@ -49,7 +49,7 @@ template <int HD> struct split_row {
   }
 };
 
-// Where a row's splits are published: [n][kv heads][TD_DECODE_ROWS] of split_row.
+// Where a sequence's splits are published: [n][kv heads][TD_DECODE_ROWS] of split_row.
 struct kv_split {
   float *all;
   size_t stride; // from split to split
@@ -61,7 +61,7 @@ template <int HD> __device__ __forceinline__ size_t split_stride(const attention
   return (size_t)a.n_kv_heads * TD_DECODE_ROWS * split_row<HD>::FLOATS;
 }
 
-// n_ends: of how many slices the maximum and sum are read.
+// n_ends: how many slices get the maximum and sum: as many as have readers.
 template <int HD>
 __device__ __forceinline__ void publish_split(float *dst, const row_sum<HD / 32> &r, uint32_t n_ends)
 {
@@ -89,8 +89,8 @@ template <int HD, bool RESET> __device__ __forceinline__ void whole_row(float (&
   }
 }
 
-// The sum of n < SPLITS_OF_ONE splits, in their order; waits for them. What is not there is asked for again,
-// all of it together.
+// The sum of n < SPLITS_OF_ONE splits, in their order; waits for them. Whatever is still empty is loaded
+// again, all of it at once.
 template <int HD>
 __device__ __forceinline__ row_sum<HD / 32> reduce_splits(float *part, size_t stride, uint32_t n)
 {
@@ -129,8 +129,8 @@ __device__ __forceinline__ row_sum<HD / 32> reduce_splits(float *part, size_t st
   return sum;
 }
 
-// A split's sum of query head p to those that wait for it, or, of the row's last split and if it adds up all
-// of them, what they come to: then true.
+// Query head p of a split. False: its sum was published, for others to reduce. True: this is the last of up
+// to SPLITS_OF_ONE splits, and *sum is now the sum of all.
 template <int HD>
 __device__ __forceinline__ bool reduce_all_splits(row_sum<HD / 32> *sum, const kv_split &mine, uint32_t p)
 {
@@ -148,9 +148,9 @@ __device__ __forceinline__ bool reduce_all_splits(row_sum<HD / 32> *sum, const k
 
 // ---- by slices ----
 
-// A slice of all n splits, in sums of every SLICE_SPLITS-th split, and these in pairs; waits for them. The
-// lane's elements, alike in all lanes that have the same ones. Until the first splits are there, they alone
-// are asked for: asking for all of them all the time would take a third of the L2 cache's bandwidth from the
+// The sum of a slice over all n splits; waits for them. A lane adds every SLICE_SPLITS-th split, then lanes
+// are added in pairs, so all lanes that have the same elements get the same sums. Until the first splits are
+// there, only these are polled: polling all of them would take a third of the L2 cache's bandwidth from the
 // CTAs that still read keys.
 __device__ __forceinline__ void reduce_slice(row_sum<SLICE_OF_LANE> *out, float *slice, size_t stride,
                                              uint32_t n)
@@ -224,8 +224,8 @@ __device__ __forceinline__ void reduce_slice(row_sum<SLICE_OF_LANE> *out, float 
   }
 }
 
-// What this split's CTA adds up of its row, by all its warps: end(query head, the lane's first element, its
-// sum). places: see above.
+// The slices that this split's CTA reduces, by all its warps, with end(query head, the lane's first element,
+// its sum) for each. resident: no more CTAs of a sequence may reduce (docs/attention-progress.md).
 template <int HD, class END>
 __device__ __forceinline__ void reduce_slices(const kv_split &mine, uint32_t n_rows, uint32_t resident,
                                               const END &end)

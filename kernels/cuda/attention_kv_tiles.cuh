@@ -10,7 +10,7 @@
 
 enum {
   KV_TILE_TOKENS = 32, // of a KV tile
-  COPY_TOKENS = 16,    // of one copy: a KV tile's two halves may lie in different pages
+  COPY_TOKENS = 16,    // of one copy, since a KV tile's two halves may be in different pages
 };
 
 // STAGES: of a warp's rings, one of K and one of V.
@@ -55,7 +55,7 @@ template <int HD, int STAGES> struct kv_stream {
     look_up(0);
   }
 
-  // Where the rings are; they are empty.
+  // Sets up the warp's rings, empty.
   __device__ __forceinline__ void make_ring(uint32_t cta_smem, uint32_t cta_bars)
   {
     uint32_t warp = threadIdx.x / 32;
@@ -80,7 +80,7 @@ template <int HD, int STAGES> struct kv_stream {
     page_id = at < kv_end ? pages[at >> page_shift] : 0;
   }
 
-  // K and V of tile i.
+  // Where K and V of tile i are.
   __device__ __forceinline__ uint32_t k_at(uint32_t i) const { return k.data(k.nth(i).index); }
   __device__ __forceinline__ uint32_t v_at(uint32_t i) const { return v.data(v.nth(i).index); }
   __device__ __forceinline__ void wait_keys(uint32_t i) const { k.wait_full(k.nth(i)); }
@@ -126,7 +126,7 @@ __device__ __forceinline__ uint32_t fill_ring(kv_stream<HD, STAGES> &in, uint32_
   return n_copied;
 }
 
-// Lines at or past n_lines: not NaN, because their weight of zero would not remove that.
+// Zeroes lines at or past n_lines: their weight is zero, which would not remove a NaN.
 template <int HD> __device__ __forceinline__ void zero_values(uint32_t smem_v, uint32_t n_lines)
 {
   for (uint32_t i = n_lines * (HD / 8) + threadIdx.x % 32; i < KV_TILE_TOKENS * (HD / 8); i += 32)
@@ -137,7 +137,7 @@ template <int HD> __device__ __forceinline__ void zero_values(uint32_t smem_v, u
   __syncwarp();
 }
 
-// The main loop: all of the warp's KV tiles, of which the ring has the first already.
+// The main loop: all of the warp's KV tiles; the ring has the first ones already.
 template <int HD, int STAGES>
 __device__ __forceinline__ void attend_kv_tiles(warp_state<HD> &st, kv_stream<HD, STAGES> &in,
                                                 const uint32_t q[HD / 16][4], const attention_args &a,

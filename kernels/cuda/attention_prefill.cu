@@ -3,16 +3,16 @@
 // The one idea: the tensor cores are fed from shared memory, and the softmax of one half of a CTA runs beside
 // the wgmmas of the other (attention_ring.cuh).
 //
-// A CTA takes a prefill tile, 128 query rows of one chunk and kv head: tokens x the heads of the GQA group.
-// One CTA per SM goes through its part of the tiles. One of its warps, the producer, copies whole pages of K
-// and V into the rings, a prefill tile ahead where it can; they lie in memory as wgmma wants them
+// A prefill tile is 128 query rows of one chunk and kv head: tokens x the heads of the GQA group. There is
+// one CTA for each SM; it does one tile after another. One of its warps, the producer, copies whole pages of
+// K and V into the rings, a prefill tile ahead where it can; pages are in memory as wgmma wants them
 // (attention.cuh). KV tiles are counted from position 0, so that a query row sees the same KV tiles in the
 // same order however its prompt was cut into chunks.
 //
 // Two CTAs of a cluster take neighbouring tiles of a chunk and copy their keys once for both
-// (attention_ring.cuh): an item is then as long as both tiles. Where tiles are few and have many keys, an
-// item is one of several KV splits of a tile (attention_prefill_sums.cuh). Source: FlashAttention-3 (Shah et
-// al. 2024); PTX ISA on wgmma, mbarrier and cp.async.bulk.
+// (attention_ring.cuh); then a work item is both tiles. Where tiles are few and have many keys, an item is
+// one of several KV splits of a tile (attention_prefill_sums.cuh). Source: FlashAttention-3 (Shah et al.
+// 2024); PTX ISA on wgmma, mbarrier and cp.async.bulk.
 #include "kernels/cuda/attention_prefill_sums.cuh"
 #include "kernels/cuda/attention_ring.cuh"
 #include "kernels/cuda/cp_async.cuh"
@@ -29,26 +29,26 @@ template <int HD> struct prefill_shape : key_tile<HD> {
   static constexpr int SMEM_BYTES = 1024 + Q_BYTES + 2 * TILE_STAGES * TILE_BYTES; // and room to align
 };
 
-// What the CTAs, or clusters, go through: work items x kv heads. Items come longest first, and only of so
-// many heads before those of the next heads that their K and V stay in the L2 cache. Every other set of heads
-// has them shortest first, so that lengths do not jump from set to set and no CTA gets the longest of
-// several.
+// What the CTAs, or clusters, go through: work items x kv heads. Heads are done heads_at_once at a time, so
+// few that their K and V stay in the L2 cache. In one such set of heads items come longest first, in the next
+// one shortest first. So lengths do not jump from set to set, and no CTA gets the longest item of several
+// sets.
 struct prefill_work {
   const td_attention_item *items;
   uint32_t n_items, heads_at_once;
   prefill_splits splits;
-  bool beside; // decodes begin at once, beside this kernel
+  bool beside; // decodes begin at once, while this kernel runs
 };
 
 #ifdef TD_HAS_WGMMA
 struct prefill_tile {
   td_attention_item item;
   uint32_t kv_head;
-  uint32_t n_rows; // packed ones, 0: the item's tokens end before this CTA's
+  uint32_t n_rows; // query rows; 0: the item has no tokens for this CTA
 };
 
-// This CTA's tile of a round: every other round goes backwards, so that no CTA gets the longest of each.
-// False: none. CTAs of a cluster find the same item.
+// This CTA's tile of a round. Every other round goes backwards, so that no CTA gets the longest of each.
+// False: there is none. CTAs of a cluster find the same item.
 template <int CTAS>
 __device__ __forceinline__ bool find_tile(const attention_args &a, const device_batch &batch,
                                           const prefill_work &all, uint32_t round, prefill_tile *w)
@@ -61,7 +61,7 @@ __device__ __forceinline__ bool find_tile(const attention_args &a, const device_
   uint32_t n_heads = min(all.heads_at_once, a.n_kv_heads - first_head), item = i % section / n_heads;
   if ((a.n_kv_heads - 1) / all.heads_at_once - i / section & 1) // the last set: longest first
     item = all.n_items - 1 - item;
-  if (item >= batch.counts[COUNT_ITEMS]) // a captured step's tiles are more, and these are the last
+  if (item >= batch.counts[COUNT_ITEMS]) // a captured step's grid has more tiles; the extra ones are the last
     return false;
   w->item = all.items[item];
   w->kv_head = first_head + i % section % n_heads;
@@ -97,7 +97,7 @@ __device__ __forceinline__ void produce(const attention_args &a, const device_ba
   copies.end();
 }
 
-// Begins to copy a warpgroup's 64 packed rows to shared memory; rows past the item's end repeat its last.
+// Begins to copy a warpgroup's 64 query rows to shared memory. Rows past the item's end repeat its last row.
 template <int HD>
 __device__ __forceinline__ void copy_queries(unsigned char *smem_q, const attention_args &a,
                                              const prefill_tile &w, uint32_t wg)
@@ -142,7 +142,8 @@ __device__ __forceinline__ void store(const attention_args &a, const prefill_til
   }
 }
 
-// Of a KV split: its number among all splits, heads and CTAs, for the warpgroup's rows.
+// The partial of a KV split, for the warpgroup's rows. Partials are numbered by split, kv head, CTA of the
+// cluster and warpgroup.
 template <int CTAS>
 __device__ __forceinline__ prefill_partial partial_of(const attention_args &a, const device_batch &batch,
                                                       const prefill_work &all, const prefill_tile &w,
@@ -157,7 +158,7 @@ __device__ __forceinline__ prefill_partial partial_of(const attention_args &a, c
           batch.counts[COUNT_STEP]};
 }
 
-// Behind all that this CTA attends to: what the splits that it did come to, a part of the rows each.
+// After all its items, this CTA reduces: for each KV split that it did, a part of the tile's rows.
 template <int HD, int CTAS>
 __device__ __forceinline__ void add_up(const attention_args &a, const device_batch &batch,
                                        const prefill_work &all, uint32_t wg)
@@ -244,7 +245,7 @@ __global__ void __launch_bounds__(THREADS, 1)
   CTAS > 1 ? cluster_sync() : __syncthreads();
   wait_for_input();
   if (all.beside)
-    let_next_start(); // all before this kernel is done, so decodes need not wait for anything
+    let_next_start(); // the kernels before have ended, so decodes need not wait for anything
   if (threadIdx.x < WG) {
     warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
     if (threadIdx.x < 32)
@@ -255,7 +256,7 @@ __global__ void __launch_bounds__(THREADS, 1)
   }
   if constexpr (CTAS > 1) {
     __syncwarp();
-    cluster_sync(); // the other one may still copy to this one's shared memory, or arrive at its barriers
+    cluster_sync(); // the other CTA may still copy to this one's shared memory, or arrive at its barriers
   }
 #endif
 }

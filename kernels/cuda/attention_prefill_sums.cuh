@@ -1,9 +1,10 @@
-// KV splits of prefill tiles: where few tiles have many keys, CTAs each take some of a tile's keys, and their
-// partials are added up by all of them, always in the same order.
+// KV splits of prefill tiles: where few tiles have many keys, CTAs each take some of a tile's keys, and all
+// of them reduce the partials, always in the same order.
 //
-// A CTA first attends to all of its items and hands their partials over; only then it waits. So whoever waits
-// has no keys left to read, and a CTA waits for what others do before they wait (docs/attention-progress.md).
-// Of each split that it did itself it then adds up some of the tile's rows, so that all CTAs share the sums.
+// A CTA first attends to all of its items and publishes their partials; only then it waits. So a CTA that
+// waits has no keys left to read, and it waits only for what others do before they wait
+// (docs/attention-progress.md). Then, for each split that it did, it reduces some of the tile's rows, so that
+// the reduction is shared out over all CTAs.
 #pragma once
 
 #include "kernels/cuda/attention_wgmma.cuh"
@@ -12,8 +13,8 @@
 // A partial is a warpgroup's 64 rows of one split: rows of HD floats, then each row's maximum and sum.
 constexpr size_t prefill_partial_floats(uint32_t head_dim) { return 64 * ((size_t)head_dim + 2); }
 
-// n: of the step, for each kv head, CTA of a cluster and warpgroup. launch: differs from those of all other
-// launches of a step.
+// n: KV splits of the step, for each kv head, CTA of a cluster and warpgroup. launch: no other launch of a
+// step has this number.
 struct prefill_splits {
   float *partials;
   uint64_t *done; // [partials]: the step and launch that wrote it last
@@ -36,7 +37,7 @@ struct prefill_partial {
     return all.partials + (first + i * stride) * floats_of<HD>::N;
   }
 
-  // By the warpgroup that has the sums; barrier: its own.
+  // By the warpgroup that has the sums. barrier: a named one, of this warpgroup alone.
   template <int HD>
   __device__ __forceinline__ void publish_split(const consumer<HD> &c, uint32_t barrier) const
   {
@@ -60,7 +61,7 @@ struct prefill_partial {
       set_flag(all.done + first + split * stride, word());
   }
 
-  // This split's part of the rows, a warp so many at once. output(row): where it goes, or null.
+  // Reduces this split's part of the rows. output(row): where a row goes, or null.
   template <int HD, class OUTPUT>
   __device__ __forceinline__ void add_up(float scale_log2, const OUTPUT &output) const
   {
@@ -104,7 +105,7 @@ private:
             v[i][k] = __ldcg((const float2 *)(p.at<HD>(first + i) + r * HD + k * 64) + lane);
     }
 
-    // Before anything waits for it.
+    // Loads; waits for nothing yet.
     __device__ __forceinline__ void ask(const prefill_partial &p, uint32_t r)
     {
       end = __ldcg((const float2 *)(p.at<HD>(min(threadIdx.x % 32, p.n_splits - 1)) + 64 * HD + 2 * r));

@@ -1,14 +1,15 @@
 // The keys that the sequences of a shared-prefix group have in common, attended to once for all members.
 //
-// The one idea: a shared run of keys is read once, and enough query rows meet it for wgmma. A CTA of decodes'
-// launch takes a prefix split (kernels/attention/plan.h) and a kv head: its keys against the queries of the
-// group's members, at most 64 query rows. It has the room that any decode's CTA has, so both kinds are
-// resident on an SM side by side: one keeps the tensor cores busy, the other memory. What comes of it are
-// partials; the CTA of a member's private KV waits for those of its prefix splits and reduces them.
+// The one idea: a shared run of keys is read once, and meets enough query rows for wgmma. A CTA of the launch
+// that does decodes takes a prefix split (kernels/attention/plan.h) and a kv head: the split's keys against
+// the queries of the group's members, at most 64 query rows. It takes as much shared memory and as many
+// registers as a CTA of decodes, so both kinds are resident on an SM side by side: one keeps the tensor cores
+// busy, the other memory. The result is a partial for each member. The CTA of a member's private KV waits for
+// the partials of the member's prefix splits and reduces them.
 //
-// CTAs begin in the order of their numbers and prefix splits come first, so no CTA waits for one that cannot
-// have begun. That a split is done is said by a flag whose value no other launch sets, so no flag has to be
-// reset. Source: PAT (packing by shared prefix), POD-Attention (both kinds of work on one SM).
+// CTAs start in the order of their numbers and prefix splits come first, so no CTA waits for one that cannot
+// have started. A flag says that a split is done. No other launch sets a flag to the same value, so no flag
+// has to be reset. Source: PAT (packing by shared prefix), POD-Attention (both kinds of work on one SM).
 #pragma once
 
 #include "kernels/cuda/attention_partials.cuh"
@@ -19,10 +20,10 @@
 
 // The plan of shared-prefix groups, and where its partials go.
 struct shared_prefixes {
-  const unsigned char *plan; // packed
+  const unsigned char *plan; // the plan's block
   unsigned char *partials;   // [slots][group] of TD_ATTENTION_PARTIAL_BYTES
   uint64_t *done;            // flags [prefix splits, kv heads]: launch_flag of the last launch that did one
-  uint32_t launch;           // differs from those of all other launches of a step
+  uint32_t launch;           // no other launch of a step has this number
 };
 
 #ifdef TD_HAS_MBARRIER
@@ -39,11 +40,11 @@ template <int HD> struct prefix_tile {
   static_assert(KEYS == PREFIX_TILE_ROWS, "queries have a tile's room");
 };
 
-// What a warp knows of the prefix splits that its CTA does one after another. While it attends to one, what
-// it must know to begin the next is on its way: else three loads, each of which says where the next one's
-// data are, would come between two splits. A warp reads only what it copied itself, so it waits for no other.
+// What a warp knows of the prefix splits that its CTA does one after another. While it attends to one, it
+// copies what it must know to begin the next: else three loads that depend on each other would come between
+// two splits. A warp reads only what it copied itself, so it waits for no other.
 struct splits_ahead {
-  td_attention_item items[3]; // in rotation: this split's, the next one's, and the one's after that
+  td_attention_item items[3]; // in rotation: of this split, the next, and the one after that
   td_attention_member members[PREFIX_TILE_ROWS]; // of the next split
   int32_t pages[32];                             // its first ones
 };
@@ -56,8 +57,7 @@ __device__ __forceinline__ void copy_item(td_attention_item *dst, const td_atten
     cp_async_16((uint4 *)dst + threadIdx.x % 32, (const uint4 *)src + threadIdx.x % 32);
 }
 
-// By a warp, as soon as it reads nothing any more of the split before. next: which of items is the next
-// split's.
+// By a warp, when it needs nothing of the split before any more. next: which of items is the next split's.
 __device__ __forceinline__ void look_ahead(splits_ahead *ahead, uint32_t next, const td_attention_item *items,
                                            const td_attention_member *members, const device_batch &batch)
 {
@@ -78,12 +78,12 @@ __device__ __forceinline__ void await_copies()
   __syncwarp();
 }
 
-// K and V of a split's KV tiles in the order in which they are needed: a tile's K stands before the V of the
-// tile before it. The first warp copies K, the second V, and all four attend to them: both producers are
-// consumers too.
+// K and V of a split's KV tiles, numbered in the order in which they are needed: a tile's K stands before the
+// V of the tile before it. The first warp copies K, the second V. All four attend to them, so both producers
+// are consumers too.
 template <int HD> struct prefix_ring {
   using S = prefix_tile<HD>;
-  const bf16 *kv;                     // of the kv head in page 0, the first warp's K, the second's V
+  const bf16 *kv;                     // of the kv head in page 0: K for the first warp, V for the second
   const int32_t *pages, *first_pages; // first_pages: up to 32 of them, copied or not
   size_t page_stride;
   uint32_t page_shift, n_keys, n; // log2 of a page's tokens; tiles of the split
@@ -98,7 +98,7 @@ template <int HD> struct prefix_ring {
     return s;
   }
 
-  // By all; then the CTA must meet.
+  // By all threads; ends with a barrier of the CTA.
   __device__ __forceinline__ void make(const device_batch &batch, uint32_t smem, uint32_t bars)
   {
     page_shift = log2_of(batch.page_tokens);
@@ -110,7 +110,7 @@ template <int HD> struct prefix_ring {
     __syncthreads();
   }
 
-  // The next split, when all stages are released. first_32: its first pages, or as many as there are.
+  // Begins the next split. All stages must be released. first_32: its first 32 pages, or as many as it has.
   __device__ __forceinline__ void open(const attention_args &a, const device_batch &batch,
                                        const td_attention_item &it, uint32_t kv_head, const int32_t *first_32)
   {
@@ -122,14 +122,14 @@ template <int HD> struct prefix_ring {
     n_keys = it.kv_end - it.kv_begin;
     n = (n_keys + S::KEYS - 1) / S::KEYS;
     auto p = stages;
-#pragma unroll 1 // else what the compiler keeps for all of them is wanted where private KV is read: 300 bytes
-                 // of spills there
+#pragma unroll 1 // unrolled, it takes registers that are needed where private KV is read: 300 bytes of spills
+                 // there
     for (uint32_t i = 0; i < S::STAGES; i++, p.advance())
       copy(i, {p.now.index, p.now.phase ^ 1});
   }
 
-  // Number `number` of the split's K and V, if it is this warp's; past the split's end there is nothing. s:
-  // as a producer has it.
+  // Copies number `number` of the split's K and V, if that is this warp's and the split has it. s: as a
+  // producer has it.
   __device__ __forceinline__ void copy(uint32_t number, pipeline_stage s)
   {
     uint32_t lane = threadIdx.x % 32, bytes = HD * 2 << page_shift;
@@ -156,22 +156,23 @@ template <int HD> struct prefix_ring {
                 stages.full(s.index));
   }
 
-  // By a warp that does not need the stage any more.
+  // By a warp that needs the stage no more.
   __device__ __forceinline__ void release(pipeline_stage s) const
   {
     if (threadIdx.x % 32 == 0)
       stages.release(s.index);
   }
 
-  // The same, and when no warp needs it, what comes there in the next round is on its way. It held number
-  // `number` of the split. A producer's parity in the next round is a consumer's in this one.
+  // The same for a stage that held number `number` of the split; when all warps have released it, copies what
+  // it holds in the next round. A producer's phase in the next round is a consumer's in this one.
   __device__ __forceinline__ void release_and_copy(uint32_t number, pipeline_stage s)
   {
     release(s);
     copy(number + S::STAGES, s);
   }
 
-  // Of the last V, lines past the end, by all: not NaN, because their weight of zero would not remove that.
+  // Zeroes lines of the last V past its end: their weight is zero, which would not remove a NaN. By all
+  // threads.
   __device__ __forceinline__ void zero_lines(pipeline_stage s, uint32_t n_lines) const
   {
     constexpr uint32_t CHUNKS = HD / 8;
@@ -185,7 +186,7 @@ template <int HD> struct prefix_ring {
   }
 };
 
-// A split's queries on their way to shared memory. Query rows past the last repeat it.
+// Copies a split's queries to shared memory. Query rows past the last one repeat it.
 template <int HD> struct prefix_queries {
   static constexpr uint32_t CHUNKS = HD / 8, EACH = PREFIX_TILE_ROWS * CHUNKS / WG;
   const bf16 *src[EACH];
@@ -193,8 +194,8 @@ template <int HD> struct prefix_queries {
   __device__ __forceinline__ static uint32_t row(uint32_t i) { return (i * WG + threadIdx.x) / CHUNKS; }
   __device__ __forceinline__ static uint32_t chunk(uint32_t i) { return (i * WG + threadIdx.x) % CHUNKS; }
 
-  // Where they are, by the plan alone. members: the split's. A query row's member is found by a
-  // multiplication, exactly: rows and groups are few.
+  // Finds where they are; reads only the plan. members: the split's. A query row is divided by the group's
+  // size by a multiplication, which is exact for so few rows and heads.
   __device__ __forceinline__ void find(const attention_args &a, const td_attention_member *members,
                                        const td_attention_item &it, uint32_t kv_head)
   {
@@ -216,7 +217,7 @@ template <int HD> struct prefix_queries {
       cp_async_16(smem + kv_chunk_at(HD, row(i), chunk(i)) * 2, src[i]);
   }
 
-  // All that were copied, by all threads.
+  // Waits for all copies. By all threads.
   __device__ __forceinline__ static void await()
   {
     cp_async_wait_all();
@@ -225,8 +226,8 @@ template <int HD> struct prefix_queries {
   }
 };
 
-// The epilogue: this thread's two query rows of a split to their partials. IN_TILES: these are in the order
-// of a tile's threads (part_at), else in that of elements.
+// The epilogue: writes this thread's two query rows of a split to their partials. IN_TILES: elements are in
+// the order of a tile's threads (part_at), else in their own order.
 template <int HD, bool IN_TILES, int KEYS>
 __device__ __forceinline__ void store_partials(const consumer<HD, KEYS> &c, unsigned char *partials,
                                                uint32_t n_rows, float scale_log2)
@@ -256,9 +257,8 @@ __device__ __forceinline__ void store_partials(const consumer<HD, KEYS> &c, unsi
   }
 }
 
-// The main loop: a split's keys against its queries, by all warps. A KV tile's products with the queries run
-// beside those of the tile before with its values, and these beside the softmax. The last values are left to
-// attend_last.
+// The main loop: a split's keys against its queries, by all warps. Q*K of a KV tile runs beside P*V of the
+// tile before, and that beside the softmax. P*V of the last tile is left to attend_last.
 template <int HD>
 __device__ __forceinline__ void attend_split(consumer<HD, prefix_tile<HD>::KEYS> &c, prefix_ring<HD> &ring,
                                              uint32_t q16, const attention_args &a)
@@ -290,7 +290,7 @@ __device__ __forceinline__ void attend_split(consumer<HD, prefix_tile<HD>::KEYS>
       wgmma_wait<0>();
       wgmma_hold(c.o);
       ring.release_and_copy(2 * i, v);
-      if (__any_sync(0xffffffffu, corr[0] != 1 || corr[1] != 1)) // mostly the maximum stays as it was
+      if (__any_sync(0xffffffffu, corr[0] != 1 || corr[1] != 1)) // mostly the maximum is unchanged
         c.rescale(corr);
     }
     c.pack_weights();
@@ -312,8 +312,8 @@ __device__ __forceinline__ void attend_last(consumer<HD, prefix_tile<HD>::KEYS> 
   ring.release(v);
 }
 
-// A prefix split, and those after it (td_attention_item.next), by a CTA of four warps. smem: ALL_BYTES, at a
-// multiple of 1024.
+// Does a prefix split, and those that are next to it (td_attention_item.next). By a CTA of four warps. smem:
+// ALL_BYTES, at a multiple of 1024.
 template <int HD, bool IN_TILES>
 __device__ __forceinline__ void
 attend_prefix_splits(const attention_args &a, const device_batch &batch, const shared_prefixes &shared,
@@ -348,7 +348,7 @@ attend_prefix_splits(const attention_args &a, const device_batch &batch, const s
     if (more) {
       await_copies();
       queries.find(a, ahead->members, ahead->items[next], kv_head);
-      __syncthreads(); // no queries are in use any more
+      __syncthreads(); // no warp uses the queries any more
       queries.copy(smem);
     }
     attend_last(c, ring);

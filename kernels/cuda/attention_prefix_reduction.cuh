@@ -1,20 +1,20 @@
-// What a row shares with others, into the sums of its private KV: partials that other CTAs of the launch
-// wrote (attention_prefix.cuh).
+// Adds the partials of a sequence's shared prefixes, which other CTAs of the launch wrote
+// (attention_prefix.cuh), to the sums of its private KV.
 //
-// Groups of up to TD_ATTENTION_BY_ROW_GROUP heads add them row by row where a row ends, a lane a few elements
-// of one head; larger ones while a warp's sums are in its registers, where a partial's elements are in the
-// order in which a tile's threads have them. That asks for all of a row's prefix splits at once and for whole
-// partials by few loads, but four lanes have a query head of the group each, and at few heads the others none
-// (README.md, "Attention").
+// GQA groups of up to TD_ATTENTION_BY_ROW_GROUP heads do it head by head in the epilogue: a lane adds a few
+// elements of one head. Larger groups do it in tiles, while a warp's sums are still in registers; partials
+// then are in the order in which a tile's threads have the elements. That loads all prefix splits of a
+// sequence at once, whole partials by few loads. But four lanes do one head, so with few heads most lanes
+// would have nothing to do.
 #pragma once
 
 #include "kernels/cuda/attention_epilogue.cuh"
 #include "kernels/cuda/attention_prefix.cuh"
 
-// Partials of a row's shared prefixes for one kv head; in shared memory, because registers are few while keys
-// are read.
-struct prefix_run { // of a shared-prefix group: the first, how many, how many slots apart, and the prefix
-                    // split that the first is of
+// Where the partials of a sequence's shared prefixes are, for one kv head. In shared memory, because
+// registers are short while keys are read.
+struct prefix_run { // partials of one shared-prefix group: the first, how many, how many slots apart, and the
+                    // prefix split of the first
   uint32_t first, n, step, split;
 };
 struct prefix_runs {
@@ -22,9 +22,9 @@ struct prefix_runs {
   uint64_t now; // what the flags of prefix splits become in this launch
 };
 
-// ---- by row ----
+// ---- head by head ----
 
-// Elements of a partial, in units.
+// Loads N elements of a partial, in units.
 template <int N> __device__ __forceinline__ void load_halves(__half (&v)[N], const unsigned char *src)
 {
   if constexpr (N % 4 == 0) {
@@ -54,17 +54,17 @@ __device__ __forceinline__ void add_partial(row_sum<N> &sum, const partial_end &
     sum.o[k] = fold(sum.o[k], f, __half2float(o[k]), w);
 }
 
-// A row's partials of its shared prefixes for one kv head, in the order of keys: they come before what its
-// items have.
+// A sequence's partials of its shared prefixes for one kv head, in the order of keys. Their keys come before
+// those of its items.
 struct prefixes_before {
   unsigned char *partials; // [slots][group] of TD_ATTENTION_PARTIAL_BYTES
   const prefix_runs *of;
   uint32_t n_runs, group;
-  const uint64_t *done; // of prefix split 0 and the head
+  const uint64_t *done; // the flag of prefix split 0 and this kv head
   uint32_t done_stride; // from prefix split to prefix split
-  mutable bool there;   // were seen to be
+  mutable bool there;   // all flags were seen
 
-  // By a warp, until all are there.
+  // Waits until all are there. By a warp.
   __device__ __forceinline__ void await() const
   {
     for (uint32_t r = 0; r < n_runs && !there; r++)
@@ -74,8 +74,8 @@ struct prefixes_before {
     there = true;
   }
 
-  // To the sums of query heads p0 .. p0 + N - 1 of the group, of which n_heads are there; the lane has E
-  // elements from `element` on. Some partials are fetched at once, but added one by one.
+  // Adds them to the sums of query heads p0 .. p0 + N - 1 of the group, of which there are n_heads; the lane
+  // has E elements from `element` on. Some partials are loaded at once, but added one by one.
   template <int HD, int N, int E>
   __device__ __forceinline__ void add(row_sum<E> (&mine)[N], uint32_t p0, uint32_t n_heads,
                                       uint32_t element) const
@@ -94,7 +94,7 @@ struct prefixes_before {
       alignas(8) __half o[AT_ONCE][N][E];
 #pragma unroll
       for (uint32_t i = 0; i < AT_ONCE; i++) {
-        bool is = run_at < n_runs; // what is not has no weight
+        bool is = run_at < n_runs; // a partial that is not there has no weight
         const prefix_run run = of->runs[is ? run_at : 0];
         size_t first = (size_t)(run.first + (is ? next : 0) * run.step) * group + p0;
 #pragma unroll
@@ -125,8 +125,7 @@ struct prefixes_before {
 };
 
 #ifdef TD_HAS_MBARRIER
-// Where a row's partials lie and what tells that they do, by one warp. Nothing of it is written by the
-// kernels before.
+// Finds a sequence's partials and their flags. By one warp. The kernels before write nothing that it reads.
 __device__ __forceinline__ void find_prefixes(prefix_runs *out, const shared_prefixes &shared,
                                               const td_attention_item &it, const device_batch &batch,
                                               uint32_t kv_head)
@@ -151,7 +150,7 @@ template <int HD> struct partial_part {
   uint4 o[HD / 32];
   partial_end end;
 
-  // The part of a packed row's `row`, or what has no weight.
+  // Loads this thread's part of partial `row`; if not `is`, of a partial without weight.
   __device__ __forceinline__ void load(const unsigned char *partials, size_t row, bool is)
   {
     end = {-INFINITY, 0, 0, 0};
@@ -162,7 +161,7 @@ template <int HD> struct partial_part {
     if (is)
       end = end_of<HD>(src);
   }
-  // Of what elements 8 (4 j + k) + 2 t and + 1 are, t = threadIdx.x % 4.
+  // Elements 8 (4 j + k) + 2 t and the next one, t = threadIdx.x % 4.
   __device__ __forceinline__ float2 pair(int j, int k) const
   {
     uint32_t v = k == 0 ? o[j].x : k == 1 ? o[j].y : k == 2 ? o[j].z : o[j].w;
@@ -170,7 +169,7 @@ template <int HD> struct partial_part {
   }
 };
 
-// To the warp's sums of packed row lane / 4 + 8 h two partials.
+// Adds two partials to the warp's sums of query row lane / 4 + 8 h.
 template <int HD>
 __device__ __forceinline__ void add_two(warp_state<HD> &st, int h, const partial_part<HD> &a,
                                         const partial_part<HD> &b)
@@ -189,8 +188,8 @@ __device__ __forceinline__ void add_two(warp_state<HD> &st, int h, const partial
   }
 }
 
-// Partials first, first + step ... of a row with n_runs shared prefixes, which are waited for, by a warp that
-// has done its private KV.
+// Waits for partials first, first + step ... of a sequence with n_runs shared prefixes, and adds them. By a
+// warp that has done its private KV.
 template <int HD>
 __device__ __forceinline__ void add_prefixes(warp_state<HD> &st, const attention_args &a,
                                              const shared_prefixes &shared, const prefix_runs &of,

@@ -1,11 +1,12 @@
-// Keys and values between one warp that copies them from pages and two warpgroups that attend to them.
+// Rings of keys and values between one warp that copies them from pages and two warpgroups that attend to
+// them.
 //
 // The one idea: the tensor cores are never without work. The two warpgroups alternate: while one's wgmmas
 // run, the other is at its softmax. And in each of them, the product of a tile's weights and V runs beside
 // the softmax of the next tile. K and V have a ring each, so that the next K comes while V is still in use.
-// KV tiles are counted on over all that a CTA does. Two CTAs of a cluster may have neighbouring queries of
-// one row and kv head: then each copies half of a tile's pages, to both (multicast), and a stage is empty
-// when both have read it. Source: FlashAttention-3 (Shah et al. 2024, sections 3.1 and 3.2).
+// KV tiles are numbered over all items that a CTA does. Two CTAs of a cluster may have neighbouring queries
+// of one sequence and kv head: then each copies half of a tile's pages, to both (multicast), and a stage is
+// empty when both have read it. Source: FlashAttention-3 (Shah et al. 2024, sections 3.1 and 3.2).
 #pragma once
 
 #include "kernels/cuda/attention_wgmma.cuh"
@@ -13,10 +14,10 @@
 #include "kernels/cuda/ring.cuh"
 
 enum { TILE_WARPGROUPS = 2 };
-constexpr int tile_stages(int head_dim) { return head_dim == 256 ? 2 : 3; } // as fit shared memory
+constexpr int tile_stages(int head_dim) { return head_dim == 256 ? 2 : 3; } // as many as fit in shared memory
 
 #ifdef TD_HAS_WGMMA
-// Of one warpgroup (its own id), or of two that alternate.
+// Named barriers: of one warpgroup (its own id), or of the two that alternate.
 __device__ __forceinline__ void named_sync(uint32_t id, uint32_t threads)
 {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -26,7 +27,7 @@ __device__ __forceinline__ void named_arrive(uint32_t id, uint32_t threads)
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Where a tile's keys are: [kv0, kv0 + KEYS) of a sequence, as far as kv_end.
+// Where a tile's keys are: [kv0, kv0 + KEYS) of a sequence, at most up to kv_end.
 struct tile_source {
   const bf16 *k; // of the kv head in page 0; its V lies behind it
   const int32_t *pages;
@@ -34,11 +35,12 @@ struct tile_source {
   uint32_t page_tokens, kv0, kv_end;
 };
 
-// In units of 16 bytes, for operands of wgmma: in a cluster an address names its CTA in its upper bits.
+// An address as operands of wgmma have it, in units of 16 bytes. In a cluster its upper bits name the CTA;
+// they are left out.
 __device__ __forceinline__ uint32_t operand_address(uint32_t address) { return (address & 0x3ffff) >> 4; }
 
-// The pages of a KV tile's K or V, one lane each; those at or past the end are left out. CTAS: of the
-// cluster, each of which copies every CTAS-th page for all of them.
+// Copies the pages of a KV tile's K or V, one lane each, without those at or past the end. In a cluster of
+// CTAS CTAs, each copies every CTAS-th page for all.
 template <int HD, int CTAS>
 __device__ __forceinline__ void copy_pages(uint32_t dst, const bf16 *src, const tile_source &t, uint32_t bar)
 {
@@ -58,7 +60,7 @@ __device__ __forceinline__ void copy_pages(uint32_t dst, const bf16 *src, const 
     copy_bulk(dst + lane * bytes, page, bytes, bar);
 }
 
-// The last tile of V: lines past the end must not be NaN, because their weight of zero would not remove that.
+// Zeroes lines of the last tile of V past its end: their weight is zero, which would not remove a NaN.
 template <int HD> __device__ __forceinline__ void zero_lines(unsigned char *tile, uint32_t n_lines)
 {
   constexpr int CHUNKS = HD / 8;
@@ -73,8 +75,9 @@ template <int HD, int CTAS> struct tile_ring {
   using ring_of_tiles = ring<TILE_STAGES, S::TILE_BYTES, TILE_WARPGROUPS * CTAS>;
   static constexpr uint32_t BARRIERS = 2 * ring_of_tiles::BARRIERS + TILE_STAGES;
   ring_of_tiles k, v;
-  // Count the bytes of a V that is not whole: it is full only when the rest is zero. One for each stage: the
-  // other CTA may be a tile ahead, but no round of the ring.
+  // Barriers that count the bytes of a V tile that is not whole: its stage is full only when the rest was
+  // zeroed. There is one for each stage, because the other CTA may be a tile ahead, but not a round of the
+  // ring.
   uint32_t tail_bars;
   unsigned char *smem_v;
 
@@ -86,7 +89,7 @@ template <int HD, int CTAS> struct tile_ring {
     tail_bars = bars + 2 * ring_of_tiles::BARRIERS * 8;
   }
 
-  // By a warpgroup, when all its warps are done; in a cluster a warp tells each CTA.
+  // By a warpgroup, when all its warps are done with a stage; in a cluster one warp tells each CTA.
   __device__ __forceinline__ static void release(const ring_of_tiles &r, pipeline_stage s)
   {
     uint32_t warp = threadIdx.x % WG / 32;
@@ -98,8 +101,7 @@ template <int HD, int CTAS> struct tile_ring {
     }
   }
 
-  // Where the tile after that of this stage is. Counted on, as a division by three would be beside the
-  // products.
+  // The stage of the next tile. It is counted up, because a division by three would run beside the wgmmas.
   __device__ __forceinline__ static pipeline_stage after(pipeline_stage s)
   {
     bool wraps = s.index + 1 == TILE_STAGES;
@@ -122,7 +124,7 @@ template <int HD, int CTAS> struct tile_ring {
     copy_pages<HD, CTAS>(k.data(s.index), t.k, t, k.full(s.index));
   }
 
-  // tails: the parity of each stage's tiles so far that were not whole, bit by bit.
+  // tails: bit i is the parity of how many tiles in stage i were not whole so far.
   __device__ __forceinline__ void copy_values(uint32_t n, const tile_source &t, uint32_t &tails) const
   {
     const pipeline_stage s = v.nth_as_producer(n);
@@ -140,9 +142,9 @@ template <int HD, int CTAS> struct tile_ring {
     }
   }
 
-  // n_tiles KV tiles from stage s on into c, by both warpgroups, of which this is number wg; queries lie at
-  // q16, in units of 16 bytes. mask(c, i) hides what of tile i a query row does not see. The last tile's
-  // values are left to multiply_last and end_last: its stage comes back.
+  // Attends to n_tiles KV tiles from stage s on, into c. By both warpgroups; this is number wg. Queries are
+  // at q16, in units of 16 bytes. mask(c, i) hides what a query row does not see of tile i. P*V of the last
+  // tile is left to multiply_last and end_last; its stage is returned.
   template <class MASK>
   __device__ __forceinline__ pipeline_stage attend(consumer<HD> &c, pipeline_stage s, uint32_t n_tiles,
                                                    uint32_t wg, uint32_t q16, float scale_log2,
@@ -177,8 +179,8 @@ template <int HD, int CTAS> struct tile_ring {
       mask(c, i);
       c.softmax(scale_log2, corr);
       wgmma_hold(c.s);
-      // The next tile's keys are waited for here, because the assembler does not move the wait for the
-      // products before this branch: else it waits first and does all of the softmax afterwards, beside
+      // The wait for the next tile's keys is here, because the assembler does not move the wait for the
+      // wgmmas before this branch. Without the branch it does: the softmax would then run after them, beside
       // nothing.
       if (i + 1 < n_tiles)
         k.wait_full(after(s));

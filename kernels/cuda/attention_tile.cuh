@@ -1,4 +1,4 @@
-// The arithmetic of the attention kernels that multiply by mma.sync: 16 packed rows of a warp against keys in
+// The arithmetic of the attention kernels that multiply by mma.sync: a warp's 16 query rows against keys in
 // shared memory.
 #pragma once
 
@@ -20,7 +20,7 @@ template <int HD> struct padded_lines {
   }
 };
 
-// As pages have them.
+// The same in the order of pages.
 template <int HD> struct page_lines {
   __device__ static __forceinline__ uint32_t at(uint32_t base, uint32_t line, uint32_t chunk)
   {
@@ -28,7 +28,7 @@ template <int HD> struct page_lines {
   }
 };
 
-// What a warp knows of its 16 packed rows.
+// A warp's 16 query rows so far: outputs, and the softmax's maxima and sums.
 template <int HD> struct warp_state {
   float o[HD / 8][4], m[2], l[2];
 };
@@ -42,12 +42,12 @@ template <int HD> __device__ __forceinline__ void clear(warp_state<HD> &st)
   st.l[0] = st.l[1] = 0;
 }
 
-// Positions of a warp's packed rows lane / 4 and + 8. Keys [from_all, until_all) are seen by all 16.
+// Positions of a warp's query rows lane / 4 and lane / 4 + 8. All 16 see keys [from_all, until_all).
 struct query_positions {
   int32_t lo, hi, from_all, until_all;
 };
 
-// Packed rows p0 .. p0 + 15 of an item.
+// Of query rows p0 .. p0 + 15 of an item.
 __device__ __forceinline__ query_positions positions_of(const td_attention_item &it, const attention_args &a,
                                                         uint32_t p0)
 {
@@ -59,7 +59,7 @@ __device__ __forceinline__ query_positions positions_of(const td_attention_item 
           first_pos + (int32_t)(min(p0, last) / a.group) + 1};
 }
 
-// Products of 16 packed rows with the COLS keys from column col0 of the tile in shared memory on.
+// Scores of 16 query rows and COLS keys of the tile in shared memory, from column col0 on.
 template <int HD, int COLS, template <int> class LINES>
 __device__ __forceinline__ void score(float (&s)[COLS / 8][4], const uint32_t q[HD / 16][4], uint32_t smem_k,
                                       uint32_t col0)
@@ -80,8 +80,8 @@ __device__ __forceinline__ void score(float (&s)[COLS / 8][4], const uint32_t q[
     }
 }
 
-// Online softmax: products with the keys from token kv0 on become weights; the state's maximum, sums and
-// output follow.
+// Online softmax: the scores of keys from token kv0 on become weights. The state's maxima and sums then
+// include them, and its outputs are rescaled.
 template <int HD, int COLS>
 __device__ __forceinline__ void soften(warp_state<HD> &st, float (&s)[COLS / 8][4], uint32_t kv0,
                                        const query_positions &pos, const attention_args &a)
@@ -123,7 +123,7 @@ __device__ __forceinline__ void soften(warp_state<HD> &st, float (&s)[COLS / 8][
       }
     st.l[h] = st.l[h] * corr[h] + sum;
   }
-  if (__any_sync(0xffffffffu, corr[0] != 1 || corr[1] != 1)) // mostly the maximum stays as it was
+  if (__any_sync(0xffffffffu, corr[0] != 1 || corr[1] != 1)) // mostly the maximum is unchanged
 #pragma unroll
     for (int d = 0; d < HD / 8; d++) {
       st.o[d][0] *= corr[0];
@@ -133,7 +133,7 @@ __device__ __forceinline__ void soften(warp_state<HD> &st, float (&s)[COLS / 8][
     }
 }
 
-// Values by their weights.
+// Adds the values, by their weights, to the outputs.
 template <int HD, int COLS, template <int> class LINES>
 __device__ __forceinline__ void add_values(warp_state<HD> &st, const float (&s)[COLS / 8][4], uint32_t smem_v,
                                            uint32_t col0)
@@ -154,7 +154,7 @@ __device__ __forceinline__ void add_values(warp_state<HD> &st, const float (&s)[
   }
 }
 
-// 16 packed rows against the COLS tokens from column col0 of the tile in shared memory on; the tile begins at
+// 16 query rows against COLS tokens of the tile in shared memory, from column col0 on. The tile begins at
 // token kv0.
 template <int HD, int COLS, template <int> class LINES>
 __device__ __forceinline__ void process_tile(warp_state<HD> &st, const uint32_t q[HD / 16][4],
@@ -167,7 +167,7 @@ __device__ __forceinline__ void process_tile(warp_state<HD> &st, const uint32_t 
   add_values<HD, COLS, LINES>(st, s, smem_v, col0);
 }
 
-// l was summed over the lane's own columns only.
+// Adds l over the lanes of a row: each had the sum of its own columns only.
 template <int HD> __device__ __forceinline__ void reduce_lanes(warp_state<HD> &st)
 {
 #pragma unroll
@@ -192,7 +192,7 @@ __device__ __forceinline__ void load_queries(uint32_t q[HD / 16][4], const atten
   uint32_t stride = (a.n_heads + 2 * a.n_kv_heads) * HD, last = it.n_tokens * a.group - 1;
   const bf16 *src[2];
   for (int h = 0; h < 2; h++) {
-    uint32_t p = min(p0 + g + 8 * h, last); // rows past the end repeat the last and are dropped
+    uint32_t p = min(p0 + g + 8 * h, last); // rows past the end repeat the last one and are dropped later
     src[h] = a.qkv + (size_t)(it.query + p / a.group) * stride + (kv_head * a.group + p % a.group) * HD;
   }
 #pragma unroll

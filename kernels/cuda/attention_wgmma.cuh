@@ -1,5 +1,4 @@
-// A warpgroup's 64 packed rows against one tile of keys in shared memory, by wgmma: products, masks, online
-// softmax.
+// A warpgroup's 64 query rows against one KV tile in shared memory, by wgmma: scores, masks, online softmax.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
@@ -23,7 +22,7 @@ template <int HD> struct key_tile {
 
 #ifdef TD_HAS_WGMMA
 
-// KEYS: of a tile.
+// KEYS: how many a tile has.
 template <int HD, int KEYS = key_tile<HD>::KEYS> struct consumer {
   using S = key_tile<HD>;
   float o[HD / 2], s[KEYS / 2], m[2], l[2];
@@ -38,7 +37,7 @@ template <int HD, int KEYS = key_tile<HD>::KEYS> struct consumer {
     l[0] = l[1] = 0;
   }
 
-  // The products are queued; s is theirs until they are waited for. q16, k16, v16: addresses in units of 16
+  // Queues Q*K; s must not be touched until that was waited for. q16, k16, v16: addresses in units of 16
   // bytes.
   __device__ __forceinline__ void multiply_keys(uint32_t q16, uint32_t k16)
   {
@@ -72,7 +71,7 @@ template <int HD, int KEYS = key_tile<HD>::KEYS> struct consumer {
     }
   }
 
-  // Keys of a tile that begins at kv0, outside of [begin, end), for all rows.
+  // Hides keys outside of [begin, end) from all rows; the tile begins at kv0.
   __device__ __forceinline__ void mask_outside(uint32_t kv0, uint32_t begin, uint32_t end)
   {
     uint32_t key0 = kv0 + 2 * (threadIdx.x % 4);
@@ -84,7 +83,7 @@ template <int HD, int KEYS = key_tile<HD>::KEYS> struct consumer {
     }
   }
 
-  // s becomes the tile's weights; corr: what earlier sums shrink by.
+  // s becomes the tile's weights; corr: the factor by which earlier sums shrink.
   __device__ __forceinline__ void softmax(float scale_log2, float corr[2])
   {
     float mx[2] = {m[0], m[1]}, sum[2] = {0, 0};
@@ -95,8 +94,8 @@ template <int HD, int KEYS = key_tile<HD>::KEYS> struct consumer {
     for (int h = 0; h < 2; h++) {
       mx[h] = fmaxf(mx[h], __shfl_xor_sync(0xffffffffu, mx[h], 1));
       mx[h] = fmaxf(mx[h], __shfl_xor_sync(0xffffffffu, mx[h], 2));
-      // rounded products: where the maximum stays, corr is 1 exactly, and a tile that a row does not see
-      // changes nothing
+      // products are rounded by themselves, with no fma: where the maximum is unchanged, corr is exactly 1,
+      // and a tile that a row does not see changes nothing
       float top =
           mx[h] == -INFINITY ? 0 : __fmul_rn(mx[h], scale_log2); // nothing seen yet: all weights are 0
       corr[h] = exp2_fast(__fmul_rn(m[h], scale_log2) - top);
