@@ -36,7 +36,8 @@ struct tune_shape {
   std::vector<const td_cuda_weight *> weights; // in turn, so that the cache does not hold the next one
   void *x, *out;
   bool add;
-  uint32_t min_n; // of fewer rows another way serves
+  uint32_t min_n;   // of fewer rows another way serves
+  const td_op *glu; // its op, where only products with SwiGLU have this shape: these may go another way
 };
 
 struct tuner {
@@ -76,14 +77,16 @@ static bool product_of(const cuda_backend *b, const td_op &o, uint32_t n_rows, t
 }
 
 // The output head (f32) is one product of a hundred: it has a shape, but is not measured.
-static void sort_in(tuner *t, const td_linear_params &p)
+static void sort_in(tuner *t, const td_op &o, const td_linear_params &p)
 {
+  const td_op *glu = o.kind == TD_OP_LINEAR ? nullptr : &o;
   lt_shape *s = td_lt_shape(t->b, cuda_weight(p.weight), p.out_f32);
   if (!s || p.out_f32)
     return;
   for (tune_shape &k : t->shapes)
     if (k.shape == s) {
       k.weights.push_back(cuda_weight(p.weight));
+      k.glu = glu ? k.glu : nullptr;
       return;
     }
   t->shapes.push_back({s,
@@ -91,7 +94,8 @@ static void sort_in(tuner *t, const td_linear_params &p)
                        at<void>(p.x),
                        at<void>(p.out),
                        p.add,
-                       td_cuda_lt_rows_min(cuda_weight(p.weight))});
+                       td_cuda_lt_rows_min(cuda_weight(p.weight)),
+                       glu});
 }
 
 static void find_products(tuner *t)
@@ -99,7 +103,22 @@ static void find_products(tuner *t)
   td_linear_params p;
   for (const td_op &o : t->program->ops)
     if (product_of(t->b, o, 0, &p))
-      sort_in(t, p);
+      sort_in(t, o, p);
+}
+
+static bool is_multiplied(const tuner *t, const tune_shape *k, uint32_t n_rows)
+{
+  td_linear_params p;
+  return n_rows >= k->min_n && (!k->glu || product_of(t->b, *k->glu, n_rows, &p));
+}
+
+// Whether a step of the bucket multiplies it by cuBLASLt: some of its numbers of rows may, and others not.
+static bool is_served(const tuner *t, const tune_shape *k, uint32_t bucket)
+{
+  for (uint32_t n = bucket; n > 0 && td_lt_bucket(n) == bucket; n--)
+    if (is_multiplied(t, k, n))
+      return true;
+  return false;
 }
 
 // ---- measuring ----
@@ -215,16 +234,6 @@ struct tune_counts {
   uint32_t measured, not_first;
 };
 
-// Which of the contests are for a product that a step of so many rows multiplies by cuBLASLt.
-static void find_in_step(const tuner *t, uint32_t n_rows, std::vector<contest> *contests)
-{
-  td_linear_params p;
-  for (contest &c : *contests)
-    for (const td_op &o : t->program->ops)
-      c.in_step |= product_of(t->b, o, n_rows, &p) &&
-                   td_lt_shape(t->b, cuda_weight(p.weight), p.out_f32) == c.k->shape;
-}
-
 static td_status keep(tuner *t, const contest &c, uint32_t n_rows, uint32_t bucket, bool best,
                       tune_counts *counts, td_error *err)
 {
@@ -245,8 +254,9 @@ static td_status measure_bucket(tuner *t, uint32_t bucket, double until_s, tune_
   std::vector<contest> contests;
   contest c;
   for (const tune_shape &k : t->shapes)
-    if (bucket >= k.min_n && !is_known(t, k.shape, bucket) && now_s() < until_s &&
+    if (is_served(t, &k, bucket) && !is_known(t, k.shape, bucket) && now_s() < until_s &&
         measure_alone(t, &k, n_rows, &c)) {
+      c.in_step = is_multiplied(t, &k, n_rows);
       k.shape->by_n[n_rows] = c.first;
       contests.push_back(c);
     }
@@ -260,7 +270,6 @@ static td_status measure_bucket(tuner *t, uint32_t bucket, double until_s, tune_
   }
   if (contests.empty())
     return TD_OK;
-  find_in_step(t, n_rows, &contests);
   float step_us = time_step(t, n_rows, err);
   if (step_us < 0)
     return TD_ERR_DEVICE;
@@ -292,7 +301,7 @@ static uint32_t count(const tuner *t, bool known_only)
   uint32_t n = 0;
   for (const tune_shape &k : t->shapes)
     for (uint32_t m = 8; m <= largest_bucket(t); m = td_lt_bucket(m + 1))
-      n += m >= k.min_n && (!known_only || is_known(t, k.shape, m));
+      n += is_served(t, &k, m) && (!known_only || is_known(t, k.shape, m));
   return n;
 }
 
