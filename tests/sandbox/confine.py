@@ -268,8 +268,11 @@ class Confined:
         u = self.unit
         uid, gid, remark = user_of(u) if "User" in u else (os.getuid(), os.getgid(), "")
         if not self.root:
-            self.say(setting="User", missing="started by somebody who is not root: it stays that user")
+            for setting in "User", "Group":
+                self.say(setting=setting, missing="started by somebody who is not root: it stays the same")
             self.drop()
+            if self.unit.get("CapabilityBoundingSet") == []:  # what the user namespace gave
+                syscall(self.sets.numbers["capset"], struct.pack("=Ii", 0x20080522, 0), bytes(24))
             return
         os.setgroups([gid])
         if on(u, "PrivateUsers"):

@@ -100,6 +100,7 @@ running_requests = 8
                 shutil.copy(path, self.path / "lib" / name)
 
     def close(self):
+        (self.path / "empty.d").chmod(0o700)
         shutil.rmtree(self.path)
 
 
@@ -256,9 +257,9 @@ class Service:
         for task in tasks:
             s = confine.status_of(f"{self.pid}/task/{task}")
             filters_on = 2 if self.confined.filters else 0
-            wrong = [f"{name} {s.get(name)}" for name, want in (("NoNewPrivs", 1), ("Seccomp", filters_on)) if int(s[name]) != want
-                     and (name != "NoNewPrivs" or units.on(self.unit, name.replace("Privs", "Privileges")))]
-            if self.unit.get("CapabilityBoundingSet") == [] and self.confined.root:
+            wanted = {"NoNewPrivs": int(units.on(self.unit, "NoNewPrivileges")), "Seccomp": filters_on}
+            wrong = [f"{name} {s[name]}" for name, want in wanted.items() if int(s[name]) != want]
+            if self.unit.get("CapabilityBoundingSet") == []:
                 wrong += [f"{name} {s[name]}" for name in ("CapBnd", "CapEff", "CapPrm") if int(s[name], 16)]
             if wrong:
                 raise Broken(f"thread {s['Name']}: {', '.join(wrong)}")
