@@ -171,6 +171,13 @@ static inline uint8_t td_unicode_class(uint32_t cp)
 bool td_unicode_is_word(uint32_t cp); /* \w */
 /* Of the pre_tokenizer Punctuation: ASCII's, symbols among them, and \p{P}. */
 bool td_unicode_is_punctuation(uint32_t cp);
+/* Of the pre_tokenizer Digits: \p{N}, and what is so from Unicode 17 on. It knows that and the expressions do
+ * not, by all code points of `tokenizers` 0.23.3. */
+static inline bool td_unicode_is_numeric(uint32_t cp)
+{
+  return (td_unicode_class(cp) & TD_CLASS_NUMBER) || (cp >= 0x11DE0 && cp <= 0x11DE9) ||
+         (cp >= 0x16FF4 && cp <= 0x16FF6);
+}
 
 enum {
   TD_LETTER_UPPER = 1,    /* \p{Lu} */
@@ -235,6 +242,7 @@ typedef enum td_split_kind {
   TD_SPLIT_PUNCT_WORDS, /* DeepSeek-V3's */
   TD_SPLIT_LINE_ENDS,   /* \s+$ */
   TD_SPLIT_PUNCTUATION, /* the pre_tokenizer Punctuation: contiguous, or (max_digits 1) each by itself */
+  TD_SPLIT_DIGITS,      /* the pre_tokenizer Digits: likewise */
   TD_SPLIT_BYTE_DIGITS, /* Digits behind ByteLevel: bytes that stand for themselves and are numbers */
   TD_SPLIT_REGEX,       /* any other: `regex` */
 } td_split_kind;

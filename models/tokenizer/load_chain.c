@@ -173,7 +173,7 @@ static td_status load_pre_tokenizer(chain *c, const cJSON *o, int depth, td_erro
   if (digits) {
     bool individual = false;
     TD_TRY(td_load_flag(o, "individual_digits", false, &individual, err));
-    const td_split_kind kind = c->byte_level ? TD_SPLIT_BYTE_DIGITS : TD_SPLIT_NUMBERS;
+    const td_split_kind kind = c->byte_level ? TD_SPLIT_BYTE_DIGITS : TD_SPLIT_DIGITS;
     return add_split(t, (td_split){.kind = kind, .max_digits = individual}, err);
   }
   if (strcmp(type, "Punctuation") == 0) {

@@ -50,6 +50,13 @@ static uint8_t strips_of(const td_tokenizer *t, const td_model_files *files, con
   return phi3 && !is(text, "<unk>") && !is(text, "<s>") && !is(text, "<|endoftext|>") ? TD_ADDED_RSTRIP : 0;
 }
 
+/* Gemma's runs of spaces, written as spaces: SentencePiece meets them where U+2581 was typed, too. With a
+ * dummy prefix such tokens part the text, as llama.cpp has it. */
+static bool is_met_in_marked_text(const td_tokenizer *t, int type)
+{
+  return t->spm.on && t->spm.prefix == TD_SPM_PREFIX_NONE && type == TYPE_USER_DEFINED;
+}
+
 static td_status load_tokens(td_tokenizer *t, const td_model_files *files, td_error *err)
 {
   td_gguf_string_iter it;
@@ -76,8 +83,8 @@ static td_status load_tokens(td_tokenizer *t, const td_model_files *files, td_er
     if (type == TYPE_UNKNOWN && t->spm.on && t->spm.unk < 0)
       t->spm.unk = (int32_t)i; /* where the file does not name it */
     if (is_added(type))
-      TD_TRY(td_tokenizer_add(t, i, text.data, text.n_bytes, type != TYPE_USER_DEFINED, false,
-                              strips_of(t, files, &text), err));
+      TD_TRY(td_tokenizer_add(t, i, text.data, text.n_bytes, type != TYPE_USER_DEFINED,
+                              is_met_in_marked_text(t, type), strips_of(t, files, &text), err));
   }
   return TD_OK;
 }

@@ -13,14 +13,17 @@ enum {
   NFC = 1,
   WHOLE_WORDS = 2, /* a word that is a token is that token (ignore_merges) */
   BOS = 4,
-  FALCON = 8, /* punctuation is cut off before, runs of digits behind, in threes */
 };
 
 typedef struct pre {
   const char *name;
-  const char *regexes[6]; /* the splitter chain, NULL-terminated where shorter */
+  const char *steps[6]; /* the splitter chain, NULL-terminated where shorter */
   unsigned flags;
 } pre;
+
+/* Steps that are no expressions. */
+static const char punctuation[] = "Punctuation", digits[] = "Digits",
+                  byte_digits[] = "Digits behind ByteLevel";
 
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define TAIL "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
@@ -60,10 +63,10 @@ typedef struct pre {
 
 static const pre pres[] = {
     {"gpt-2", {GPT2}, 0},
-    {"smollm", {"\\p{N}", GPT2}, 0},
-    {"starcoder", {"\\p{N}", GPT2}, 0},
-    {"refact", {"\\p{N}", GPT2}, 0},
-    {"command-r", {"\\p{N}", GPT2}, NFC},
+    {"smollm", {digits, GPT2}, 0},
+    {"starcoder", {digits, GPT2}, 0},
+    {"refact", {digits, GPT2}, 0},
+    {"command-r", {digits, GPT2}, NFC},
     {"llama-bpe", {LLAMA3}, WHOLE_WORDS | BOS},
     {"llama3", {LLAMA3}, WHOLE_WORDS | BOS},
     {"llama-v3", {LLAMA3}, WHOLE_WORDS | BOS},
@@ -77,10 +80,10 @@ static const pre pres[] = {
     {"qwen35", {QWEN35}, NFC},
     {"deepseek-v3", {"\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", DEEPSEEK}, 0},
     {"deepseek-llm",
-     {"[\r\n]", "\\s?" DEEPSEEK_LETTERS, "\\s?" DEEPSEEK_PUNCTUATION, "\\s+$", DEEPSEEK_CJK, "\\p{N}"},
+     {"[\r\n]", "\\s?" DEEPSEEK_LETTERS, "\\s?" DEEPSEEK_PUNCTUATION, "\\s+$", DEEPSEEK_CJK, digits},
      BOS},
-    {"deepseek-coder", {"[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", DEEPSEEK_CJK, "\\p{N}"}, BOS},
-    {"falcon", {GPT2}, FALCON},
+    {"deepseek-coder", {"[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", DEEPSEEK_CJK, digits}, BOS},
+    {"falcon", {punctuation, GPT2, byte_digits, "[0-9][0-9][0-9]"}, 0},
     {"mpt", {GPT2}, NFC},
     {"tekken", {CASED("", "\\p{N}")}, WHOLE_WORDS | BOS},
     {"gpt-4o", {CASED(CONTRACTIONS "?", "\\p{N}{1,3}")}, 0},
@@ -113,19 +116,22 @@ static const pre pres[] = {
     {"exaone4", {GPT2}, 0},
 };
 
-static td_status load_splits(td_tokenizer *t, const pre *p, td_error *err)
+static bool load_step(const char *step, td_split *out)
 {
   bool total;
-  if (p->flags & FALCON)
-    t->splits[t->n_splits++] = (td_split){.kind = TD_SPLIT_PUNCTUATION};
-  for (size_t k = 0; k < sizeof p->regexes / sizeof *p->regexes && p->regexes[k]; k++)
-    if (!td_split_from_regex(p->regexes[k], &t->splits[t->n_splits++], &total))
+  if (step != punctuation && step != digits && step != byte_digits)
+    return td_split_from_regex(step, out, &total);
+  *out = step == digits        ? (td_split){.kind = TD_SPLIT_DIGITS, .max_digits = 1}
+         : step == punctuation ? (td_split){.kind = TD_SPLIT_PUNCTUATION}
+                               : (td_split){.kind = TD_SPLIT_BYTE_DIGITS};
+  return true;
+}
+
+static td_status load_splits(td_tokenizer *t, const pre *p, td_error *err)
+{
+  for (size_t k = 0; k < sizeof p->steps / sizeof *p->steps && p->steps[k]; k++)
+    if (!load_step(p->steps[k], &t->splits[t->n_splits++]))
       return td_fail(err, TD_ERR_NOMEM, "no memory for a splitter");
-  if (p->flags & FALCON) {
-    t->splits[t->n_splits++] = (td_split){.kind = TD_SPLIT_BYTE_DIGITS};
-    if (!td_split_from_regex("[0-9][0-9][0-9]", &t->splits[t->n_splits++], &total))
-      return td_fail(err, TD_ERR_NOMEM, "no memory for a splitter");
-  }
   return TD_OK;
 }
 

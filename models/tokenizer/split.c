@@ -253,16 +253,17 @@ static const unsigned char *next_line_ends(const unsigned char *p, const unsigne
   return end;
 }
 
-static const unsigned char *next_punctuation(const td_split *s, const unsigned char *p,
-                                             const unsigned char *end)
+/* A run of characters that are of a kind, or one of them; or a run of others. */
+static inline const unsigned char *next_of(bool is(uint32_t), const td_split *s, const unsigned char *p,
+                                           const unsigned char *end)
 {
   uint32_t cp;
   uint8_t class;
   const unsigned char *q = p + look(p, end, &cp, &class);
-  const bool inside = td_unicode_is_punctuation(cp);
+  const bool inside = is(cp);
   while (q < end && !(inside && s->max_digits == 1)) {
     size_t len = look(q, end, &cp, &class);
-    if (td_unicode_is_punctuation(cp) != inside)
+    if (is(cp) != inside)
       break;
     q += len;
   }
@@ -341,7 +342,8 @@ size_t td_split_next(const td_split *s, const unsigned char *text, size_t n, siz
   case TD_SPLIT_CJK: q = next_cjk(text, end); break;
   case TD_SPLIT_PUNCT_WORDS: q = next_punct_words(text, end); break;
   case TD_SPLIT_LINE_ENDS: q = next_line_ends(text, end); break;
-  case TD_SPLIT_PUNCTUATION: q = next_punctuation(s, text, end); break;
+  case TD_SPLIT_PUNCTUATION: q = next_of(td_unicode_is_punctuation, s, text, end); break;
+  case TD_SPLIT_DIGITS: q = next_of(td_unicode_is_numeric, s, text, end); break;
   case TD_SPLIT_BYTE_DIGITS: q = next_byte_digits(s, text, end); break;
   case TD_SPLIT_REGEX: return td_regex_next(s->regex, text, n, steps_left);
   }
@@ -355,7 +357,8 @@ bool td_split_may_cut(const td_split *s, unsigned char c)
   switch (s->kind) {
   case TD_SPLIT_WORDS:
   case TD_SPLIT_PUNCT_WORDS: break;
-  case TD_SPLIT_NUMBERS: return c >= 0x80 || (class & TD_CLASS_NUMBER);
+  case TD_SPLIT_NUMBERS:
+  case TD_SPLIT_DIGITS: return c >= 0x80 || (class & TD_CLASS_NUMBER);
   case TD_SPLIT_CJK: return c >= 0x80;
   case TD_SPLIT_LINE_ENDS: return c >= 0x80 || (class & TD_CLASS_SPACE);
   case TD_SPLIT_PUNCTUATION: return c >= 0x80 || td_unicode_is_punctuation(c);

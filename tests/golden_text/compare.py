@@ -21,6 +21,7 @@ RANGES = [(0x20, 0x7E)] * 6 + [(0x20, 0x2F)] * 2 + [(0x30, 0x39)] * 2 + [
     (0x900, 0x97F), (0xE00, 0xE7F), (0x1100, 0x11FF), (0x1E00, 0x1EFF), (0x2000, 0x206F), (0x2070, 0x218F),
     (0x3000, 0x30FF), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3), (0xF900, 0xFAFF), (0xFE00, 0xFE0F), (0xFF00, 0xFFEF),
     (0x1D400, 0x1D7FF), (0x1F1E6, 0x1F1FF), (0x1F300, 0x1FAFF), (0x2F800, 0x2FA1D), (0xE0000, 0xE007F)]
+ALPHABETS = ["".join(map(chr, range(lo, hi + 1))) for lo, hi in RANGES]
 BITS = ["'s", "'S", "'t", "'T", "'re", "'RE", "'Ve", "'ll", "'LL", "'d", "'m", "'\u017f", "'", "''", "\r\n", "\n\n", "\n",
         "\r", "\t", "  ", "    ", "        ", " \n", "\n ", "\t\n\t", "\u00a0", "\u3000", "\u2028", "\u0085", "\u200b",
         "\u200d", "\ufeff", "\ufe0f", "123", "1234567", "3.14", "\u0663\u0664", "\u00bd", "\u2167", "the", " the", "Hello",
@@ -39,8 +40,7 @@ def random_text(rng, added):
         if kind < 0.35:
             parts.append(rng.choice(BITS).encode("utf-8", "ignore"))
         elif kind < 0.70:
-            lo, hi = rng.choice(RANGES)
-            parts.append("".join(chr(rng.randint(lo, hi)) for _ in range(rng.choice([1, 2, 3, 8]))).encode())
+            parts.append("".join(rng.choices(rng.choice(ALPHABETS), k=rng.choice([1, 2, 3, 8]))).encode())
         elif kind < 0.78:
             c = chr(rng.choice([c for c in (rng.randrange(0x110000), rng.randrange(0x3000)) if not 0xD800 <= c < 0xE000] or [65]))
             parts.append(c.encode())

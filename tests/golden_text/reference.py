@@ -33,7 +33,12 @@ DIGITS = {"type": "Digits", "individual_digits": True}
 
 def read_gguf(path, wanted):
     """Metadata of a GGUF file: the keys for which wanted(key) holds."""
-    f = open(path, "rb")
+    with open(path, "rb") as f:
+        return gguf_metadata(f, wanted)
+
+
+def gguf_metadata(f, wanted):
+    """The same, of an open file, which then stands behind it."""
     take = lambda fmt: struct.unpack("<" + fmt, f.read(struct.calcsize("<" + fmt)))[0]
     kinds = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 

@@ -74,19 +74,21 @@ def read_model(data):
 
 
 def model_from_gguf(path):
+    """llama.cpp has written spaces and a score of -1000 into USER_DEFINED pieces."""
     g = read_gguf(path, lambda k: k.startswith("tokenizer."))
     get = lambda k: g.get("tokenizer.ggml." + k)
     assert get("model") == b"llama", get("model")
     unk = get("unknown_token_id")
     kinds = [UNKNOWN if i == unk else CONTROL if k == UNKNOWN and unk is not None else k for i, k in enumerate(get("token_type"))]
-    pieces = [(t.decode(), s, k) for t, s, k in zip(get("tokens"), get("scores"), kinds)]
+    pieces = [(t.decode().replace(" ", "\u2581"), 0.0, k) if k == USER_DEFINED else (t.decode(), s, k)
+              for t, s, k in zip(get("tokens"), get("scores"), kinds)]
     prefix = get("add_space_prefix")
     return write_model(pieces, dummy_prefix=True if prefix is None else prefix)
 
 
 def merges_of(pieces):
     """Every way to put a piece together out of two, the highest score first: transformers' generate_merges."""
-    normal = {t: s for t, s, k in pieces if k in (NORMAL, UNUSED)}
+    normal = {t: s for t, s, k in pieces if k in (NORMAL, UNUSED, USER_DEFINED)}
     merges = []
     for text, score in normal.items():
         ways = [(text[:i], text[i:]) for i in range(1, len(text)) if text[:i] in normal and text[i:] in normal]

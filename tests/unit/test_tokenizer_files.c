@@ -476,37 +476,102 @@ static void gguf_names(void **state)
   }
 }
 
-/* Phi-3's own tokens take the white space behind them; <s> does not, nor do those of other architectures. */
-static void gguf_phi3(void **state)
+/* Names that mean the pre_tokenizer Digits, which knows Unicode 17: U+11DE1 is cut off from what stands
+ * before. */
+static void gguf_digits(void **state)
 {
-  for (int phi3 = 0; phi3 < 2; phi3++) {
+  static const char *const names[] = {"smollm", "starcoder", "refact", "command-r", "gpt-2"};
+  for (size_t i = 0; i < 5; i++) {
     gguf g = {0};
     td_buf_init(&g.b, 0);
-    key(&g, "general.architecture", STRING);
-    str(&g, phi3 ? "phi3" : "llama");
     key(&g, "tokenizer.ggml.model", STRING);
-    str(&g, "llama");
+    str(&g, "gpt2");
+    key(&g, "tokenizer.ggml.pre", STRING);
+    str(&g, names[i]);
     strings(&g, "tokenizer.ggml.tokens",
-            (const char *const[]){"<unk>", "<s>", "<|user|>", "\xE2\x96\x81", "a", "\n", "<pad>"}, 7);
-    ints(&g, "tokenizer.ggml.token_type", (const int32_t[]){3, 3, 3, 1, 1, 1, 2}, 7);
-    key(&g, "tokenizer.ggml.scores", ARRAY);
-    u32(&g, F32);
-    u64(&g, 7);
-    for (int i = 0; i < 7; i++)
-      u32(&g, 0);
-    key(&g, "tokenizer.ggml.unknown_token_id", U32);
-    u32(&g, 0);
+            (const char *const[]){"!", "\u00f0", "\u0133", "\u00b7", "\u00a1", "!\u00f0"}, 6);
+    strings(&g, "tokenizer.ggml.merges", (const char *const[]){"! \u00f0"}, 1);
     td_error err = {0};
     td_tokenizer *t = NULL;
     if (load_gguf(&g, &t, &err) != TD_OK)
-      fail_msg("%s", err.message);
+      fail_msg("%s: %s", names[i], err.message);
+    td_ids ids = util_encode(t, "!\U00011DE1", 5, false);
+    util_assert_ids(&ids, i < 4 ? (int32_t[]){0, 1, 2, 3, 4} : (int32_t[]){5, 2, 3, 4}, i < 4 ? 5 : 4);
+    td_ids_deinit(&ids);
+    td_tokenizer_destroy(t);
+    td_buf_deinit(&g.b);
+  }
+}
+
+/* A file of SentencePiece's kind, no score above another. */
+static td_tokenizer *load_spm_gguf(const char *architecture, const char *const *tokens, const int32_t *types,
+                                   uint32_t n, bool prefix)
+{
+  gguf g = {0};
+  td_buf_init(&g.b, 0);
+  key(&g, "general.architecture", STRING);
+  str(&g, architecture);
+  key(&g, "tokenizer.ggml.model", STRING);
+  str(&g, "llama");
+  strings(&g, "tokenizer.ggml.tokens", tokens, n);
+  ints(&g, "tokenizer.ggml.token_type", types, n);
+  key(&g, "tokenizer.ggml.scores", ARRAY);
+  u32(&g, F32);
+  u64(&g, n);
+  for (uint32_t i = 0; i < n; i++)
+    u32(&g, 0);
+  key(&g, "tokenizer.ggml.unknown_token_id", U32);
+  u32(&g, 0);
+  key(&g, "tokenizer.ggml.add_space_prefix", BOOL);
+  td_buf_append(&g.b, &prefix, 1);
+  td_error err = {0};
+  td_tokenizer *t = NULL;
+  if (load_gguf(&g, &t, &err) != TD_OK)
+    fail_msg("%s", err.message);
+  td_buf_deinit(&g.b);
+  return t;
+}
+
+/* Phi-3's own tokens take the white space behind them; <s> does not, nor do those of other architectures. */
+static void gguf_phi3(void **state)
+{
+  const char *const tokens[] = {"<unk>", "<s>", "<|user|>", "\xE2\x96\x81", "a", "\n", "<pad>"};
+  const int32_t types[] = {3, 3, 3, 1, 1, 1, 2};
+  for (int phi3 = 0; phi3 < 2; phi3++) {
+    td_tokenizer *t = load_spm_gguf(phi3 ? "phi3" : "llama", tokens, types, 7, true);
     td_ids ids = util_encode(t, "<|user|>\n a<s>\n!", 17, true);
     util_assert_ids(&ids, phi3 ? (int32_t[]){2, 3, 4, 1, 3, 5, 0} : (int32_t[]){2, 3, 5, 3, 4, 1, 3, 5, 0},
                     phi3 ? 7 : 9);
     td_ids_deinit(&ids);
     td_tokenizer_destroy(t);
-    td_buf_deinit(&g.b);
   }
+}
+
+/* Gemma's runs of spaces are tokens of the user, and written as spaces. As to SentencePiece, U+2581 is one.
+ */
+static void gguf_gemma(void **state)
+{
+  const char *const tokens[] = {"<unk>", "<bos>", "  ", "   ", "\xE2\x96\x81", "a", "\n\n"};
+  const int32_t types[] = {2, 3, 4, 4, 1, 1, 4};
+  td_tokenizer *t = load_spm_gguf("gemma3", tokens, types, 7, false);
+  static const struct {
+    const char *text;
+    int32_t ids[4];
+    size_t n;
+  } cases[] = {{"a  a", {5, 2, 5}, 3},
+               {"a \xE2\x96\x81", {5, 2}, 2},
+               {"\xE2\x96\x81\xE2\x96\x81\xE2\x96\x81"
+                "a",
+                {3, 5},
+                2},
+               {"     a", {3, 2, 5}, 3},
+               {" \n\n a", {4, 6, 4, 5}, 4}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    td_ids ids = util_encode(t, cases[i].text, strlen(cases[i].text), false);
+    util_assert_ids(&ids, cases[i].ids, cases[i].n);
+    td_ids_deinit(&ids);
+  }
+  td_tokenizer_destroy(t);
 }
 
 /* Keys of the wrong kind, or missing. */
@@ -550,6 +615,7 @@ int main(void)
       cmocka_unit_test(json_refusals), cmocka_unit_test(json_accepted), cmocka_unit_test(nested_sequences),
       cmocka_unit_test(json_damaged),  cmocka_unit_test(json_around),   cmocka_unit_test(gguf_files),
       cmocka_unit_test(gguf_kinds),    cmocka_unit_test(gguf_names),    cmocka_unit_test(gguf_phi3),
+      cmocka_unit_test(gguf_gemma),    cmocka_unit_test(gguf_digits),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

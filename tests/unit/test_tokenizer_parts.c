@@ -260,6 +260,27 @@ static void punctuation_versions(void **state)
       fail_msg("U+%04X, U+%04X", in[i], out[i]);
 }
 
+/* And its Digits knows Unicode 17, which its expressions do not. */
+static void digits_versions(void **state)
+{
+  static const uint32_t newer[] = {0x11DE0, 0x11DE9, 0x16FF4, 0x16FF6};
+  for (size_t i = 0; i < sizeof newer / sizeof *newer; i++) {
+    const unsigned char text[] = {'x',
+                                  0xF0,
+                                  (unsigned char)(0x80 | newer[i] >> 12),
+                                  (unsigned char)(0x80 | (newer[i] >> 6 & 63)),
+                                  (unsigned char)(0x80 | (newer[i] & 63)),
+                                  'y'};
+    const td_split pre = {.kind = TD_SPLIT_DIGITS}, expression = {.kind = TD_SPLIT_NUMBERS};
+    size_t steps = SIZE_MAX;
+    assert_int_equal(td_split_next(&pre, text, sizeof text, &steps), 1);
+    assert_int_equal(td_split_next(&pre, text + 1, sizeof text - 1, &steps), 4);
+    assert_int_equal(td_split_next(&expression, text, sizeof text, &steps), sizeof text);
+  }
+  assert_false(td_unicode_is_numeric(0x11DDF) || td_unicode_is_numeric(0x11DEA) ||
+               td_unicode_is_numeric(0x16FF3) || td_unicode_is_numeric(0x16FF7));
+}
+
 static void regex_refused(void **state)
 {
   static const char *const bad[] = {
@@ -830,6 +851,7 @@ int main(void)
       cmocka_unit_test(regex_table_equals_backtracking),
       cmocka_unit_test(uncut),
       cmocka_unit_test(punctuation_versions),
+      cmocka_unit_test(digits_versions),
       cmocka_unit_test(regex_refused),
       cmocka_unit_test(regex_steps),
       cmocka_unit_test(nfc_versions),
