@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """family x column: how many cases were compared with the reference, and how many differ. Run by scripts/fidelity.
 
-  fidelity.py CLI FOLDER [--megabytes N] [--seed S] [--family NAME]... [--column NAME]... [--build BUILD] [--results FILE]
+  fidelity.py CLI FOLDER [--megabytes N] [--seed S] [--family NAME]... [--column NAME]... [--files FOLDER]...
+              [--build BUILD] [--results FILE]
 
 FOLDER is what fetch_tokenizers.py made, BUILD where the tests were built. The columns:
   tokenizer   ids of random texts (hard bits, all scripts, special tokens, white space, long runs), N megabytes for each form of
@@ -10,10 +11,12 @@ FOLDER is what fetch_tokenizers.py made, BUILD where the tests were built. The c
   logits      of tiny random models, within 2e-4 of the largest, beside transformers in float32
   greedy      tokens of the same models, in five scenarios
   sampling    draws of every sampler beside float64: the sampler knows no family
---family names vocabularies (of the tokenizer column). A line for each is printed as it comes, then the table.
+--family names vocabularies (of the tokenizer column), --files folders whose files' texts it takes instead of random ones. A line for
+each is printed as it comes, then the table.
 """
 import argparse
 import fnmatch
+import gzip
 import itertools
 import json
 import os
@@ -23,6 +26,7 @@ import re
 import subprocess
 import sys
 import time
+import zlib
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 from compare import Cli, random_text
@@ -37,6 +41,7 @@ BYTES = ["smollm2", "llama3", "llama3.2", "qwen2", "qwen35", "gpt-2", "deepseek-
          "starcoder", "refact", "command-r", "falcon", "mpt", "cl100k", "o200k", "qwen"]
 TIKTOKEN = {"tekken": ("tekken_240718.json", None, TEKKEN_SPECIAL), "cl100k": ("cl100k.tiktoken", CL100K, 0),
             "o200k": ("o200k.tiktoken", O200K, 0), "qwen": ("qwen.tiktoken", QWEN2, 0)}
+FILE_BYTES_MAX = 1000000
 TEXT_BYTES = [200, 2000, 2000, 20000]  # a text is made of random ones until it is so long
 
 
@@ -130,6 +135,24 @@ def long_text(rng, added):
     return "".join(parts)
 
 
+def file_texts(rng, folders):
+    """Texts as people wrote them, from files below folders in random order: what is UTF-8, in parts as long as random ones."""
+    paths = sorted(os.path.join(at, name) for folder in folders for at, _, names in os.walk(folder) for name in names)
+    rng.shuffle(paths)
+    for path in paths:
+        if os.path.islink(path) or not os.path.isfile(path) or os.path.getsize(path) > FILE_BYTES_MAX:
+            continue
+        try:
+            with (gzip.open if path.endswith(".gz") else open)(path, "rb") as f:
+                text = f.read().decode().replace("\0", "")
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError):
+            continue
+        while text:
+            n = rng.choice(TEXT_BYTES)
+            yield text[:n]
+            text = text[n:]
+
+
 def shrunk(text, differs):
     """What is left of a text once every part has been taken out without which it still differs."""
     step = len(text)
@@ -146,10 +169,12 @@ def compare(a, family, group):
     ref, added = group[0][2:]
     rng, some = random.Random("%d %s %s %s" % (a.seed, family, group[0][0], ref.name)), sorted(added, key=len)[:40]
     forms_here = [(form, Cli(a.cli, path)) for form, path, _, _ in group]
-    bad, cases, size = [0] * len(group), 0, 0
-    while size < a.megabytes * 1e6:
+    source = file_texts(rng, a.files) if a.files else iter(lambda: long_text(rng, some), None)
+    bad, cases, size, n_read = [0] * len(group), 0, 0, 1
+    while size < a.megabytes * 1e6 and n_read > 0:
         for mode in ref.modes:
-            texts = [long_text(rng, some) for _ in range(16)]
+            texts = list(itertools.islice(source, 16))
+            n_read = len(texts)
             bytes_of = [t.encode() for t in texts]
             cases, size, wants = cases + len(texts), size + sum(map(len, bytes_of)), ref.encode(texts, mode)
             for i, (form, cli) in enumerate(forms_here):
@@ -280,6 +305,7 @@ def main():
     p.add_argument("cli")
     p.add_argument("folder")
     p.add_argument("--megabytes", type=float, default=100, help="of text for each form of each vocabulary")
+    p.add_argument("--files", action="append", help="folder: texts from the files below it, not random ones; may be given again")
     p.add_argument("--chats", type=int, default=100, help="random conversations for each template, beside those that are listed")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--family", action="append")
