@@ -90,7 +90,15 @@ TD_INLINE void wsplit(vw a, vf out[TD_WIDE_ROWS])
   out[0] = _mm512_castps512_ps256(a);
   out[1] = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1));
 }
+
+typedef __m512 v16; /* as vec_two.h */
+TD_INLINE v16 v16_set(float x) { return _mm512_set1_ps(x); }
+TD_INLINE v16 v16_load(const float *p) { return _mm512_loadu_ps(p); }
+TD_INLINE void v16_store(float *p, v16 a) { _mm512_storeu_ps(p, a); }
+TD_INLINE v16 v16_mul(v16 a, v16 b) { return _mm512_mul_ps(a, b); }
+TD_INLINE v16 v16_fma(v16 a, v16 b, v16 c) { return _mm512_fmadd_ps(a, b, c); }
 #else
+#include "kernels/cpu/vec_two.h"
 #include "kernels/cpu/vec_one_row.h"
 #endif
 

@@ -109,5 +109,6 @@ TD_INLINE void vstore_fixed30(uint32_t *out, vf a)
 }
 
 #include "kernels/cpu/vec_one_row.h"
+#include "kernels/cpu/vec_two.h"
 
 #endif

@@ -100,6 +100,8 @@ TD_INLINE void vstore_fixed30(uint32_t *out, vf a)
   TD_LANES out[lane_] = (uint32_t)(int32_t)(a.v[lane_] * 1073741824.0f);
 }
 
+#include "kernels/cpu/vec_two.h"
+
 /* The wide vector of the tile kernel: TD_WIDE_ROWS weight rows of eight lanes. */
 #ifdef TD_WIDE_PAIR /* two, as in an AVX-512 register: so that its layout is tested on every machine */
 #define TD_WIDE_ROWS 2

@@ -1,5 +1,6 @@
-/* The tile kernel with two weight rows in one vector, as AVX-512 has it, built here from portable C: its
- * panel layout gives the bits of the plain one. So the layout is tested on machines without AVX-512. */
+/* The loops in the shapes that AVX-512 has, built here from portable C: the tile kernel with two weight rows
+ * in one vector, and attention of more queries at once, give the bits of the plain ones. So the shapes are
+ * tested on machines without AVX-512. */
 #define TD_WIDE_PAIR
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/vec_scalar.h"
@@ -51,8 +52,54 @@ static void test_pairs_give_the_same_bits(void **state)
   }
 }
 
+/* What a query must not see is NaN. */
+static void test_attention_gives_the_same_bits(void **state)
+{
+  enum { KEYS_MAX = 200, PAGES = 16, PAGE_TOKENS = 16 };
+  for (int round = 0; round < 60; round++) {
+    uint32_t dim = 8 * (1 + fx_below(10)), n_heads = 1 + fx_below(TD_ATTENTION_TILE);
+    td_isa_attention p = {.first_position = fx_below(KEYS_MAX - TD_ATTENTION_TILE),
+                          .n_tokens = 1 + fx_below(TD_ATTENTION_TILE / n_heads),
+                          .n_heads = n_heads,
+                          .head_dim = dim,
+                          .padded_dim = dim,
+                          .window_tokens = round % 3 ? 0 : 1 + fx_below(KEYS_MAX),
+                          .scale = 0.2f,
+                          .q_stride = (uint64_t)n_heads * dim,
+                          .out_stride = (uint64_t)n_heads * dim,
+                          .page_stride = (uint64_t)2 * PAGE_TOKENS * dim,
+                          .page_tokens = PAGE_TOKENS,
+                          .segment_end = 1};
+    int32_t pages[PAGES];
+    uint32_t n_keys = p.first_position + p.n_tokens, n_out = p.n_tokens * n_heads * dim;
+    float *q = fx_floats(n_out, 1), *a = fx_floats(n_out, 1), *b = fx_floats(n_out, 1);
+    float *kv = fx_floats(PAGES * p.page_stride, 1);
+    for (uint32_t i = 0; i < PAGES; i++)
+      pages[i] = (int32_t)(i * 5 % PAGES);
+    for (uint32_t key = n_keys; key < PAGES * PAGE_TOKENS; key++)
+      for (uint32_t d = 0; d < dim; d++) {
+        float *page = kv + (size_t)pages[key / PAGE_TOKENS] * p.page_stride;
+        page[d * TD_KV_GROUP + key % PAGE_TOKENS] = page[(PAGE_TOKENS + key % PAGE_TOKENS) * dim + d] = NAN;
+      }
+    p.q = q;
+    p.kv = kv;
+    p.pages = pages;
+    p.out = a;
+    td_isa_scalar.attention(&p);
+    p.out = b;
+    td_isa_pair.attention(&p);
+    assert_false(isnan(a[0]));
+    fx_same(a, b, n_out, "attention");
+    free(q);
+    free(kv);
+    free(a);
+    free(b);
+  }
+}
+
 int main(void)
 {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pairs_give_the_same_bits)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pairs_give_the_same_bits),
+                                     cmocka_unit_test(test_attention_gives_the_same_bits)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
