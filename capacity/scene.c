@@ -108,8 +108,9 @@ static td_status make_daemon(const td_scene_options *o, td_scene *s, td_error *e
   c->step_tokens = (uint32_t)given(o->step_tokens, GPU_STEP_TOKENS);
   c->page_tokens = (uint32_t)given(o->page_tokens, PAGE_TOKENS);
   c->max_context_tokens = (uint32_t)given(o->context, s->device.shape.context_tokens);
-  c->tbt_slo_us =
-      (uint64_t)(1e3 * given(o->tbt_slo_ms, s->device.is_cpu ? TD_TBT_SLO_MS_CPU : TD_TBT_SLO_MS_GPU));
+  c->tbt_slo_us = (uint64_t)(1e3 * given(o->tbt_slo_ms, 0));
+  if (c->tbt_slo_us == 0)
+    td_sched_set_default_slo(c, !s->device.is_cpu);
   c->slack_percent =
       (uint32_t)(o->slack_percent < 0 ? (double)td_limit_default(TD_LIMIT_SLACK_PERCENT) : o->slack_percent);
   c->priority_us = 1000 * (uint64_t)td_limit_default(TD_LIMIT_PRIORITY_MS);

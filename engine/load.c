@@ -307,12 +307,18 @@ static td_policy policy_of(const td_options *o)
   return (td_policy)i; /* one that is not there is refused by the scheduler */
 }
 
-static uint64_t tbt_slo_us(const td_engine *e)
+static void say_slo(const td_engine *e, const td_sched_config *sc, double slo_us)
 {
-  int64_t ms = td_option(&e->options, TD_LIMIT_TBT_SLO_MS);
-  if (ms == 0)
-    ms = e->backend->on_device ? TD_TBT_SLO_MS_GPU : TD_TBT_SLO_MS_CPU;
-  return (uint64_t)ms * 1000;
+  if (slo_us == 0)
+    td_info("policy %s: steps of up to %u tokens, however long they take", e->options.policy,
+            sc->step_tokens);
+  else if (sc->tbt_pace.decode_times > 0)
+    td_info("policy %s: a step with prompts takes at most %u times what its answers take alone, %.0f ms if "
+            "that is less, and %.0f ms at most",
+            e->options.policy, sc->tbt_pace.decode_times, (double)sc->tbt_pace.least_us * 1e-3,
+            slo_us * 1e-3);
+  else
+    td_info("policy %s: a step with prompts takes at most %.0f ms", e->options.policy, slo_us * 1e-3);
 }
 
 static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *err)
@@ -327,7 +333,7 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .policy = policy_of(&e->options),
                         .cost = &e->cost,
                         .cost_is_guess = e->cost_source <= TD_TIMES_LEARNED,
-                        .tbt_slo_us = tbt_slo_us(e),
+                        .tbt_slo_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_TBT_SLO_MS),
                         .slack_percent = (uint32_t)td_option(&e->options, TD_LIMIT_SLACK_PERCENT),
                         .priority_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_PRIORITY_MS),
                         .coalesces = true,
@@ -336,6 +342,8 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .hash_seed = td_random_u64(),
                         .n_accounts = e->n_accounts,
                         .tells_pages = e->kv_feed.events != NULL};
+  if (sc.tbt_slo_us == 0)
+    td_sched_set_default_slo(&sc, e->backend->on_device);
   td_sched_stats st;
   TD_TRY(td_sched_create(&sc, &e->sched, err));
   TD_TRY(td_sched_plan_create(e->sched, &e->plan, err));
@@ -344,11 +352,7 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
   TD_TRY(td_masks_create(e->n_slots, (uint32_t)td_option(&e->options, TD_LIMIT_MASK_THREADS), e->wake_fd,
                          &e->masks, err));
   td_sched_get_stats(e->sched, &st);
-  if (st.tbt_slo_us > 0)
-    td_info("policy %s: a step with prompts takes at most %.0f ms", e->options.policy, st.tbt_slo_us * 1e-3);
-  else
-    td_info("policy %s: steps of up to %u tokens, however long they take", e->options.policy,
-            mp->step_tokens);
+  say_slo(e, &sc, st.tbt_slo_us);
   if (st.tbt_slo_us > 0 && td_budget_smallest_step_us(&e->cost, &sc) > st.tbt_slo_us)
     td_info("tbt_slo_ms cannot be kept: a step of one request and a page of another's prompt takes %.0f ms",
             td_budget_smallest_step_us(&e->cost, &sc) * 1e-3);

@@ -64,6 +64,7 @@ td_status td_budget_init(td_budget *b, const td_sched_config *c, td_error *err)
     b->correction[kind] = fmin(fmax(td_cost_learned(c->cost, kind), 1 / CORRECTION_MAX), CORRECTION_MAX);
   if (c->policy == TD_POLICY_TANDEM)
     b->slo_us = (double)c->tbt_slo_us;
+  b->pace = c->tbt_pace;
   return TD_OK;
 }
 
@@ -81,7 +82,7 @@ void td_budget_set_cost(td_budget *b, const td_cost_model *cost)
 void td_budget_begin(td_budget *b)
 {
   b->work = (td_step_work){0};
-  b->limit_us = 0;
+  b->target_us = b->limit_us = 0;
   b->most_tokens = b->step_tokens;
 }
 
@@ -128,7 +129,7 @@ static length length_of(const td_budget *b, uint32_t n_tokens, double tokens_us,
 /* The longest step that keeps the SLO, between one that does and one that does not. */
 static length longest_between(const td_budget *b, length fits, length fails, td_budget_prompts prompts)
 {
-  double share = (b->slo_us - fits.us) / (fails.us - fits.us);
+  double share = (b->target_us - fits.us) / (fails.us - fits.us);
   uint32_t n_tokens = fits.n_tokens + (uint32_t)(share * (fails.n_tokens - fits.n_tokens));
   if (n_tokens == fits.n_tokens)
     return fits;
@@ -140,7 +141,7 @@ static length longest_between(const td_budget *b, length fits, length fails, td_
 static uint32_t tokens_by_need(const td_budget *b, td_budget_prompts prompts)
 {
   const td_cost_model *m = &b->cost;
-  double most_us = b->slo_us > 0 ? b->slo_us : INFINITY;
+  double most_us = b->target_us > 0 ? b->target_us : INFINITY;
   uint32_t n_before = b->work.n_tokens;
   length best = {b->step_tokens, 0, INFINITY}, before = {n_before, td_budget_predict_us(b, &b->work), 0};
   for (uint32_t i = 0; i <= m->n_points; i++) {
@@ -165,8 +166,12 @@ void td_budget_end_decodes(td_budget *b, td_budget_prompts prompts)
 {
   if (b->policy != TD_POLICY_TANDEM || !b->has_cost || b->work.n_decode_rows == 0)
     return;
+  double decodes_us = td_budget_predict_us(b, &b->work);
+  b->target_us = b->slo_us;
+  if (b->pace.decode_times > 0)
+    b->target_us = fmin(b->slo_us, fmax((double)b->pace.least_us, b->pace.decode_times * decodes_us));
   if (b->slo_us > 0)
-    b->limit_us = fmax(b->slo_us, (1 + FLOOR_SHARE) * td_budget_predict_us(b, &b->work));
+    b->limit_us = fmax(b->target_us, (1 + FLOOR_SHARE) * decodes_us);
   if (prompts.n > 0)
     b->most_tokens = tokens_by_need(b, prompts);
 }

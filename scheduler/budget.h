@@ -9,6 +9,9 @@
  * sharing out, until the SLO is all that bounds it. A longer queue never gives a shorter step, and
  * nothing is remembered, so lengths do not swing by themselves.
  *
+ * Where the SLO follows the decodes (a CPU, if nobody says), it is for each step so many times what its
+ * decodes take alone, within bounds: what a longer chunk saves there is less than what it holds answers up.
+ *
  * Chunks are the longest whose predicted step keeps the SLO within those tokens, cut back to where the table
  * gives the most tokens for its time. A step may take a tenth more than its decodes take alone if they exceed
  * the SLO, and one chunk of a page is taken in any case: prompts never starve. A step without decodes keeps
@@ -27,13 +30,15 @@ typedef struct td_budget {
   uint32_t step_tokens, page_tokens;
   bool has_cost;
   td_cost_model cost;
-  double slo_us;        /* 0: none */
+  double slo_us; /* 0: none */
+  td_tbt_pace pace;
   double correction[2]; /* measured / predicted of steps [without, with] prompts; begins at what the cost
                            model has learned */
   uint32_t n_observed[2];
 
   /* of the step that is being planned */
   td_step_work work;
+  double target_us;     /* the SLO, or what follows the decodes below it; 0: none */
   double limit_us;      /* the step's predicted time stays below; 0: not limited by time */
   uint32_t most_tokens; /* by need; step_tokens: all that fit */
 } td_budget;

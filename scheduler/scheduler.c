@@ -19,6 +19,12 @@ enum { UNMEASURED_NS_PER_TOKEN = 100000 };
 const char *const td_policy_names[TD_POLICY_COUNT + 1] = {"tandem", "sarathi", "prefill-first",
                                                           "decode-first", "orca"};
 
+void td_sched_set_default_slo(td_sched_config *c, bool on_device)
+{
+  c->tbt_slo_us = on_device ? 50000 : 100000;
+  c->tbt_pace = on_device ? (td_tbt_pace){0} : (td_tbt_pace){.decode_times = 4, .least_us = 30000};
+}
+
 static td_status check_config(const td_sched_config *c, td_error *err)
 {
   if (c->page_tokens != 16 && c->page_tokens != 32 && c->page_tokens != 64)

@@ -36,9 +36,12 @@ typedef enum td_policy {
 extern const char
     *const td_policy_names[TD_POLICY_COUNT + 1]; /* as the option `policy` spells them; ends with NULL */
 
-/* tbt_slo_us where nobody says: on a CPU a page of a prompt takes as long as several decodes, and 50 ms would
- * cost a fifth of what it holds. */
-enum { TD_TBT_SLO_MS_GPU = 50, TD_TBT_SLO_MS_CPU = 100 };
+/* An SLO that follows the decodes: so many times what a step of them alone takes, from least_us to
+ * tbt_slo_us. decode_times 0: it is tbt_slo_us. */
+typedef struct td_tbt_pace {
+  uint32_t decode_times;
+  uint64_t least_us;
+} td_tbt_pace;
 
 typedef struct td_sched_config {
   uint32_t n_slots;       /* requests known at once, waiting ones included */
@@ -54,6 +57,7 @@ typedef struct td_sched_config {
   const struct td_cost_model *cost; /* copied; NULL: none, then steps are limited by step_tokens alone */
   bool cost_is_guess;               /* nobody measured it here: no request is refused by it */
   uint64_t tbt_slo_us;              /* policy tandem: the longest step that decodes should see; 0: none */
+  td_tbt_pace tbt_pace;
   /* Order (order.h); all 0: as they come. */
   uint32_t prompt_ns_per_token; /* what a prompt's token takes at least, when the device does nothing else; 0:
                                  * by the cost model; without one, the order goes by the fastest step with
@@ -65,6 +69,12 @@ typedef struct td_sched_config {
   uint32_t n_accounts; /* that may come: places are kept for those that run nothing (places.h); 0, 1: one */
   bool tells_pages;    /* td_sched_take_page_event says what the prefix tree gains and loses */
 } td_sched_config;
+
+/* tbt_slo_us and tbt_pace where nobody says. A GPU computes tokens of a long chunk faster than of a short
+ * one, up to thousands; a CPU those of 50 nearly as fast as those of 128, so there a long step holds answers
+ * up for next to nothing. How long is too long depends on model, machine and how many answers run: they go at
+ * a quarter of their pace at worst, or at 33 tokens a second if that is less. */
+void td_sched_set_default_slo(td_sched_config *c, bool on_device);
 
 /* TD_ERR_CONFIG: a size is out of range, step_tokens < max_running (a decode would wait), an unknown policy,
  * or a target that cannot be reached (the message says the smallest that can). */

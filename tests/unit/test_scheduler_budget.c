@@ -289,6 +289,41 @@ static void an_slo_below_what_can_be_kept(void **state)
   assert_int_equal(td_budget_chunk(&b, 0, 10000), 2048 - 16);
 }
 
+/* A CPU's SLO: four times the decodes, from 30 ms to 100; a GPU's is one figure. */
+static void an_slo_that_follows_the_decodes(void **state)
+{
+  (void)state;
+  enum { STEP_TOKENS = 256, REST = 4000 };
+  td_sched_config c = h200;
+  td_error err;
+  td_budget b;
+  uint32_t n_least = 0, n_times = 0, n_most = 0, longest = STEP_TOKENS;
+  td_sched_set_default_slo(&c, true);
+  assert_true(c.tbt_slo_us == 50000 && c.tbt_pace.decode_times == 0);
+  td_sched_set_default_slo(&c, false);
+  assert_true(c.tbt_slo_us == 100000);
+  c.step_tokens = STEP_TOKENS;
+  td_cost_model fast = td_cost_epyc_smollm2;
+  for (uint32_t i = 0; i < fast.n_points; i++)
+    fast.tokens_us[i] /= 4;
+  c.cost = &fast;
+  assert_int_equal(td_budget_init(&b, &c, &err), TD_OK);
+  for (uint32_t kv_len = 16; kv_len <= 8192; kv_len += kv_len) {
+    begin_for(&b, 1, kv_len, 1);
+    double alone_us = td_budget_predict_us(&b, &b.work), slo_us = fmin(fmax(4 * alone_us, 30000), 100000);
+    uint32_t q = td_budget_chunk(&b, 0, REST);
+    assert_true(b.limit_us == slo_us);
+    assert_true(q <= c.page_tokens || with_us(&b, 0, q, REST) <= slo_us);
+    assert_true(slo_us > 30000 || q <= longest); /* the decodes' share of 30 ms grows */
+    longest = q;
+    n_least += slo_us == 30000;
+    n_times += slo_us > 30000 && slo_us < 100000;
+    begin_for(&b, 16, kv_len, 1);
+    n_most += b.limit_us == 100000;
+  }
+  assert_true(n_least > 0 && n_times > 0 && n_most > 0);
+}
+
 static void policies(void **state)
 {
   (void)state;
@@ -508,6 +543,7 @@ int main(void)
       cmocka_unit_test(lengths_follow_the_queue),
       cmocka_unit_test(context_counts),
       cmocka_unit_test(an_slo_below_what_can_be_kept),
+      cmocka_unit_test(an_slo_that_follows_the_decodes),
       cmocka_unit_test(policies),
       cmocka_unit_test(the_correction_is_slow_and_bounded),
       cmocka_unit_test(it_begins_where_it_was_learned),
