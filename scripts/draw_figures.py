@@ -16,7 +16,7 @@ MARKS = re.compile(r"(<!-- figures -->\n).*?(<!-- /figures -->)", re.S)
 STREAMS = ("1", "4", "16", "64", "128", "256")
 # What an operator asks: shown where the report has them.
 LOADS = (("arXiv-like requests/s held at 60 ms between tokens (p99) and 1 s to the first (p50)",
-          "arXiv-like load: most requests/s of those tried, 99 % of gaps <= 60 ms, half begun <= 1 s"),
+          "arXiv-like load: most requests/s of those tried, 99 % of tokens within 60 ms of the one before, half begun <= 1 s"),
          ("toolagent:6, tpot mean", "toolagent, 6 requests/s: time a token, mean"), ("toolagent:6, ttft p50", "the same: time to first token"),
          ("conversation:20, tpot mean", "conversation, 20 requests/s: time a token, mean"), ("conversation:20, ttft p50", "the same: time to first token"))
 CELLS = ("decode 1x16384 32/8", "decode 16x4096 32/8", "decode 64x1024 32/8", "tree 1,10_4096,416 32/8",

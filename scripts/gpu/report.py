@@ -90,14 +90,16 @@ def section(s):
     return out + s.body
 
 
-def summary(stages):
-    """The report's first page: every stage, then what failed, what is behind, what was not run."""
+def summary(stages, hosts):
+    """The report's first page: every stage, then what failed, what is behind, what was not run. hosts: CPUs of stages, where another one's."""
     out = table(["stage", "", "checks", "bars behind", "s"],
                 [[s.name, s.verdict(), f"{len(s.checks) - s.failed} of {len(s.checks)}", f"{sum(not b['ahead'] for b in s.bars)} of {len(s.bars)}",
                   f"{s.seconds:.0f}"] for s in stages])
     absent = [n for n in NAMES if n not in {s.name for s in stages}]
     if absent:
         out += ["", f"No part of this report: {', '.join(absent)}."]
+    for host in sorted(set(hosts.values())):
+        out += ["", f"On {host}: {', '.join(n for n in NAMES if hosts.get(n) == host)}."]
     failed = [[s.name, c["what"], c["detail"]] for s in stages for c in s.checks if not c["ok"]]
     behind = [[s.name, b["what"], f"{number(b['ours'])} {b['unit']}".strip(), b["bar"], of_bar(b), b["source"]] for s in stages for b in s.bars if not b["ahead"]]
     not_run = [[s.name, x["what"], x["why"]] for s in stages for x in s.left_out]
@@ -115,7 +117,7 @@ def markdown(ctx, stages, t, command):
         title = f"# {m['gpu name']}, driver {m['gpu driver_version']}, CUDA {m.get('cuda') or 'unknown'}, {m['date'][:10]}"
     else:
         title = f"# {m['cpu']}, no GPU measured, {m['date'][:10]}"
-    out = [title, "", f"Commit {m['commit']}; `{command}`. {count_line(t)}.", *summary(stages)]
+    out = [title, "", f"Commit {m['commit']}; `{command}`. {count_line(t)}.", *summary(stages, m.get("hosts", {}))]
     for s in stages:
         out += section(s)
     return "\n".join(out) + "\n"
@@ -130,12 +132,16 @@ def write(out, ctx, stages, command):
     return t
 
 
-SAME = ("commit", "cpu", "gpu name", "gpu driver_version", "cuda", "backend")
+SAME = ("commit", "gpu name", "gpu driver_version", "cuda", "backend")
+
+
+def host_of(machine, stage):
+    return machine.get("hosts", {}).get(stage, machine["cpu"])
 
 
 def earlier(path, names, machine_now, quick, before):
     """Stages of an earlier report, but for those that run now, whose data go into `before`. It must be of the same commit and amount, on the
-    same kind of machine."""
+    same kind of GPU; hosts that differ are told."""
     o = json.loads(path.read_text())
     if o.get("quick") != quick:
         sys.exit(f"scripts/gpu-report: {path}: one of the two is --quick")
@@ -145,7 +151,11 @@ def earlier(path, names, machine_now, quick, before):
     for x in o["stages"]:
         if x["name"] in names:
             before.setdefault(x["name"], []).append(x["data"])
-    return [Stage.from_json(x) for x in o["stages"] if x["name"] not in names]
+    kept = [Stage.from_json(x) for x in o["stages"] if x["name"] not in names]
+    for s in kept:
+        if (host := host_of(o["machine"], s.name)) != machine_now["cpu"]:
+            machine_now.setdefault("hosts", {})[s.name] = host
+    return kept
 
 
 # ---- the run ----
