@@ -267,6 +267,29 @@ static void json_around(void **state)
   cJSON_Delete(json);
 }
 
+/* U+11DE1 is a digit of the pre_tokenizer Digits, and no number of an expression. */
+static void json_digits(void **state)
+{
+#define NUMBERS(step)                                                                                        \
+  "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[" step                                       \
+  ",{\"type\":\"ByteLevel\",\"add_prefix_space\":false}]}," GOOD_DECODER                                     \
+  ",\"model\":{\"vocab\":{\"!\":0,\"\u00f0\":1,\"\u0133\":2,\"\u00b7\":3,\"\u00a1\":4,\"!\u00f0\":5},"       \
+  "\"merges\":[\"! \u00f0\"]}}"
+  static const char *const files[] = {NUMBERS("{\"type\":\"Digits\",\"individual_digits\":true}"),
+                                      NUMBERS("{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{N}\"},"
+                                              "\"behavior\":\"Isolated\",\"invert\":false}")};
+#undef NUMBERS
+  for (int i = 0; i < 2; i++) {
+    cJSON *json = util_parse(files[i], strlen(files[i]));
+    td_tokenizer *t = util_load(json);
+    td_ids ids = util_encode(t, "!\U00011DE1", 5, false);
+    util_assert_ids(&ids, i == 0 ? (int32_t[]){0, 1, 2, 3, 4} : (int32_t[]){5, 2, 3, 4}, i == 0 ? 5 : 4);
+    td_ids_deinit(&ids);
+    td_tokenizer_destroy(t);
+    cJSON_Delete(json);
+  }
+}
+
 static void json_damaged(void **state)
 {
   cJSON *small = util_read_json(GOLDEN_DIR, "small.json");
@@ -613,9 +636,9 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(json_refusals), cmocka_unit_test(json_accepted), cmocka_unit_test(nested_sequences),
-      cmocka_unit_test(json_damaged),  cmocka_unit_test(json_around),   cmocka_unit_test(gguf_files),
-      cmocka_unit_test(gguf_kinds),    cmocka_unit_test(gguf_names),    cmocka_unit_test(gguf_phi3),
-      cmocka_unit_test(gguf_gemma),    cmocka_unit_test(gguf_digits),
+      cmocka_unit_test(json_damaged),  cmocka_unit_test(json_digits),   cmocka_unit_test(json_around),
+      cmocka_unit_test(gguf_files),    cmocka_unit_test(gguf_kinds),    cmocka_unit_test(gguf_names),
+      cmocka_unit_test(gguf_phi3),     cmocka_unit_test(gguf_gemma),    cmocka_unit_test(gguf_digits),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
