@@ -414,7 +414,9 @@ static td_status open_inherited(td_listener *l, int first, int n, td_error *err)
     socklen_t len = sizeof a;
     char name[40];
     snprintf(name, sizeof name, "socket %d from systemd", fd);
-    bool is_unix = getsockname(fd, (struct sockaddr *)&a, &len) == 0 && a.ss_family == AF_UNIX;
+    if (getsockname(fd, (struct sockaddr *)&a, &len) != 0) /* not closed: it may be a file of ours */
+      return td_fail_param(err, TD_ERR_IO, "listen", "cannot listen on %s: %s", name, strerror(errno));
+    bool is_unix = a.ss_family == AF_UNIX;
     TD_TRY(add_socket(l, fd, is_unix, name, err));
     if (is_unix)
       td_info("listening on a unix socket from systemd");

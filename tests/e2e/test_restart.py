@@ -170,3 +170,12 @@ def test_a_drain_ends_in_time_whatever_comes():
                 s.sendall(request[40:])
         assert old.wait(40 * SLOWNESS) == 0
         assert time.monotonic() - begin < 5 * SLOWNESS
+
+
+@pytest.mark.parametrize("handed", ["nothing", "a file"])
+def test_a_socket_that_was_not_handed_over(handed, tmp_path):
+    """LISTEN_FDS names descriptor 3, and it is closed, so that a file of the daemon's own gets that number, or it is no socket."""
+    script = LAUNCH.replace("os.dup2(int(sys.argv[1]), 3)", "os.closerange(3, 9)" if handed == "nothing" else "os.dup2(0, 3)")
+    r = subprocess.run([sys.executable, "-c", script, "", DAEMON, "--model", MODEL, "--kv-bytes", str(1 << 28), "--cache-dir", "", "--calibrate-ms", "0"],
+                       stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60 * SLOWNESS)
+    assert r.returncode == 66 and "cannot listen on socket 3 from systemd" in r.stderr, (r.returncode, r.stderr)
