@@ -111,6 +111,34 @@ static void test_good_folder(void **state)
   remove_folder(folder);
 }
 
+/* A process without standard input has files whose descriptor is 0. */
+static void test_where_a_tensor_lies(void **state)
+{
+  char folder[64];
+  unsigned char bytes[12];
+  td_model_files *f;
+  td_error err;
+  int fd = -1, kept = dup(STDIN_FILENO);
+  uint64_t offset;
+  begin(folder);
+  write_safetensors(folder, "model.safetensors", TWO_TENSORS, 20);
+  if (kept >= 0)
+    close(STDIN_FILENO);
+  td_status st = td_model_files_open(folder, &f, &err);
+  assert_int_equal(st, TD_OK);
+  const td_tensor *t = td_model_files_find(f, "a.weight");
+  assert_true(td_model_files_locate(f, t->data, &fd, &offset));
+  assert_int_equal(pread(fd, bytes, t->bytes, (off_t)offset), 12);
+  assert_memory_equal(bytes, t->data, 12);
+  assert_false(td_model_files_locate(f, bytes, &fd, &offset));
+  td_model_files_close(f);
+  if (kept >= 0) {
+    dup2(kept, STDIN_FILENO);
+    close(kept);
+  }
+  remove_folder(folder);
+}
+
 /* ---- bytes ---- */
 
 static void test_truncations_and_mutations(void **state)
@@ -299,6 +327,7 @@ int main(void)
       cmocka_unit_test(test_good_folder), cmocka_unit_test(test_truncations_and_mutations),
       cmocka_unit_test(test_header_lies), cmocka_unit_test(test_header_limit),
       cmocka_unit_test(test_shards),      cmocka_unit_test(test_missing_pieces),
+      cmocka_unit_test(test_where_a_tensor_lies),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
