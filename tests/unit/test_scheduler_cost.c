@@ -303,6 +303,11 @@ static void test_hostile_text(void **state)
       fail_msg("'%s' was taken", bad[i][1]);
     assert_true(*err.message);
   }
+  int n = snprintf(text, sizeof text, "tandem-steps 4\nno line ends here"); /* under a right checksum */
+  snprintf(text + n, 23, "xxh3 %016llx\n", (unsigned long long)XXH3_64bits(text, (size_t)n));
+  td_cost_model m;
+  assert_int_equal(td_cost_parse(text, (size_t)n + 22, &m, identity, &err), TD_ERR_CONFIG);
+  assert_non_null(strstr(err.message, "second line"));
   td_buf many; /* more points than there is room for */
   td_buf_init(&many, 0);
   for (int i = 1; i <= TD_COST_POINTS_MAX; i++)

@@ -99,6 +99,35 @@ static void finds_what_made_the_samples(void **state)
   assert_true(fabs(m.hybrid_us_per_decode_row / truth.hybrid_us_per_decode_row - 1) < 0.05);
 }
 
+/* There is room for the least token counts and the largest: those between the last two points have their
+ * share of both. */
+static void more_sizes_than_points(void **state)
+{
+  (void)state;
+  static td_cost_sample s[TD_COST_SAMPLES_MAX];
+  td_cost_model m, of = truth;
+  td_error err;
+  uint32_t n = 0;
+  of.n_points = TD_COST_POINTS_MAX;
+  for (uint32_t i = 0; i < TD_COST_POINTS_MAX; i++) {
+    of.tokens[i] = i + 1 < TD_COST_POINTS_MAX ? 8 * (i + 1) : 4096;
+    of.tokens_us[i] = i + 1 < TD_COST_POINTS_MAX ? 4000 + i : 90000;
+  }
+  for (uint32_t i = 0; i < TD_COST_POINTS_MAX + 3; i++) {
+    uint32_t tokens = i < TD_COST_POINTS_MAX ? of.tokens[i] : 1000 * (i - TD_COST_POINTS_MAX + 1);
+    s[n++].work = hybrid(0, 0, tokens, 0);
+    s[n++].work = i % 3 == 0   ? hybrid(tokens < 256 ? tokens : 256, 64 + 100 * i, 0, 0)
+                  : i % 3 == 1 ? hybrid(0, 0, tokens, 8192)
+                               : hybrid(tokens / 4, 512, tokens - tokens / 4, 1024);
+  }
+  assert_true(n <= TD_COST_SAMPLES_MAX);
+  for (uint32_t i = 0; i < n; i++)
+    s[i].us = td_cost_step_us(&of, &s[i].work);
+  assert_int_equal(td_cost_fit(s, n, true, &m, &err), TD_OK);
+  assert_int_equal(m.n_points, TD_COST_POINTS_MAX);
+  assert_true(td_cost_fit_error(&m, s, n, 1) < 0.01);
+}
+
 /* Beside chunks KV costs more where both wait for memory, less where it is read while they compute. */
 static void kv_beside_chunks_has_a_price_of_its_own(void **state)
 {
@@ -262,6 +291,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(finds_what_made_the_samples),
+      cmocka_unit_test(more_sizes_than_points),
       cmocka_unit_test(kv_beside_chunks_has_a_price_of_its_own),
       cmocka_unit_test(one_context_tells_no_price),
       cmocka_unit_test(noise_and_disturbed_steps),

@@ -324,9 +324,12 @@ static void test_missing_pieces(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_good_folder), cmocka_unit_test(test_truncations_and_mutations),
-      cmocka_unit_test(test_header_lies), cmocka_unit_test(test_header_limit),
-      cmocka_unit_test(test_shards),      cmocka_unit_test(test_missing_pieces),
+      cmocka_unit_test(test_good_folder),
+      cmocka_unit_test(test_truncations_and_mutations),
+      cmocka_unit_test(test_header_lies),
+      cmocka_unit_test(test_header_limit),
+      cmocka_unit_test(test_shards),
+      cmocka_unit_test(test_missing_pieces),
       cmocka_unit_test(test_where_a_tensor_lies),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
