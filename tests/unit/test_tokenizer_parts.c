@@ -26,14 +26,6 @@ static int32_t added(const td_tokenizer *t, const char *text)
   return id;
 }
 
-static bool has_id(const td_ids *ids, int32_t id)
-{
-  for (size_t i = 0; i < ids->n; i++)
-    if (ids->ids[i] == id)
-      return true;
-  return false;
-}
-
 /* ---- the alphabet and the Unicode classes ---- */
 
 static void alphabet_is_a_bijection(void **state)
@@ -350,6 +342,17 @@ static void nfc_versions(void **state)
       fail_msg("case %zu becomes %.*s", i, (int)out.len_bytes, out.data);
     td_buf_deinit(&out);
   }
+}
+
+/* A failed init frees what it has, and so does the tokenizer's end. */
+static void a_vocabulary_ends_twice(void **state)
+{
+  td_vocab v = {0};
+  td_error err;
+  assert_int_equal(td_vocab_init(&v, 10, 100, &err), TD_OK);
+  td_vocab_deinit(&v);
+  td_vocab_deinit(&v);
+  assert_null(v.tokens);
 }
 
 static void nfc_moves_spans(void **state)
@@ -858,6 +861,7 @@ int main(void)
       cmocka_unit_test(nul_is_text),
       cmocka_unit_test(merges_cannot_be_chosen_to_collide),
       cmocka_unit_test(nfc_moves_spans),
+      cmocka_unit_test(a_vocabulary_ends_twice),
       cmocka_unit_test(trust),
       cmocka_unit_test(trust_and_nfc),
       cmocka_unit_test(no_special_by_merges),

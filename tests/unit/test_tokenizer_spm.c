@@ -245,6 +245,63 @@ static void config_tokens(void **state)
   td_tokenizer_destroy(t);
 }
 
+/* Whatever key names a token of added_tokens.json makes it special: text of users gives no such token. */
+static void named_tokens_are_special(void **state)
+{
+  static const char *const keys[] = {"bos_token", "eos_token", "unk_token", "pad_token",
+                                     "sep_token", "cls_token", "mask_token"};
+  size_t n = 0;
+  char *bytes = util_read(GOLDEN_DIR "/small_spm.model", &n), text[100];
+  cJSON *added = util_parse("{\"<zz>\":900}", 12);
+  td_error err = {0};
+  assert_non_null(bytes);
+  for (size_t i = 0; i <= sizeof keys / sizeof *keys; i++) {
+    snprintf(text, sizeof text, "{\"%s\":{\"content\":\"<zz>\"}}",
+             i < sizeof keys / sizeof *keys ? keys[i] : "another");
+    cJSON *config = util_parse(text, strlen(text));
+    td_tokenizer *t = td_tokenizer_new(&err);
+    assert_int_equal(td_tokenizer_load_spm(t, bytes, n, config, added, &err), TD_OK);
+    td_ids of_users = util_encode(t, "a<zz>", 5, false), ours = util_encode(t, "a<zz>", 5, true);
+    assert_int_equal(ours.ids[ours.n - 1], 900);
+    assert_int_equal(has_id(&of_users, 900), i == sizeof keys / sizeof *keys);
+    td_ids_deinit(&of_users);
+    td_ids_deinit(&ours);
+    td_tokenizer_destroy(t);
+    cJSON_Delete(config);
+  }
+  cJSON_Delete(added);
+  free(bytes);
+}
+
+/* ---- spaces ---- */
+
+static void assert_marked(const td_tokenizer *t, const char *text, const char *want, td_span *spans, size_t n)
+{
+  td_error err = {0};
+  td_buf out;
+  td_buf_init(&out, 0);
+  assert_int_equal(td_spm_mark(t, (const unsigned char *)text, strlen(text), true, &out, spans, n, &err),
+                   TD_OK);
+  assert_int_equal(out.len_bytes, strlen(want));
+  if (*want)
+    assert_memory_equal(out.data, want, out.len_bytes);
+  td_buf_deinit(&out);
+}
+
+static void spaces(void **state)
+{
+  td_tokenizer *t = load_model(NULL);
+  td_span spans[] = {{0, 1}, {2, 5}, {5, 5}};
+  assert_marked(t, "a b c", M "a" M "b" M "c", spans, 3);
+  const td_span want[] = {{0, 4}, {7, 12}, {12, 12}};
+  assert_memory_equal(spans, want, sizeof want);
+  t->spm.squeezes = true;
+  assert_marked(t, "  a  b ", M "a" M "b", NULL, 0);
+  assert_marked(t, "a   ", M "a", NULL, 0);
+  assert_marked(t, "   ", "", NULL, 0);
+  td_tokenizer_destroy(t);
+}
+
 /* ---- decoding ---- */
 
 static void decode(const td_tokenizer *t, const cJSON *ids, bool skip, bool begins, td_buf *out)
@@ -401,10 +458,12 @@ static void refused(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(model_ids),   cmocka_unit_test(gguf_ids),      cmocka_unit_test(json_ids),
-      cmocka_unit_test(joined),      cmocka_unit_test(prefixes),      cmocka_unit_test(decodings),
-      cmocka_unit_test(equal_naive), cmocka_unit_test(config_tokens), cmocka_unit_test(damaged),
-      cmocka_unit_test(refused),
+      cmocka_unit_test(model_ids),   cmocka_unit_test(gguf_ids),
+      cmocka_unit_test(json_ids),    cmocka_unit_test(joined),
+      cmocka_unit_test(prefixes),    cmocka_unit_test(decodings),
+      cmocka_unit_test(equal_naive), cmocka_unit_test(config_tokens),
+      cmocka_unit_test(damaged),     cmocka_unit_test(refused),
+      cmocka_unit_test(spaces),      cmocka_unit_test(named_tokens_are_special),
   };
   return cmocka_run_group_tests(tests, read_all, free_all);
 }

@@ -83,4 +83,12 @@ static inline void util_assert_ids(const td_ids *got, const int32_t *want, size_
     assert_int_equal(got->ids[i], want[i]);
 }
 
+static inline bool has_id(const td_ids *ids, int32_t id)
+{
+  for (size_t i = 0; i < ids->n; i++)
+    if (ids->ids[i] == id)
+      return true;
+  return false;
+}
+
 #endif
