@@ -62,6 +62,7 @@ def test_stream(client):
         kinds = [e.type for e in events]
         assert [e.sequence_number for e in events] == list(range(len(events)))
         assert kinds[:3] == ["response.created", "response.in_progress", "response.output_item.added"]
+        assert all((e.response.status, e.response.output, e.response.usage) == ("in_progress", [], None) for e in events[:2])
         final = events[-1].response
         assert kinds[-1] == "response." + final.status
         done = [e.item for e in events if e.type == "response.output_item.done"]

@@ -69,7 +69,9 @@ static void test_ranges(void **state)
   assert_true(have("fd00::/8", "fdff::1"));
   assert_false(have("fd00::/9", "fdff::1"));
   assert_true(have("::1", "::1"));
-  assert_false(have("::1", "::2")); /* of the same /64 */
+  assert_false(have("::1", "::2"));                                         /* of the same /64 */
+  assert_true(have("192.0.2.1/32", "192.0.2.1") && have("::1/128", "::1")); /* as many bits as there are */
+  assert_false(have("192.0.2.1/32", "192.0.2.0") || have("::1/128", "::"));
 }
 
 static void test_bad_ranges(void **state)
