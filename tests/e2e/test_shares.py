@@ -2,6 +2,7 @@
 import contextlib
 import json
 import random
+import signal
 import socket
 import threading
 
@@ -83,10 +84,17 @@ def test_the_queue_has_room_for_another_key(two_keys):
                      30, "room again")
 
 
-def test_waiting_prompt_tokens_have_shares(two_keys):
-    """1024 may wait: the hog's third prompt of 300 would take more than three quarters with what it has."""
-    prompt = [1000 + i for i in range(300)]
+@pytest.mark.parametrize("reloaded", [False, True])
+def test_waiting_prompt_tokens_have_shares(two_keys, reloaded):
+    """1024 may wait: the hog's third prompt of 300 would take more than three quarters with what it has. A second key may come later."""
+    prompt, both = [1000 + i for i in range(300)], two_keys[1].read_text()
+    if reloaded:
+        two_keys[1].write_text("key-of-hog\n")
     with Daemon(*two_keys, "--running-requests", 2, "--queue-tokens", 1024) as d:
+        if reloaded:
+            two_keys[1].write_text(both)
+            d.process.send_signal(signal.SIGHUP)
+            d.eventually(lambda: "keys are read again" in d.log(), what="a reload")
         running, hogs, other = d.connect(60), [d.connect(60) for _ in range(3)], d.connect(60)
         ask(d, running, LONG)
         assert read_status(running) == 200
