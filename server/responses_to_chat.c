@@ -257,7 +257,8 @@ static void read_wishes(td_translation *t, const cJSON *body)
   read_logprobs(t, td_json_get(body, "top_logprobs"), logprobs);
 }
 
-/* What the answer repeats of the request. */
+/* What the answer repeats of the request. Each of a stream's whole responses does, and they wait for who does
+ * not read: a member that is too long for that is told as if it were absent. */
 static void keep_echo(td_translation *t, const cJSON *body)
 {
   static const struct {
@@ -277,14 +278,17 @@ static void keep_echo(td_translation *t, const cJSON *body)
   td_buf *out = &t->call->echo;
   for (size_t i = 0; i < sizeof echoed / sizeof *echoed && !t->failed; i++) {
     const cJSON *m = td_json_get(body, echoed[i].name);
-    td_buf_printf(out, ",\"%s\":", echoed[i].name);
+    td_buf member;
+    td_buf_init(&member, 0);
     if (m && !cJSON_IsNull(m))
-      td_json_print(m, out);
-    else
-      td_buf_append_str(out, echoed[i].absent);
+      td_json_print(m, &member);
+    bool fits =
+        member.len_bytes > 0 && out->len_bytes + member.len_bytes <= td_limit_max(TD_LIMIT_ECHO_BYTES);
+    td_buf_printf(out, ",\"%s\":%s", echoed[i].name, fits ? member.data : echoed[i].absent);
+    if (out->failed || member.failed)
+      td_translation_no_memory(t);
+    td_buf_deinit(&member);
   }
-  if (out->failed)
-    td_translation_no_memory(t);
 }
 
 cJSON *td_responses_to_chat(td_call *call, const cJSON *body)

@@ -147,6 +147,21 @@ def test_parse(client):
 
 
 # What Codex sends, as published: tools that are no functions, reasoning, include.
+def test_what_is_repeated_has_a_bound(server):
+    """Three whole responses of a stream repeat the request, and wait in memory for who does not read: 64 KiB of it each, not 8 MB."""
+    schema = {"type": "object", "properties": {"a": {"type": "string", "description": "d" * 1000000}}, "required": ["a"], "additionalProperties": False}
+    body = {"model": MODEL_ID, "input": "hi", "max_output_tokens": 4, "metadata": {"k": "v"}, "user": "u" * 500, "stream": True,
+            "text": {"format": {"type": "json_schema", "name": "x", "schema": schema}}}
+    r = server.post("/v1/responses", body)
+    assert r.status_code == 200 and len(r.content) < 3 * 65536, len(r.content)
+    events = [json.loads(b.split("\n")[1].removeprefix("data: ")) for b in r.text.strip().split("\n\n") if not b.startswith(":")]
+    for e in events[0], events[1], events[-1]:
+        assert e["response"]["text"] == {"format": {"type": "text"}} and e["response"]["metadata"] == {"k": "v"} and e["response"]["user"] == "u" * 500
+    schema["properties"]["a"]["description"] = "d" * 60000
+    again = server.post("/v1/responses", {**body, "stream": False}).json()
+    assert again["text"] == body["text"]
+
+
 AGENT = {"model": MODEL_ID, "instructions": "You are an agent.", "stream": True, "store": False, "tool_choice": "auto",
          "parallel_tool_calls": False, "reasoning": {"effort": "medium", "summary": "auto"}, "include": ["reasoning.encrypted_content"],
          "prompt_cache_key": "0199", "max_output_tokens": 8, "text": {"verbosity": "low"},
