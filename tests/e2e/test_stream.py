@@ -109,3 +109,12 @@ def test_first_token_comes_before_the_last(daemon):
         read_until(s, b"[DONE]")
         whole = time.monotonic() - begin
     assert first < whole / 2 + 0.05 * SLOWNESS, (first, whole)
+
+
+def test_chat_stream_tells_the_answers_log_probabilities(daemon):
+    body = {"model": MODEL_ID, "messages": [{"role": "user", "content": "Name a river."}], "max_tokens": 8, "temperature": 0, "logprobs": True, "top_logprobs": 2}
+    want = daemon.post("/v1/chat/completions", body).json()["choices"][0]["logprobs"]["content"]
+    events = sse_events(daemon.post("/v1/chat/completions", {**body, "stream": True}).text)
+    assert all("logprobs" in c for e in events for c in e["choices"])
+    got = [t for e in events for c in e["choices"] for t in (c["logprobs"] or {"content": []})["content"]]
+    assert len(want) == 8 and got == want
