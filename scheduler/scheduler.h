@@ -71,8 +71,8 @@ typedef struct td_sched_config {
 } td_sched_config;
 
 /* tbt_slo_us and tbt_pace where nobody says. A GPU computes tokens of a long chunk faster than of a short
- * one, up to thousands; a CPU those of 50 nearly as fast as those of 128, so there a long step holds answers
- * up for next to nothing. How long is too long depends on model, machine and how many answers run: they go at
+ * one, up to thousands; on a CPU a step of 128 gains a few percent of all tokens over one of 60, and holds
+ * answers up. How long is too long depends on model, machine and how many answers run: they go at
  * a quarter of their pace at worst, or at 33 tokens a second if that is less. */
 void td_sched_set_default_slo(td_sched_config *c, bool on_device);
 
