@@ -19,10 +19,12 @@ enum { UNMEASURED_NS_PER_TOKEN = 100000 };
 const char *const td_policy_names[TD_POLICY_COUNT + 1] = {"tandem", "sarathi", "prefill-first",
                                                           "decode-first", "orca"};
 
+enum { GPU_SLO_US = 50000, CPU_SLO_US = 100000, CPU_SLO_LEAST_US = 30000, CPU_DECODE_TIMES = 4 };
+
 void td_sched_set_default_slo(td_sched_config *c, bool on_device)
 {
-  c->tbt_slo_us = on_device ? 50000 : 100000;
-  c->tbt_pace = on_device ? (td_tbt_pace){0} : (td_tbt_pace){.decode_times = 4, .least_us = 30000};
+  c->tbt_slo_us = on_device ? GPU_SLO_US : CPU_SLO_US;
+  c->tbt_pace = on_device ? (td_tbt_pace){0} : (td_tbt_pace){CPU_DECODE_TIMES, CPU_SLO_LEAST_US};
 }
 
 static td_status check_config(const td_sched_config *c, td_error *err)
