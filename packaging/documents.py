@@ -69,9 +69,13 @@ def read_help(text, name):
     return Help(name, usage, "\n".join(about).strip().splitlines(), [s for s in sections if s[1]], commands)
 
 
-def ask(bin_dir, *words):
-    r = subprocess.run([bin_dir / words[0], *words[1:], "--help"], text=True, capture_output=True, timeout=60, check=True)
-    h = read_help(r.stdout, " ".join(words))
+def told(args, program, *words):
+    r = subprocess.run([*args.through, args.bin / program, *words], text=True, capture_output=True, timeout=60, check=True)
+    return r.stdout
+
+
+def ask(args, *words):
+    h = read_help(told(args, *words, "--help"), " ".join(words))
     if h.options and "--help" not in [o.name for o in h.options]:
         h.sections[-1][1].append(Option("--help", "", "print this text, and exit"))
     return h
@@ -266,14 +270,15 @@ def write(path, text, zipped=False):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--bin", type=pathlib.Path, required=True, help="folder of the programs")
+    p.add_argument("--through", type=str.split, default=[], metavar="COMMAND", help="what runs programs of another kind of machine")
     p.add_argument("--out", type=pathlib.Path, required=True, help="folder for man/ and completion/")
     args = p.parse_args()
-    version = subprocess.run([args.bin / "tandemd", "--version"], text=True, capture_output=True, check=True).stdout.split()[-1]
+    version = told(args, "tandemd", "--version").split()[-1]
     for program in ("tandemd", *WHAT):
         if not (args.bin / program).exists():
             continue
-        h = ask(args.bin, program)
-        commands = [ask(args.bin, program, name) for name, _ in h.commands]
+        h = ask(args, program)
+        commands = [ask(args, program, name) for name, _ in h.commands]
         if len(h.options) + sum(len(c.options) for c in commands) < 3:
             sys.exit(f"{program} --help lists no options")
         pages = daemon_pages(h, version) if program == "tandemd" else [(f"{program}.1", tool_page(h, commands, version, WHAT[program]))]

@@ -302,7 +302,7 @@ int fsync(int fd) { return file_is_full(fd, HERE) ? -1 : (int)syscall(SYS_fsync,
 int fdatasync(int fd) { return file_is_full(fd, HERE) ? -1 : (int)syscall(SYS_fdatasync, fd); }
 int rename(const char *from, const char *to)
 {
-  return fails(FAIL_ENOSPC, ENOSPC, HERE) ? -1 : (int)syscall(SYS_rename, from, to);
+  return fails(FAIL_ENOSPC, ENOSPC, HERE) ? -1 : (int)syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to);
 }
 
 ssize_t getrandom(void *p, size_t n, unsigned flags)
