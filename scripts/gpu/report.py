@@ -171,7 +171,7 @@ def arguments(argv):
     ap.add_argument("--bin", type=pathlib.Path, help="folder with tandemd, tandem-bench, test_ops, random_plans, write_model and parity, built already")
     ap.add_argument("--quick", action="store_true", help="some minutes instead of about half an hour: fewer sizes, shorter runs, no HTTP bars")
     ap.add_argument("--add", type=pathlib.Path, metavar="REPORT.json", action="append", default=[], help="take the other stages from an earlier report "
-                    "of the same commit and kind of machine, so that a whole one can be made in parts; may be given several times")
+                    "of the same commit and kind of GPU, so that a whole one can be made in parts; may be given several times")
     ap.add_argument("--device", type=int, default=0, help="which GPU")
     ap.add_argument("--head-dim", type=int, default=128, choices=[64, 96, 128, 256], help="of the attention stage's cells (128)")
     ap.add_argument("--loads", metavar="LOAD,...", help="of the loads stage: NAME:RATE[:POLICY[-STEP_TOKENS]] of open arrivals, RATE also as a share of the highest, 95%% "

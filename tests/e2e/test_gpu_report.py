@@ -72,6 +72,17 @@ def test_a_report_in_parts(tmp_path):
     assert r.returncode == 1 and "commit is abc there and def here" in r.stderr
 
 
+def test_a_part_from_another_host_is_told(tmp_path):
+    """Through every report that the part goes into, and of that stage alone."""
+    run(tmp_path, "--backend", "cpu", "--quick", "--stages", "fault", "--commit", "abc")
+    one = json.loads((tmp_path / "report.json").read_text())
+    (tmp_path / "first.json").write_text(json.dumps({**one, "machine": {**one["machine"], "cpu": "another CPU, 3 cores"}}))
+    for stage, added in (("machine", "first.json"), ("memory", "second.json")):
+        _, text, o = run(tmp_path, "--backend", "cpu", "--quick", "--stages", stage, "--commit", "abc", "--add", tmp_path / added)
+        assert "\nOn another CPU, 3 cores: fault.\n" in text and o["machine"]["cpu"] == one["machine"]["cpu"], text
+        (tmp_path / "report.json").rename(tmp_path / "second.json")
+
+
 RANDOM_FINE = 0, "random_plans cuda: 6000 passed, 0 failed; 3000 plans of 9 rows\n"
 
 
