@@ -11,7 +11,6 @@
 #include "bench/commands.h"
 #include "bench/stage.h"
 #include "loadgen/shapes.h"
-#include "config/limits.h"
 #include "common/log.h"
 #include "models/model.h"
 
@@ -403,16 +402,12 @@ static void measure_hybrids(steps *s)
       }
 }
 
-/* As at a daemon's start without a cache: nothing is kept. */
+/* As a daemon does in idle moments, but at once; nothing is kept. */
 static void tune(steps *s)
 {
   td_error err;
-  td_backend *be = s->stage.be;
-  if (be->ops->tune)
-    td_tool_check(be->ops->tune(be, s->whole,
-                                &(td_tune_params){.budget_ms = (uint32_t)s->tune_ms, .cache_folder = ""},
-                                &err),
-                  &err);
+  td_tuning ignored;
+  td_tool_check(td_backend_tune(s->stage.be, s->whole, "", (uint32_t)s->tune_ms, &ignored, &err), &err);
 }
 
 static void capture_all(steps *s)
@@ -458,8 +453,8 @@ int td_bench_steps(int argc, char **argv)
                     .prompts = "512,2048,8192,16384",
                     .chunks = "512,1024,2048",
                     .n_min = 20,
-                    .max_seconds = 20};
-  s.tune_ms = (double)td_limit_default(TD_LIMIT_TUNE_MS);
+                    .max_seconds = 20,
+                    .tune_ms = 2000};
   const td_arg args[] = {
       {"--model", "PATH", "GGUF file or model folder", TD_ARG_TEXT, &s.model_path},
       {"--dummy", NULL, "of --model, the config.json alone; weights are made up", TD_ARG_FLAG, &s.dummy},
@@ -480,7 +475,8 @@ int td_bench_steps(int argc, char **argv)
        &s.batch_invariant},
       {"--shared", "N", "first tokens that all decodes share; the floor is as if none were (0)",
        TD_ARG_NUMBER, &s.shared},
-      {"--tune-ms", "N", "as the daemon's option, the same by default", TD_ARG_NUMBER, &s.tune_ms},
+      {"--tune-ms", "N", "first, for measuring which algorithms are fastest (2000)", TD_ARG_NUMBER,
+       &s.tune_ms},
       {"--no-capture", NULL, "steps are not captured (CUDA graphs)", TD_ARG_FLAG, &s.no_capture},
       {"--runs", "N", "at least so many of each (20)", TD_ARG_NUMBER, &s.n_min},
       {"--max-seconds", "S", "but no longer than this each (20)", TD_ARG_NUMBER, &s.max_seconds},

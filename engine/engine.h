@@ -298,6 +298,7 @@ typedef struct td_engine_stats {
   uint64_t step_errors[TD_STEP_ERROR_BORDERS + 1]; /* not cumulative; the last: above all borders */
   double last_step_predicted_us, tbt_slo_us;       /* target 0: none */
   td_times_source times_source;
+  uint32_t tuning_left; /* algorithms to measure and steps to capture anew, in idle moments; 0: all is done */
   double cost_correction[2]; /* learned factor on steps without, with prompts */
   double queue_delay_us;     /* predicted for a request that came now; next_end, end_gap, token: see
                                 td_sched_forecast */

@@ -3,6 +3,7 @@
  *   engine.c    life: create, start, the thread, stop; state, info, statistics
  *   load.c      from options to a loaded model, with the memory plan
  *   capture.c   decode steps captured at start, where the backend can
+ *   idle.c      what is done while nobody asks for anything: tuning, and capturing anew
  *   times.c     what steps take, as a start knows it: kept, or guessed from the device class
  *   calibrate.c the same, measured on purpose; dummy_run.c runs the steps
  *   learn.c     the same, learned from the steps that are served, and kept at an orderly end
@@ -110,6 +111,15 @@ typedef struct td_engine_learned {
   td_cost_learner learner;
 } td_engine_learned;
 
+/* What is done in idle moments. Engine thread. */
+typedef struct td_engine_idle {
+  td_tuning tuning;
+  uint64_t budget_us, spent_us;     /* of tuning in this run */
+  uint64_t since_us;                /* nothing has run or waited since then; 0: something does */
+  uint32_t stale_least, stale_most; /* captured steps of so many rows have old algorithms; most 0: none */
+  uint32_t n_recaptured;
+} td_engine_idle;
+
 /* grammar.c: the vocabulary's trie, and compiled grammars */
 typedef struct td_grammars td_grammars;
 
@@ -145,6 +155,8 @@ struct td_engine {
   td_program *program;             /* the forward of every step, */
   td_compiled *forward, *sampling; /* as the backend runs it, and what chooses tokens behind it (embeddings:
                                       NULL) */
+  td_engine_idle idle;
+  uint32_t least_captured; /* rows; UINT32_MAX: no step is captured */
   td_sched *sched;
   td_cost_model cost; /* what steps take, as it was known at start */
   double cost_unsure; /* how far off that may be: cost_learn.h */
@@ -223,9 +235,20 @@ static inline td_stepper td_engine_stepper(const td_engine *e)
 /* load.c; engine thread. On failure what was made stays in *e for td_engine_destroy. */
 TD_MUST_CHECK td_status td_engine_load(td_engine *e, td_error *err);
 
+/* idle.c; engine thread. Before capture: takes the algorithms that are kept; measures the others if that is
+ * what this start is for (--calibrate). */
+TD_MUST_CHECK td_status td_engine_begin_tuning(td_engine *e, td_error *err);
+/* With nothing under way: how long to wait for work before td_engine_use_idleness; negative: until some
+ * comes.
+ */
+int td_engine_idle_wait_ms(td_engine *e);
+TD_MUST_CHECK td_status td_engine_use_idleness(td_engine *e, td_error *err); /* one piece */
+uint32_t td_engine_idle_left(const td_engine *e); /* as td_engine_stats.tuning_left */
+
 /* capture.c; engine thread, after load's memory is there. */
-TD_MUST_CHECK td_status td_engine_tune(td_engine *e, td_error *err);
 TD_MUST_CHECK td_status td_engine_capture_steps(td_engine *e, td_error *err);
+/* The largest captured step of n_rows or fewer; 0: none. */
+uint32_t td_engine_captured_within(const td_engine *e, uint32_t n_rows);
 
 /* times.c; engine thread, at start: fills cost and where it comes from. */
 void td_engine_know_times(td_engine *e, uint32_t page_tokens);

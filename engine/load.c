@@ -507,7 +507,7 @@ td_status td_engine_load(td_engine *e, td_error *err)
   TD_TRY(plan_step(e, &mp, err));
   TD_TRY(make_compute(e, &mp, err));
   if (!e->only_checks) {
-    TD_TRY(td_engine_tune(e, err));
+    TD_TRY(td_engine_begin_tuning(e, err));
     if (!td_engine_embeds(e)) /* which have no decodes */
       TD_TRY(td_engine_capture_steps(e, err));
   }

@@ -5,11 +5,12 @@
  * ended is dropped when it comes. Where a row of that next step obeys a mask, its sampling is queued only
  * when this step's tokens are known and the mask was made of them: submit k, sample k, submit k+1, wait k,
  * masks, sample k+1. Nothing here allocates, blocks on the loop thread, or looks at text. Idle means blocked
- * on the eventfd. */
+ * on the eventfd, or one piece after another of what is done in idle moments (idle.c). */
 #include "engine/internal.h"
 
 #include <errno.h>
 #include <math.h>
+#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -154,6 +155,7 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
   st->evicted_pages = ss.evicted_pages;
   st->tbt_slo_us = ss.tbt_slo_us;
   st->times_source = e->cost_source;
+  st->tuning_left = td_engine_idle_left(e);
   memcpy(st->cost_correction, ss.cost_correction, sizeof st->cost_correction);
   st->n_following = ss.n_following;
   st->follows = ss.follows;
@@ -193,14 +195,21 @@ static void foresee_arrivals(td_engine *e)
   pthread_mutex_unlock(&e->stats_lock);
 }
 
-/* Both sides exchange the flag: so either the loop sees that it must wake us, or we see its command. */
-static void wait_for_work(td_engine *e)
+/* Both sides exchange the flag: so either the loop sees that it must wake us, or we see its command. False:
+ * nothing came in max_ms (negative: that does not happen). */
+static bool wait_for_work(td_engine *e, int max_ms)
 {
+  struct pollfd wake = {.fd = e->wake_fd, .events = POLLIN};
   uint64_t n;
+  int n_ready = 0;
   atomic_exchange(&e->is_asleep, true);
-  while (td_ring_is_empty(&e->inbox) && read(e->wake_fd, &n, sizeof n) < 0 && errno == EINTR)
+  bool any = !td_ring_is_empty(&e->inbox);
+  while (!any && (n_ready = poll(&wake, 1, max_ms)) < 0 && errno == EINTR)
+    ;
+  while (n_ready > 0 && read(e->wake_fd, &n, sizeof n) < 0 && errno == EINTR)
     ;
   atomic_store(&e->is_asleep, false);
+  return any || n_ready != 0;
 }
 
 /* The next step from scratch, with all that has happened; false: nothing to do. */
@@ -302,10 +311,12 @@ td_status td_engine_run(td_engine *e, td_error *err)
   while (under_way || !atomic_load(&e->stop_asked)) {
     if (!under_way && !plan_step(e)) {
       tell_pages(e);
-      wait_for_work(e);
+      if (!wait_for_work(e, td_engine_idle_wait_ms(e)))
+        TD_TRY(td_engine_use_idleness(e, err));
       last_end_us = 0;
       continue;
     }
+    e->idle.since_us = 0;
     atomic_store(&e->in_step, true);
     under_way = plan_step_ahead(e);
     TD_TRY(end_step(e, &last_end_us, err));

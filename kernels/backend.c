@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/fault.h"
@@ -101,5 +102,18 @@ td_status td_backend_wait(td_backend *be, td_outcome *out, td_error *err)
   if (be->fault.n_ended == be->fault.step)
     return td_fail(err, TD_ERR_DEVICE, "device fault in step %llu (TANDEM_FAULT)",
                    (unsigned long long)be->fault.step);
+  return TD_OK;
+}
+
+td_status td_backend_tune(td_backend *be, td_compiled *compiled, const char *cache_folder, uint32_t budget_ms,
+                          td_tuning *out, td_error *err)
+{
+  uint64_t begin_us = td_clock_us();
+  *out = (td_tuning){.is_done = true};
+  if (!be->ops->tune)
+    return TD_OK;
+  TD_TRY(be->ops->tune_begin(be, compiled, cache_folder, out, err));
+  while (!out->is_done && td_clock_us() - begin_us < (uint64_t)budget_ms * 1000)
+    TD_TRY(be->ops->tune(be, compiled, out, err));
   return TD_OK;
 }

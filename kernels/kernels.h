@@ -40,10 +40,15 @@
 typedef struct td_backend td_backend;
 typedef struct td_compiled td_compiled; /* a program as the backend runs it */
 
-typedef struct td_tune_params {
-  uint32_t budget_ms;       /* 0: nothing is measured, what is cached is used */
-  const char *cache_folder; /* option cache_dir: "auto", a path, or "" for none */
-} td_tune_params;
+/* How far the tuning of a program is. An algorithm is chosen for each shape of a linear and bucket of rows.
+ */
+typedef struct td_tuning {
+  uint32_t n_all, n_known;              /* algorithms; of them, kept from earlier or measured */
+  uint32_t n_measured, n_not_first;     /* since tune_begin; of them, not the library's first choice */
+  bool is_done;                         /* nothing is left that can be measured */
+  uint32_t changed_least, changed_most; /* by the last call: steps of so many rows have other algorithms now;
+                                          0, 0: none has */
+} td_tuning;
 
 /* What the host adds to a step's sampling after its forward was queued. All is read before td_backend_sample
  * returns. */
@@ -114,12 +119,18 @@ typedef struct td_backend_ops {
   bool (*forward_ended)(td_backend *be);
   td_status (*wait)(td_backend *be, td_outcome *out, td_error *err);
 
-  /* Measures which algorithms are fastest for the products of a program's steps of decodes, within a budget,
-   * with what earlier starts found. What products read and write is overwritten, nothing is written to the KV
-   * store. After kv_create, before capture. NULL where there is nothing to choose. */
-  td_status (*tune)(td_backend *be, td_compiled *compiled, const td_tune_params *p, td_error *err);
+  /* Which algorithms are fastest for a program's linears. tune_begin takes what earlier runs kept, and the
+   * library's first choice for the rest: nothing is measured. Once, after kv_create and before capture.
+   * cache_folder: option cache_dir: "auto", a path, or "" for none. NULL where there is nothing to choose. */
+  td_status (*tune_begin)(td_backend *be, td_compiled *compiled, const char *cache_folder, td_tuning *out,
+                          td_error *err);
+  /* Measures one thing more, at most a step, and keeps what is decided with it; with no step under way.
+   * Between two calls steps may run. What linears read and write is overwritten, nothing is written to the KV
+   * store. Steps that were captured keep the algorithms of their capture. */
+  td_status (*tune)(td_backend *be, td_compiled *compiled, td_tuning *out, td_error *err);
   /* Captures the program's step of n_rows decodes: steps of so many rows, or somewhat fewer, are then
-   * launched from it. Nothing is written to the KV store. NULL where a backend gains nothing from it. */
+   * launched from it. In the place of an earlier capture, with no step under way. Nothing is written to the
+   * KV store. NULL where a backend gains nothing from it. */
   td_status (*capture)(td_backend *be, td_compiled *compiled, uint32_t n_rows, td_capture *out,
                        td_error *err);
   /* Makes the device fail behind what is queued (see fault.h). NULL where it cannot. */
@@ -189,6 +200,11 @@ bool td_backend_forward_ended(td_backend *be);
 void td_backend_queue_step(td_backend *be, td_compiled *forward, td_compiled *sampling, const td_plan *plan);
 /* Waits for the oldest step that was submitted and not waited for. TD_ERR_DEVICE on a fault. */
 TD_MUST_CHECK td_status td_backend_wait(td_backend *be, td_outcome *out, td_error *err);
+
+/* Tunes a program at once (tune_begin, tune), until all is known or the time is over. Does nothing where
+ * there is nothing to choose. Before capture. */
+TD_MUST_CHECK td_status td_backend_tune(td_backend *be, td_compiled *compiled, const char *cache_folder,
+                                        uint32_t budget_ms, td_tuning *out, td_error *err);
 
 /* For backends: fills max_rows, max_tokens and n_ranks where they are 0. */
 void td_backend_choose_sizes(td_backend_config *config, uint32_t own_max_rows, uint32_t own_max_tokens);

@@ -147,6 +147,8 @@ static void prediction_metrics(page *p, const td_metrics *m, const td_metrics_vi
     snprintf(label, sizeof label, ",source=\"%s\"", td_times_source_names[i]);
     sample(p, "tandem:step_times_source", label, s->times_source == (td_times_source)i);
   }
+  gauge(p, "tandem:tuning_left", "Algorithms to measure and steps to capture anew, in idle moments (GPU)",
+        s->tuning_left);
   head(p, "tandem:step_prediction_correction", "gauge", "Learned factor on known step times");
   sample(p, "tandem:step_prediction_correction", ",prompts=\"without\"", s->cost_correction[0]);
   sample(p, "tandem:step_prediction_correction", ",prompts=\"with\"", s->cost_correction[1]);

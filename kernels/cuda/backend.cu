@@ -178,6 +178,7 @@ static const td_backend_ops cuda_ops = {
     .sample = td_cuda_sample_step,
     .forward_ended = td_cuda_forward_ended,
     .wait = td_cuda_wait,
+    .tune_begin = td_cuda_tune_begin,
     .tune = td_cuda_tune,
     .capture = td_cuda_capture,
     .trap = be_trap,

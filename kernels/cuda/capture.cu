@@ -1,4 +1,5 @@
-// Captured steps: CUDA graphs of decode steps, made at start, one for each of some row counts.
+// Captured steps: CUDA graphs of decode steps, made at start, one for each of some row counts; and anew when
+// its linears have got other algorithms.
 //
 // A step runs on the smallest captured one that holds it, so it may have fewer rows than that. Kernels that
 // write beyond a row's own output (KV lines, sampled ids) look at the true counts on the device. Grids are as

@@ -36,6 +36,9 @@ struct lt_tables {
 lt_shape *td_lt_shape(cuda_backend *b, const td_cuda_weight *w, bool f32);
 // Chooses an algorithm for every bucket of rows; with batch_invariant, for every number of rows, or fails.
 td_status td_lt_prepare(cuda_backend *b, lt_shape *s, td_error *err);
+// The same for one bucket, when what is known of it has changed.
+void td_lt_renew(cuda_backend *b, lt_shape *s, uint32_t bucket);
+lt_product *td_lt_product_of(cuda_backend *b, lt_shape *s, uint32_t n); // n rows; made if there is none yet
 bool td_lt_layouts(const lt_shape *s, uint32_t n, lt_product *out);
 // Up to max algorithms of the library's own guess for this product, best guess first; reductions: which ways
 // to sum a k that is split between blocks may be used, a mask of cublasLtReductionScheme_t: in f32

@@ -1,20 +1,25 @@
 // Which of cuBLASLt's algorithms is fastest, by measurement: see README.md, "Linears".
 //
 // The program tells which products it has and where they read and write. For each bucket of rows that decode
-// steps are captured for and cuBLASLt serves, most used first, until the budget is over: the library's
-// guesses for each product by itself; then, one product after another, whether a step is faster with the
-// fastest than with the first guess, which its neighbours and the clock have a say in. Then the buckets of
-// steps with chunks, up to CHUNK_TOKENS: there the fastest by itself is taken where it is clearly faster, as
-// no captured step says more. (Of 448 tokens the library's first guess for gate and up took half as long
-// again as that for 512.) A later start goes on where this one ended.
+// steps are captured for and cuBLASLt serves, most used first: the library's guesses for each product by
+// itself; then, one product after another, whether a step is faster with the fastest than with the first
+// guess, which its neighbours and the clock have a say in. Then the buckets of steps with chunks, up to
+// CHUNK_TOKENS: there the fastest by itself is taken where it is clearly faster, as no captured step says
+// more. (Of 448 tokens the library's first guess for gate and up took half as long again as that for 512.)
+//
+// Nobody waits for it: a call does one thing, some launches of one guess or one step, and between two calls
+// the daemon may serve. What steps did meanwhile to clocks and caches would be taken for the algorithm's, so
+// then a product's guesses, or the steps that are compared, are measured from the beginning. Products change
+// at one place only, when one is decided (keep): what runs meanwhile runs as before. A later run goes on
+// where this one ended.
 #include "kernels/cuda/cublaslt.cuh"
 #include "kernels/cuda/program.cuh"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <new>
 
 #include "kernels/dummy.h"
 
@@ -40,19 +45,44 @@ struct tune_shape {
   const td_op *glu; // its op, where only products with SwiGLU have this shape: these may go another way
 };
 
-struct tuner {
+// A product of a bucket's rows: its layouts, the library's guesses, and the fastest so far by itself.
+struct contest {
+  const tune_shape *k;
+  lt_product layouts;
+  cublasLtMatmulHeuristicResult_t guesses[LT_CANDIDATES];
+  int n_guesses, n_tried; // n_guesses negative: not asked for
+  cublasLtMatmulAlgo_t best;
+  float first_us, best_us; // negative: none ran
+  bool in_step;
+};
+
+// Runs of a step that are alike: how many, and the shortest; negative: it does not run.
+struct step_runs {
+  int n;
+  float us;
+};
+
+typedef cuda_tuner tuner;
+struct cuda_tuner {
   cuda_backend *b;
   const cuda_program *program;
   cudaEvent_t begin, end;
   std::vector<tune_shape> shapes;
   char identity[512], path[TD_CACHE_PATH_BYTES];
-  bool keeps;
-};
+  bool keeps;   // in that file
+  bool is_news; // what is not yet in it
+  td_tuning told;
 
-static double now_s()
-{
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+  std::vector<uint32_t> buckets; // most used first
+  size_t at;                     // the one that is measured
+  bool has_begun;
+  bool has_changed;              // its steps have other algorithms now
+  std::vector<contest> contests; // its products that are not known
+  size_t n_alone, n_decided;     // of them: measured by themselves; and decided
+  step_runs chosen, tried;       // its step with what is chosen, and with one product's best
+  bool is_warm;
+  uint32_t n_steps; // of the backend, when something was measured last
+};
 
 static __global__ void fill_kernel(bf16 *dst, uint64_t n)
 {
@@ -160,61 +190,20 @@ static float time_algo(tuner *t, const tune_shape *k, lt_product *p, const cubla
   return us;
 }
 
-// A product of a bucket's rows: its layouts, the library's first guess and the fastest by itself.
-struct contest {
-  const tune_shape *k;
-  lt_product first;
-  cublasLtMatmulAlgo_t best;
-  float first_us, best_us;
-  bool in_step;
-};
-
-// false: the library knows no way that runs.
-static bool measure_alone(tuner *t, const tune_shape *k, uint32_t n_rows, contest *c)
+// One more run of a whole step without rows, but for what reads KV.
+static td_status time_step(tuner *t, uint32_t n_rows, step_runs *runs, td_error *err)
 {
-  cublasLtMatmulHeuristicResult_t guesses[LT_CANDIDATES];
-  lt_product *p = &c->first;
-  *c = {k};
-  if (!td_lt_layouts(k->shape, n_rows, p))
-    return false;
-  int n = td_lt_guess(t->b, k->shape, p, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, LT_CANDIDATES, guesses);
-  for (int i = 0; i < n; i++) {
-    if (guesses[i].state != CUBLAS_STATUS_SUCCESS || guesses[i].workspaceSize > LT_WORKSPACE_BYTES)
-      continue;
-    float us = time_algo(t, k, p, &guesses[i].algo, p->made ? c->best_us : INFINITY);
-    if (us < 0 || (p->made && us >= c->best_us))
-      continue;
-    c->best = guesses[i].algo;
-    c->best_us = us;
-    if (!p->made) {
-      p->algo = c->best;
-      p->made = p->usable = true;
-      c->first_us = us;
-    }
-  }
-  return p->made;
-}
-
-// Microseconds of a whole step without rows, but for what reads KV; negative: it does not run.
-static float time_step(tuner *t, uint32_t n_rows, td_error *err)
-{
-  float us = -1;
-  for (int i = 0; i < STEP_RUNS; i++) {
-    float ms = 0;
-    cudaEventRecord(t->begin, t->b->device.stream);
-    if (td_cuda_run_empty_step(t->b, n_rows, *t->program, err) != TD_OK)
-      return -1;
-    cudaEventRecord(t->end, t->b->device.stream);
-    cudaError_t e = cudaEventSynchronize(t->end);
-    if (e == cudaSuccess)
-      e = cudaEventElapsedTime(&ms, t->begin, t->end);
-    if (e != cudaSuccess) {
-      td_cuda_fail(err, e, "measuring products");
-      return -1;
-    }
-    us = us < 0 ? ms * 1000 : std::min(us, ms * 1000);
-  }
-  return us;
+  float ms = 0;
+  cudaEventRecord(t->begin, t->b->device.stream);
+  TD_TRY(td_cuda_run_empty_step(t->b, n_rows, *t->program, err));
+  cudaEventRecord(t->end, t->b->device.stream);
+  cudaError_t e = cudaEventSynchronize(t->end);
+  if (e == cudaSuccess)
+    e = cudaEventElapsedTime(&ms, t->begin, t->end);
+  if (e != cudaSuccess)
+    return td_cuda_fail(err, e, "measuring products");
+  runs->us = runs->n++ == 0 ? ms * 1000 : std::min(runs->us, ms * 1000);
+  return TD_OK;
 }
 
 // Of a step that is tuned for.
@@ -230,117 +219,191 @@ static bool is_known(const tuner *t, const lt_shape *s, uint32_t bucket)
          nullptr;
 }
 
-struct tune_counts {
-  uint32_t measured, not_first;
-};
+static uint32_t rows_of(const tuner *t, uint32_t bucket) { return std::min(bucket, most_rows(t)); }
 
-static td_status keep(tuner *t, const contest &c, uint32_t n_rows, uint32_t bucket, bool best,
-                      tune_counts *counts, td_error *err)
+static bool is_decodes(const tuner *t, uint32_t n_rows) { return n_rows <= t->b->config.max_rows; }
+
+// ---- a bucket ----
+
+static void begin_bucket(tuner *t, uint32_t bucket)
+{
+  t->contests.clear();
+  for (const tune_shape &k : t->shapes)
+    if (is_served(t, &k, bucket) && !is_known(t, k.shape, bucket)) {
+      contest c = {&k};
+      c.n_guesses = -1;
+      c.in_step = is_multiplied(t, &k, rows_of(t, bucket));
+      t->contests.push_back(c);
+    }
+  t->n_alone = t->n_decided = 0;
+  t->chosen = t->tried = {};
+  t->has_begun = true;
+  t->has_changed = false;
+}
+
+// After a start, or after steps since something was measured: what was not finished begins anew. The GPU may
+// have had nothing to do before, and its clock takes some milliseconds to rise.
+static td_status begin_anew(tuner *t, uint32_t n_rows, td_error *err)
+{
+  t->n_steps = t->b->frame.n_steps;
+  t->is_warm = true;
+  if (t->n_alone < t->contests.size())
+    t->contests[t->n_alone].n_guesses = -1;
+  t->chosen = t->tried = {};
+  return td_cuda_run_empty_step(t->b, std::min(n_rows, t->b->config.max_rows), *t->program, err);
+}
+
+static void ask_for_guesses(tuner *t, contest *c, uint32_t n_rows)
+{
+  lt_shape *s = c->k->shape;
+  c->first_us = c->best_us = -1;
+  c->n_tried = 0;
+  c->n_guesses = td_lt_layouts(s, n_rows, &c->layouts)
+                     ? td_lt_guess(t->b, s, &c->layouts, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+                                   LT_CANDIDATES, c->guesses)
+                     : 0;
+  // zeros would draw less power than numbers do
+  fill_kernel<<<4 * t->b->device.n_sms, 256, 0, t->b->device.stream>>>((bf16 *)c->k->x,
+                                                                       (uint64_t)n_rows * s->n_in);
+}
+
+static void try_guess(tuner *t, contest *c)
+{
+  const cublasLtMatmulHeuristicResult_t &guess = c->guesses[c->n_tried++];
+  if (guess.state != CUBLAS_STATUS_SUCCESS || guess.workspaceSize > LT_WORKSPACE_BYTES)
+    return;
+  bool is_first = c->first_us < 0;
+  float us = time_algo(t, c->k, &c->layouts, &guess.algo, is_first ? INFINITY : c->best_us);
+  if (us < 0 || (!is_first && us >= c->best_us))
+    return;
+  c->best = guess.algo;
+  c->best_us = us;
+  if (is_first)
+    c->first_us = us;
+}
+
+// One guess of one product.
+static td_status measure_alone(tuner *t, contest *c, uint32_t n_rows, td_error *err)
+{
+  if (c->n_guesses < 0)
+    ask_for_guesses(t, c, n_rows);
+  if (c->n_tried < c->n_guesses)
+    try_guess(t, c);
+  t->n_alone += c->n_tried == c->n_guesses;
+  cudaError_t e = cudaStreamSynchronize(t->b->device.stream);
+  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "measuring products");
+}
+
+static td_status keep(tuner *t, const contest &c, uint32_t bucket, bool best, td_error *err)
 {
   lt_shape *s = c.k->shape;
-  lt_product *p = &s->by_n[n_rows];
-  p->algo = best ? c.best : c.first.algo;
+  const lt_product *p = td_lt_product_of(t->b, s, rows_of(t, bucket));
+  const cublasLtMatmulAlgo_t before = p->algo, *now = best ? &c.best : &before;
   td_lt_entry e = {s->n_out, s->n_in, bucket, s->f32, s->bias, best ? c.best_us : c.first_us, {}};
-  memcpy(e.algo, &p->algo, sizeof e.algo);
-  counts->measured++;
-  counts->not_first += best;
-  return td_lt_cache_put(&t->b->linears.lt_tables->cache, &e, err);
-}
-
-// What is not decided when the time is over keeps the first guess, and is measured by a later start.
-static td_status measure_bucket(tuner *t, uint32_t bucket, double until_s, tune_counts *counts, td_error *err)
-{
-  uint32_t n_rows = std::min(bucket, most_rows(t));
-  std::vector<contest> contests;
-  contest c;
-  for (const tune_shape &k : t->shapes)
-    if (is_served(t, &k, bucket) && !is_known(t, k.shape, bucket) && now_s() < until_s &&
-        measure_alone(t, &k, n_rows, &c)) {
-      c.in_step = is_multiplied(t, &k, n_rows);
-      k.shape->by_n[n_rows] = c.first;
-      contests.push_back(c);
-    }
-  cudaError_t fault = cudaStreamSynchronize(t->b->device.stream);
-  if (fault != cudaSuccess)
-    return td_cuda_fail(err, fault, "measuring products");
-  if (n_rows > t->b->config.max_rows) {
-    for (const contest &now : contests)
-      TD_TRY(keep(t, now, n_rows, bucket, now.best_us < CLEARLY_FASTER * now.first_us, counts, err));
-    return TD_OK;
-  }
-  if (contests.empty())
-    return TD_OK;
-  float step_us = time_step(t, n_rows, err);
-  if (step_us < 0)
-    return TD_ERR_DEVICE;
-  for (const contest &now : contests) {
-    lt_product *p = &now.k->shape->by_n[n_rows];
-    float us = -1;
-    if (now_s() >= until_s)
-      return TD_OK;
-    if (now.in_step && now.best_us < WORTH_A_TRY * now.first_us) {
-      td_error ignored;
-      p->algo = now.best;
-      us = time_step(t, n_rows, &ignored);
-    }
-    bool better = us >= 0 && us < FASTER_STEP * step_us;
-    step_us = better ? us : step_us;
-    TD_TRY(keep(t, now, n_rows, bucket, better, counts, err));
-  }
+  memcpy(e.algo, now, sizeof e.algo);
+  t->n_decided++;
+  t->tried = {};
+  TD_TRY(td_lt_cache_put(&t->b->linears.lt_tables->cache, &e, err));
+  td_lt_renew(t->b, s, bucket);
+  t->has_changed |= memcmp(&before, now, sizeof before) != 0;
+  t->is_news = true;
+  t->told.n_known++;
+  t->told.n_measured++;
+  t->told.n_not_first += best;
   return TD_OK;
 }
+
+// One run of a product's bucket as a step: with what is chosen, or with its best; and the decision, when both
+// ran often enough.
+static td_status decide(tuner *t, const contest &c, uint32_t bucket, td_error *err)
+{
+  uint32_t n_rows = rows_of(t, bucket);
+  lt_product *p = td_lt_product_of(t->b, c.k->shape, n_rows);
+  if (c.first_us < 0 || !p->usable) { // the library knows no way that runs
+    t->n_decided++;
+    return TD_OK;
+  }
+  if (!is_decodes(t, n_rows))
+    return keep(t, c, bucket, c.best_us < CLEARLY_FASTER * c.first_us, err);
+  if (!c.in_step || c.best_us >= WORTH_A_TRY * c.first_us)
+    return keep(t, c, bucket, false, err);
+  if (t->chosen.n < STEP_RUNS)
+    return time_step(t, n_rows, &t->chosen, err);
+  const cublasLtMatmulAlgo_t before = p->algo;
+  td_error ignored;
+  p->algo = c.best;
+  if (time_step(t, n_rows, &t->tried, &ignored) != TD_OK)
+    t->tried = {STEP_RUNS, -1};
+  p->algo = before;
+  if (t->tried.n < STEP_RUNS)
+    return TD_OK;
+  bool better = t->tried.us >= 0 && t->tried.us < FASTER_STEP * t->chosen.us;
+  if (better)
+    t->chosen = t->tried;
+  return keep(t, c, bucket, better, err);
+}
+
+static void write_cache(tuner *t)
+{
+  td_error why;
+  if (t->is_news && t->keeps &&
+      td_lt_cache_write(&t->b->linears.lt_tables->cache, t->path, t->identity, &why) != TD_OK) {
+    td_warn("what was measured is not kept (cache_dir): %s", why.message);
+    t->keeps = false;
+  }
+  t->is_news = false;
+}
+
+static void end_bucket(tuner *t, uint32_t bucket)
+{
+  if (t->has_changed) {
+    t->told.changed_least = t->told.changed_most = rows_of(t, bucket);
+    while (t->told.changed_least > 1 && td_lt_bucket(t->told.changed_least - 1) == bucket)
+      t->told.changed_least--;
+  }
+  write_cache(t);
+  t->has_begun = false;
+  t->told.is_done = ++t->at == t->buckets.size();
+}
+
+static td_status measure_next(tuner *t, td_error *err)
+{
+  uint32_t bucket = t->buckets[t->at];
+  if (!t->has_begun)
+    begin_bucket(t, bucket);
+  if (!t->is_warm || t->n_steps != t->b->frame.n_steps)
+    return begin_anew(t, rows_of(t, bucket), err);
+  if (t->n_alone < t->contests.size())
+    return measure_alone(t, &t->contests[t->n_alone], rows_of(t, bucket), err);
+  if (t->n_decided < t->contests.size())
+    return decide(t, t->contests[t->n_decided], bucket, err);
+  end_bucket(t, bucket);
+  return TD_OK;
+}
+
+// ---- which buckets ----
 
 enum { TURNS = 3 };
 
 static int turn_of(uint32_t bucket) { return bucket > 256 ? 2 : bucket % 32 != 0; }
 
-static uint32_t largest_bucket(const tuner *t) { return td_lt_bucket(most_rows(t)); }
-
-static uint32_t count(const tuner *t, bool known_only)
+static void find_buckets(tuner *t)
 {
-  uint32_t n = 0;
-  for (const tune_shape &k : t->shapes)
-    for (uint32_t m = 8; m <= largest_bucket(t); m = td_lt_bucket(m + 1))
-      n += is_served(t, &k, m) && (!known_only || is_known(t, k.shape, m));
-  return n;
-}
-
-static td_status measure_all(tuner *t, double until_s, tune_counts *counts, td_error *err)
-{
+  uint32_t largest = td_lt_bucket(most_rows(t));
   for (int turn = 0; turn < TURNS; turn++)
-    for (uint32_t m = 8; m <= largest_bucket(t); m = td_lt_bucket(m + 1)) {
-      if (turn_of(m) != turn)
-        continue;
-      if (now_s() >= until_s)
-        return TD_OK;
-      TD_TRY(measure_bucket(t, m, until_s, counts, err));
+    for (uint32_t m = 8; m <= largest; m = td_lt_bucket(m + 1)) {
+      uint32_t n_all = 0, n_known = 0;
+      for (const tune_shape &k : t->shapes)
+        if (turn_of(m) == turn && is_served(t, &k, m)) {
+          n_all++;
+          n_known += is_known(t, k.shape, m);
+        }
+      t->told.n_all += n_all;
+      t->told.n_known += n_known;
+      if (n_known < n_all)
+        t->buckets.push_back(m);
     }
-  return TD_OK;
-}
-
-static td_status measure_missing(tuner *t, uint32_t budget_ms, td_error *err)
-{
-  double begin = now_s();
-  uint32_t n_all = count(t, false);
-  tune_counts counts = {};
-  td_status st = TD_OK;
-  if (budget_ms > 0 && count(t, true) < n_all) {
-    for (const tune_shape &k : t->shapes) // zeros would draw less power than numbers do
-      fill_kernel<<<4 * t->b->device.n_sms, 256, 0, t->b->device.stream>>>(
-          (bf16 *)k.x, (uint64_t)most_rows(t) * k.shape->n_in);
-    st = measure_all(t, begin + budget_ms / 1000.0, &counts, err);
-  }
-  td_info("products: measured %u algorithms in %.2f s (%u of %u known); %u are not the library's first guess",
-          counts.measured, now_s() - begin, count(t, true), n_all, counts.not_first);
-  td_error ignored;
-  if (counts.measured > 0 && t->keeps &&
-      td_lt_cache_write(&t->b->linears.lt_tables->cache, t->path, t->identity, &ignored) != TD_OK)
-    td_warn("what was measured is not kept (cache_dir): %s", ignored.message);
-  if (st == TD_ERR_CAPACITY) {
-    td_warn("%s: the library's guesses are taken for what is not in it", err->message);
-    return TD_OK;
-  }
-  return st;
+  t->told.is_done = t->buckets.empty();
 }
 
 // ---- the cache ----
@@ -370,29 +433,61 @@ static void read_cache(tuner *t, const char *option)
     td_info("%s is not used: %s", t->path, why.message);
 }
 
-td_status td_cuda_tune(td_backend *be, td_compiled *compiled, const td_tune_params *p, td_error *err)
+td_status td_cuda_tune_begin(td_backend *be, td_compiled *compiled, const char *cache_folder, td_tuning *out,
+                             td_error *err)
 {
-  tuner t = {};
-  t.b = self(be);
-  t.program = program_of(compiled);
-  identify(&t);
-  read_cache(&t, p->cache_folder);
-  find_products(&t);
-  td_status st = TD_OK;
-  cudaError_t e = cudaEventCreate(&t.begin);
+  cuda_program *p = program_of(compiled);
+  TD_BUG_ON(p->tuner);
+  tuner *t = p->tuner = new (std::nothrow) tuner();
+  if (!t)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for tuning");
+  t->b = self(be);
+  t->program = p;
+  identify(t);
+  read_cache(t, cache_folder);
+  find_products(t);
+  if (!t->b->config.batch_invariant)
+    find_buckets(t);
+  else
+    t->told.is_done = true;
+  for (auto &s : t->b->linears.lt_tables->shapes)
+    TD_TRY(td_lt_prepare(t->b, s.get(), err));
+  cudaError_t e = cudaEventCreate(&t->begin);
   if (e == cudaSuccess)
-    e = cudaEventCreate(&t.end);
-  if (e != cudaSuccess)
-    st = td_cuda_fail(err, e, "measuring products");
-  if (st == TD_OK)
-    st = measure_missing(&t, t.b->config.batch_invariant ? 0 : p->budget_ms, err);
-  if (t.begin)
-    cudaEventDestroy(t.begin);
-  if (t.end)
-    cudaEventDestroy(t.end);
-  for (auto &s : t.b->linears.lt_tables->shapes)
-    if (st == TD_OK)
-      st = td_lt_prepare(t.b, s.get(), err);
+    e = cudaEventCreate(&t->end);
+  *out = t->told;
+  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "measuring products");
+}
+
+td_status td_cuda_tune(td_backend *be, td_compiled *compiled, td_tuning *out, td_error *err)
+{
+  tuner *t = program_of(compiled)->tuner;
+  TD_BUG_ON(be->n_under_way > 0);
+  t->told.changed_least = t->told.changed_most = 0;
+  td_error why;
+  td_status st = t->told.is_done ? TD_OK : measure_next(t, &why);
   (void)cudaGetLastError(); // of candidates that would not launch
+  if (st == TD_ERR_CAPACITY) {
+    td_warn("%s: the library's guesses are taken for what is not in it", why.message);
+    t->told.is_done = true;
+    st = TD_OK;
+  }
+  if (st != TD_OK && err)
+    *err = why;
+  *out = t->told;
   return st;
+}
+
+void td_cuda_free_tuner(cuda_program *p)
+{
+  tuner *t = p->tuner;
+  if (!t)
+    return;
+  write_cache(t);
+  if (t->begin)
+    cudaEventDestroy(t->begin);
+  if (t->end)
+    cudaEventDestroy(t->end);
+  delete t;
+  p->tuner = nullptr;
 }

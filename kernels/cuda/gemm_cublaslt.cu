@@ -2,10 +2,10 @@
 //
 // The algorithm is the one measured for the smallest bucket of rows that holds n (cublaslt_cache.h), or the
 // library's own first guess for that bucket, if the library says that it can run n rows; else its guess for
-// exactly n. Buckets are prepared at start. Sums are taken in an order that depends on n: results on this
-// path are not the same bits in another batch. A product that adds to what out holds is the same one with
-// another factor (beta): the library does not ask for it where it chooses and checks. What is measured is
-// measured as the step has it.
+// exactly n. Buckets are prepared at start, and one again when it was measured. Sums are taken in an order
+// that depends on n: results on this path are not the same bits in another batch. A product that adds to what
+// out holds is the same one with another factor (beta): the library does not ask for it where it chooses and
+// checks. What is measured is measured as the step has it.
 #include "kernels/cuda/cublaslt.cuh"
 
 #include <algorithm>
@@ -112,7 +112,7 @@ static bool takes_fixed(cuda_backend *b, lt_shape *s, lt_product *p)
   return f->usable && takes(b, s, p, &f->algo);
 }
 
-static lt_product *product_of(cuda_backend *b, lt_shape *s, uint32_t n)
+lt_product *td_lt_product_of(cuda_backend *b, lt_shape *s, uint32_t n)
 {
   TD_BUG_ON(n >= s->by_n.size());
   lt_product *p = &s->by_n[n];
@@ -126,7 +126,7 @@ static lt_product *product_of(cuda_backend *b, lt_shape *s, uint32_t n)
   uint32_t bucket = td_lt_bucket(n), holds = std::min(bucket, (uint32_t)s->by_n.size() - 1);
   const td_lt_entry *e =
       td_lt_cache_find(&b->linears.lt_tables->cache, s->n_out, s->n_in, s->f32, s->bias, bucket);
-  const lt_product *of_bucket = n < holds ? product_of(b, s, holds) : nullptr;
+  const lt_product *of_bucket = n < holds ? td_lt_product_of(b, s, holds) : nullptr;
   p->usable = td_lt_layouts(s, n, p) &&
               ((e && takes(b, s, p, e->algo)) ||
                (of_bucket && of_bucket->usable && takes(b, s, p, &of_bucket->algo)) || guess(b, s, p));
@@ -141,7 +141,7 @@ td_status td_lt_prepare(cuda_backend *b, lt_shape *s, td_error *err)
     p.made = false;
   if (b->config.batch_invariant) {
     for (uint32_t n = 1; n <= most; n++)
-      if (!product_of(b, s, n)->usable)
+      if (!td_lt_product_of(b, s, n)->usable)
         return td_fail_param(
             err, TD_ERR_UNSUPPORTED, "batch_invariant",
             "batch_invariant: cuBLASLt multiplies %u rows by a %u x %u matrix in no order that serves all", n,
@@ -149,8 +149,16 @@ td_status td_lt_prepare(cuda_backend *b, lt_shape *s, td_error *err)
     return TD_OK;
   }
   for (uint32_t n = 1; n <= most; n = td_lt_bucket(n) + 1)
-    product_of(b, s, std::min(td_lt_bucket(n), most));
+    td_lt_product_of(b, s, std::min(td_lt_bucket(n), most));
   return TD_OK;
+}
+
+void td_lt_renew(cuda_backend *b, lt_shape *s, uint32_t bucket)
+{
+  uint32_t most = std::min(bucket, (uint32_t)s->by_n.size() - 1);
+  for (uint32_t n = most; n > 0 && td_lt_bucket(n) == bucket; n--)
+    s->by_n[n].made = false;
+  td_lt_product_of(b, s, most);
 }
 
 cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td_cuda_weight *w,
@@ -171,7 +179,7 @@ void td_lt_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
 {
   const td_cuda_weight *w = cuda_weight(p->weight);
   lt_shape *s = td_lt_shape(b, w, p->out_f32);
-  lt_product *product = s ? product_of(b, s, p->n) : nullptr;
+  lt_product *product = s ? td_lt_product_of(b, s, p->n) : nullptr;
   if (!product || !product->usable) {
     note(&b->device, cudaErrorNotSupported);
     return;

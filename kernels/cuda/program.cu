@@ -76,6 +76,7 @@ void td_cuda_discard(td_backend *be, td_compiled *compiled)
     return;
   cudaStreamSynchronize(self(be)->device.stream);
   td_cuda_free_captured(p);
+  td_cuda_free_tuner(p);
   delete p;
 }
 

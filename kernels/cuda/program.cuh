@@ -10,6 +10,7 @@ struct cuda_program {
   uint32_t n_unsampled;   // as of td_program
   uint32_t page_tokens;   // of the KV store that its ops name
   cuda_graphs captured;
+  struct cuda_tuner *tuner; // null: tuning has not begun
 };
 
 static inline cuda_program *program_of(td_compiled *compiled) { return (cuda_program *)compiled; }
@@ -32,4 +33,7 @@ void td_cuda_free_captured(cuda_program *p);
 td_status td_cuda_run_empty_step(cuda_backend *b, uint32_t n_rows, const cuda_program &p, td_error *err);
 
 // cublaslt_tune.cu
-td_status td_cuda_tune(td_backend *be, td_compiled *compiled, const td_tune_params *p, td_error *err);
+td_status td_cuda_tune_begin(td_backend *be, td_compiled *compiled, const char *cache_folder, td_tuning *out,
+                             td_error *err);
+td_status td_cuda_tune(td_backend *be, td_compiled *compiled, td_tuning *out, td_error *err);
+void td_cuda_free_tuner(cuda_program *p);

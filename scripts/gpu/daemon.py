@@ -51,15 +51,18 @@ def descendant(pid, name):
 
 
 class Daemon:
-    """`with Daemon(ctx, options) as d:` a daemon that is ready; its exit code is in d.code afterwards."""
+    """`with Daemon(ctx, options) as d:` a daemon that is ready and, unless tuned is False or it runs under a tool, has measured in idle
+    moments what it does not know: what is timed, or compared with an earlier answer, is of a machine that does not change meanwhile. Its
+    exit code is in d.code afterwards."""
 
-    def __init__(self, ctx, *options, model, env=None, prefix=(), ready_s=120, stop_s=60, backend=None, start_only=False):
+    def __init__(self, ctx, *options, model, env=None, prefix=(), ready_s=120, stop_s=60, backend=None, start_only=False, tuned=True):
         self.ctx, self.model, self.prefix, self.ready_s, self.stop_s = ctx, model, list(prefix), ready_s, stop_s
         self.options = ["--backend", backend or ctx.backend, "--connections-per-ip", "4096", *map(str, options)]
         if (backend or ctx.backend) != "cpu":
             self.options += ["--device", str(ctx.device)]
         self.env = {**os.environ, **(env or {})}
         self.code, self.start_only, self.ready_after_s = None, start_only, None
+        self.tuned = tuned and not start_only and not prefix
 
     def __enter__(self):
         self.port = free_port()
@@ -72,6 +75,8 @@ class Daemon:
         try:
             if not self.start_only:
                 self.wait_ready()
+            if self.tuned:
+                self.until_tuned()
         except BaseException:
             end_group(self.process)
             raise
@@ -182,6 +187,15 @@ class Daemon:
             if m:
                 out[m.group(1)] = out.get(m.group(1), 0) + float(m.group(3))
         return out
+
+    def until_tuned(self, seconds=120):
+        """Seconds until it has nothing to do in idle moments."""
+        begin = time.monotonic()
+        while time.monotonic() - begin < seconds:
+            if self.metrics()["tandem:tuning_left"] == 0:
+                return time.monotonic() - begin
+            time.sleep(0.05)
+        raise RuntimeError(f"algorithms are still to be measured after {seconds} s")
 
     def until_idle(self, seconds=60):
         end = time.monotonic() + seconds

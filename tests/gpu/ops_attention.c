@@ -328,6 +328,10 @@ static void test_captured(const heads *h, const uint32_t *lens, uint32_t n_alone
   compare_captured(&r, b->rows + n_alone, 1, " one row with a prefix");
   compare_captured(&r, b->rows + n_alone, n_captured, " shared");
   compare_captured(&r, b->rows, n_alone, " after shared");
+  compare_captured(&r, b->rows + n_alone, n_captured, " shared again");
+  die(watch_capture(be, r.captured, n_captured, &ignored, &err), &err, "capture"); /* in an idle moment */
+  compare_captured(&r, b->rows, n_alone, " captured anew");
+  compare_captured(&r, b->rows + n_alone, n_captured, " shared, captured anew");
   be->ops->discard(be, r.plain);
   be->ops->discard(be, r.captured);
   free(last);

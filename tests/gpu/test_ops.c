@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "bench/attention_policies.h"
+#include "common/clock.h"
 #include "ops_attention.h"
 #include "ops_cuts.h"
 #include "ops_harness.h"
@@ -166,7 +167,7 @@ static void test_few_rows(bool small)
 /* ---- tuning: products are as right after it, and what was measured is found again ---- */
 
 typedef struct tuned {
-  td_weight *wide, *back, *head;
+  td_weight *table, *wide, *back, *head;
   td_devptr x, out, logits;
 } tuned;
 
@@ -178,20 +179,23 @@ static td_op linear_op(const td_weight *w, td_devptr x, td_devptr out, uint32_t 
 
 static td_compiled *compile_tuned(const tuned *t)
 {
-  td_op ops[] = {linear_op(t->wide, t->x, t->out, 576, 704), linear_op(t->back, t->out, t->x, 704, 576),
+  td_op ops[] = {{.kind = TD_OP_EMBED, .embed = {t->table, t->x, 576, 0}},
+                 linear_op(t->wide, t->x, t->out, 576, 704),
+                 linear_op(t->back, t->out, t->x, 704, 576),
                  linear_op(t->head, t->x, t->logits, 576, 1000)};
-  ops[1].linear.add = true;
-  ops[2].linear.out_f32 = true;
-  ops[2].extent = TD_EXTENT_LOGITS;
-  return compile_ops(ops, 3);
+  ops[2].linear.add = true;
+  ops[3].linear.out_f32 = true;
+  ops[3].extent = TD_EXTENT_LOGITS;
+  return compile_ops(ops, 4);
 }
 
 static void tune(const tuned *t, const char *folder, uint32_t ms)
 {
   td_error err;
-  td_tune_params p = {.budget_ms = ms, .cache_folder = folder};
+  td_tuning now;
   td_compiled *compiled = compile_tuned(t);
-  die(be->ops->tune(be, compiled, &p, &err), &err, "tune");
+  die(td_backend_tune(be, compiled, folder, ms, &now, &err), &err, "tune");
+  expect(ms > 0 || now.n_measured == 0, "tune: without time nothing is measured");
   be->ops->discard(be, compiled);
 }
 
@@ -244,20 +248,119 @@ static void check_kept(const char *folder)
   n_failed += !all;
 }
 
+/* As a daemon does it: nothing is measured before it serves, then one thing a call, with steps between, and
+ * what was captured is captured anew when its algorithms have changed. Then a captured step gives the bits of
+ * one that is not. */
+
+static td_tuning begin_tuning(td_compiled *compiled, const char *folder)
+{
+  td_error err;
+  td_tuning begun;
+  die(be->ops->tune_begin(be, compiled, folder, &begun, &err), &err, "tune_begin");
+  return begun;
+}
+
+static void capture_tuned(td_compiled *compiled, uint32_t least, uint32_t most)
+{
+  td_error err;
+  td_capture ignored;
+  for (uint32_t n = 8; n <= MAX_ROWS; n += 8)
+    if (n >= least && n <= most)
+      die(watch_capture(be, compiled, n, &ignored, &err), &err, "capture");
+}
+
+static float *decode_tuned(const tuned *t, td_compiled *compiled, uint32_t n, bool captured)
+{
+  static const int32_t pages[MAX_CONTEXT / 16];
+  plan_reset(16);
+  for (uint32_t i = 0; i < n; i++)
+    plan_add_row(1, 1, pages);
+  expect(run_step(compiled) == captured, "tune: a captured step is launched");
+  return fetch(t->logits, (size_t)n * 1000, true);
+}
+
+static void compare_tuned(const tuned *t, td_compiled *captured, td_compiled *plain, uint32_t n)
+{
+  char what[100];
+  float *replayed = decode_tuned(t, captured, n, true), *queued = decode_tuned(t, plain, n, false);
+  bool same = memcmp(replayed, queued, (size_t)n * 1000 * sizeof *queued) == 0;
+  for (uint32_t i = 0; i < n * 1000; i++)
+    same &= isfinite(queued[i]) && queued[i] != 0;
+  snprintf(what, sizeof what, "tune: a step of %u captured anew = queued", n);
+  expect(same, what);
+  free(replayed), free(queued);
+}
+
+static void test_tune_in_pieces(const tuned *t, const char *folder)
+{
+  enum { STEP_EACH = 37 }; /* calls: more than any comparison takes, or none would be finished */
+  static const uint32_t ns[] = {9, 24, 33, 64, 129, 300, 777};
+  td_error err;
+  td_compiled *captured = compile_tuned(t), *plain = compile_tuned(t);
+  td_tuning now = begin_tuning(captured, folder);
+  uint32_t n_calls = 0, n_changed = 0;
+  uint64_t longest_us = 0, begin_us = td_clock_us();
+  expect(now.n_measured == 0 && now.n_known == 0 && now.n_all >= 60 && !now.is_done,
+         "tune: a start measures nothing");
+  capture_tuned(captured, 1, MAX_ROWS);
+  compare_tuned(t, captured, plain, 64);
+  for (; !now.is_done && n_calls < 100000; n_calls++) {
+    uint64_t call_us = td_clock_us();
+    die(be->ops->tune(be, captured, &now, &err), &err, "tune");
+    call_us = td_clock_us() - call_us;
+    longest_us = call_us > longest_us ? call_us : longest_us;
+    n_changed += now.changed_most > 0;
+    if (now.changed_most > 0) {
+      expect(now.changed_least > 0 && now.changed_least <= now.changed_most, "tune: which rows have changed");
+      capture_tuned(captured, now.changed_least, now.changed_most);
+    }
+    if (n_calls % STEP_EACH == 0)
+      test_linear(ns[n_calls / STEP_EACH % 7], 576, (const uint32_t[]){576, 64, 64}, 3, false, false);
+  }
+  printf("tune: %u of %u algorithms in %u calls, the longest %.1f ms, %.2f s with steps between; %u not the "
+         "first; %u buckets changed\n",
+         now.n_known, now.n_all, n_calls, (double)longest_us / 1e3, (double)(td_clock_us() - begin_us) / 1e6,
+         now.n_not_first, n_changed);
+  expect(now.is_done && now.n_known == now.n_all && now.n_measured == now.n_all, "tune: all is measured");
+  expect(now.n_not_first == 0 || n_changed > 0, "tune: changes are told");
+  for (uint32_t n = 8; n <= MAX_ROWS; n += 8)
+    compare_tuned(t, captured, plain, n);
+  be->ops->discard(be, captured);
+  now = begin_tuning(plain, folder);
+  expect(now.is_done && now.n_known == now.n_all && now.n_all > 0, "tune: it is kept");
+  be->ops->discard(be, plain);
+}
+
+/* With batch_invariant one algorithm serves all rows. */
+static void test_no_tuning(void)
+{
+  td_weight *w = device_weight(&(td_weight_part){.dtype = TD_BF16, .n_rows = 704, .seed = 5}, 1, 576);
+  td_op op = linear_op(w, device_alloc((size_t)MAX_TOKENS * 576 * 4),
+                       device_alloc((size_t)MAX_TOKENS * 704 * 4), 576, 704);
+  td_compiled *compiled = compile_ops(&op, 1);
+  if (be->ops->tune_begin) {
+    td_tuning now = begin_tuning(compiled, "");
+    expect(now.is_done && now.n_all == 0, "batch rule: nothing is tuned");
+  }
+  be->ops->discard(be, compiled);
+}
+
 static void test_tune(bool small)
 {
   static const uint32_t ns[] = {8, 9, 16, 17, 40, 63, 64, 100, 129, 256, 300, 513, 777, 1000};
-  char folder[] = "/tmp/test_ops_XXXXXX", command[64];
-  td_weight_part wide = {.dtype = TD_BF16, .n_rows = 704, .seed = 5},
+  char folder[] = "/tmp/test_ops_XXXXXX", pieces[] = "/tmp/test_ops_XXXXXX", command[100];
+  td_weight_part table = {.dtype = TD_BF16, .n_rows = MAX_ROWS, .seed = 8},
+                 wide = {.dtype = TD_BF16, .n_rows = 704, .seed = 5},
                  back = {.dtype = TD_BF16, .n_rows = 576, .seed = 7},
                  head = {.dtype = TD_BF16, .n_rows = 1000, .seed = 6};
-  tuned t = {device_weight(&wide, 1, 576),
+  tuned t = {device_weight(&table, 1, 576),
+             device_weight(&wide, 1, 576),
              device_weight(&back, 1, 704),
              device_weight(&head, 1, 576),
              device_alloc((size_t)MAX_TOKENS * 576 * 4),
              device_alloc((size_t)MAX_TOKENS * 704 * 4),
              device_alloc((size_t)MAX_ROWS * 1000 * 4)};
-  if (!be->ops->tune || !mkdtemp(folder))
+  if (!be->ops->tune || !mkdtemp(folder) || !mkdtemp(pieces))
     return;
   for (int round = 0; round < 4; round++) {
     if (round == 2)
@@ -274,7 +377,8 @@ static void test_tune(bool small)
   }
   tune(&t, "/proc/nowhere", 0);
   tune(&t, "", 0);
-  snprintf(command, sizeof command, "rm -r %s", folder);
+  test_tune_in_pieces(&t, pieces);
+  snprintf(command, sizeof command, "rm -r %s %s", folder, pieces);
   if (system(command) != 0)
     printf("FAIL tune: %s\n", command), n_failed++;
 }
@@ -749,6 +853,7 @@ static void test_alone(const char *name, td_backend_config config, bool small, b
       test_linear_alone(1536, 1000, true, false);
     if (!small)
       test_linear_alone(4096, 6144, false, true);
+    test_no_tuning();
     test_no_glu();
   }
   for (size_t i = tiny ? 1 : 0; i < N_SHAPES; i++)

@@ -304,7 +304,8 @@ static void test_metrics(void **state)
   td_histogram_observe(&m.ttft, 1e9, 1);
   m.finished[TD_FINISHED_STOP] = 5;
   m.responses[4] = 7;
-  td_engine_stats s = {.n_running = 3, .pages_total = 8, .pages_owned = 2, .prefix_hit_tokens = 11};
+  td_engine_stats s = {
+      .n_running = 3, .pages_total = 8, .pages_owned = 2, .prefix_hit_tokens = 11, .tuning_left = 6};
   td_engine_info info = {.page_tokens = 16,
                          .n_pages = 8,
                          .not_fused = {{"more than 16 rows", 27}, {"rows share a prefix", 9}},
@@ -326,6 +327,7 @@ static void test_metrics(void **state)
   assert_true(metric(out.data, "vllm:cache_config_info" L ",block_size=\"16\",num_gpu_blocks=\"8\"} ") == 1);
   assert_true(metric(out.data, "tandem:steps_not_fused" L ",reason=\"more than 16 rows\"} ") == 27);
   assert_true(metric(out.data, "tandem:steps_not_fused" L ",reason=\"rows share a prefix\"} ") == 9);
+  assert_true(metric(out.data, "tandem:tuning_left" L "} ") == 6);
   assert_true(metric(out.data, "tandem:http_responses_total" L ",code=\"4xx\"} ") == 7);
   /* every line is a comment or "name{labels} value", every sample's family has a TYPE before it */
   for (char *line = strtok(out.data, "\n"); line; line = strtok(NULL, "\n")) {

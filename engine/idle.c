@@ -1,0 +1,137 @@
+/* What the engine does while nobody asks for anything: tuning (kernels.h: tune), and capturing anew the steps
+ * whose algorithms have changed with it.
+ *
+ * A start measures nothing. When nothing has run or waited for idle_ms, the engine does one piece after
+ * another, of a few launches or a step each, and looks for commands between two: so whoever comes waits for a
+ * piece. Algorithms change here and nowhere else, so never in the middle of an answer.
+ *
+ * A captured step keeps the algorithms of its capture: it is captured again before more is measured, one a
+ * piece, with nothing under way. Until then it serves as it was. */
+#include "engine/internal.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+
+static const char unmeasured[] = "those left are the library's first choice";
+
+static void log_known(const td_engine *e, const td_tuning *t)
+{
+  if (t->n_known == t->n_all)
+    td_info("algorithms: all %u are known", t->n_all);
+  else if (e->idle.budget_us > 0)
+    td_info("algorithms: %u of %u are known; the others are measured in idle moments", t->n_known, t->n_all);
+  else
+    td_info("algorithms: %u of %u are known; %s (tune_ms)", t->n_known, t->n_all, unmeasured);
+}
+
+static void log_end(const td_engine *e)
+{
+  const td_engine_idle *i = &e->idle;
+  const td_tuning *t = &i->tuning;
+  td_info("algorithms: measured %u in %.2f s; %u are not the library's first choice; %u steps captured anew; "
+          "%u of %u are known%s%s",
+          t->n_measured, (double)i->spent_us / 1e6, t->n_not_first, i->n_recaptured, t->n_known, t->n_all,
+          t->n_known < t->n_all ? "; " : "", t->n_known < t->n_all ? unmeasured : "");
+}
+
+td_status td_engine_begin_tuning(td_engine *e, td_error *err)
+{
+  td_engine_idle *i = &e->idle;
+  uint64_t begin_us = td_clock_us();
+  if (!e->backend->ops->tune)
+    return TD_OK;
+  if (e->calibrates) {
+    TD_TRY(td_backend_tune(e->backend, e->forward, e->options.cache_dir,
+                           (uint32_t)td_limit_max(TD_LIMIT_TUNE_MS), &i->tuning, err));
+    i->spent_us = td_clock_us() - begin_us;
+    log_end(e);
+    return TD_OK;
+  }
+  TD_TRY(e->backend->ops->tune_begin(e->backend, e->forward, e->options.cache_dir, &i->tuning, err));
+  i->budget_us = (uint64_t)td_option(&e->options, TD_LIMIT_TUNE_MS) * 1000;
+  if (i->tuning.n_all > 0)
+    log_known(e, &i->tuning);
+  return TD_OK;
+}
+
+static bool is_tuning(const td_engine_idle *i) { return !i->tuning.is_done && i->spent_us < i->budget_us; }
+
+/* The largest captured step of up to n_rows that has other algorithms now; 0: none. */
+static uint32_t stale_within(const td_engine *e, uint32_t n_rows)
+{
+  uint32_t n = n_rows > 0 ? td_engine_captured_within(e, n_rows) : 0;
+  return n >= e->idle.stale_least ? n : 0;
+}
+
+uint32_t td_engine_idle_left(const td_engine *e)
+{
+  const td_engine_idle *i = &e->idle;
+  uint32_t n = is_tuning(i) ? 1 + i->tuning.n_all - i->tuning.n_known : 0; /* 1: the end is not yet told */
+  for (uint32_t at = i->stale_most; (at = stale_within(e, at)) > 0; at--)
+    n++;
+  return n;
+}
+
+static bool is_anything_left(const td_engine *e) { return td_engine_idle_left(e) > 0; }
+
+int td_engine_idle_wait_ms(td_engine *e)
+{
+  td_engine_idle *i = &e->idle;
+  td_sched_stats s;
+  uint64_t now_us = td_clock_us(), quiet_us = td_limit_max(TD_LIMIT_IDLE_MS) * 1000;
+  if (!is_anything_left(e))
+    return -1;
+  td_sched_get_stats(e->sched, &s);
+  if (s.n_running + s.n_waiting > 0) {
+    i->since_us = 0;
+    return -1;
+  }
+  if (i->since_us == 0)
+    i->since_us = now_us;
+  uint64_t waited_us = now_us - i->since_us;
+  return waited_us < quiet_us ? (int)((quiet_us - waited_us + 999) / 1000) : 0;
+}
+
+static td_status capture_anew(td_engine *e, uint32_t n_rows, td_error *err)
+{
+  td_capture ignored; /* which steps are fused has not changed */
+  TD_TRY(e->backend->ops->capture(e->backend, e->forward, n_rows, &ignored, err));
+  e->idle.n_recaptured++;
+  e->idle.stale_most = n_rows - 1;
+  return TD_OK;
+}
+
+static td_status tune(td_engine *e, td_error *err)
+{
+  td_engine_idle *i = &e->idle;
+  uint64_t begin_us = td_clock_us();
+  td_status st = e->backend->ops->tune(e->backend, e->forward, &i->tuning, err);
+  i->spent_us += td_clock_us() - begin_us;
+  i->stale_least = i->tuning.changed_least;
+  i->stale_most = i->tuning.changed_most;
+  return st;
+}
+
+td_status td_engine_use_idleness(td_engine *e, td_error *err)
+{
+  td_engine_idle *i = &e->idle;
+  uint32_t stale = stale_within(e, i->stale_most);
+  td_error why;
+  td_status st = stale > 0 ? capture_anew(e, stale, &why) : tune(e, &why);
+  if (st == TD_ERR_DEVICE) { /* as in a step */
+    if (err)
+      *err = why;
+    return st;
+  }
+  if (st != TD_OK) {
+    td_warn("%s: no more is measured in this run", why.message);
+    i->tuning.is_done = true;
+    i->stale_most = 0;
+  }
+  if (!is_anything_left(e))
+    log_end(e);
+  pthread_mutex_lock(&e->stats_lock);
+  e->stats.tuning_left = td_engine_idle_left(e);
+  pthread_mutex_unlock(&e->stats_lock);
+  return TD_OK;
+}
