@@ -22,7 +22,7 @@ typedef struct cpu_block {
   size_t bytes;
 } cpu_block;
 
-static void *alloc_array(cpu_backend *be, size_t count, size_t size)
+void *td_cpu_alloc(cpu_backend *be, size_t count, size_t size)
 {
   enum { HUGE_BYTES = 2 << 20 };
   size_t bytes;
@@ -88,7 +88,7 @@ static void destroy(td_backend *b)
 
 static td_status op_alloc(td_backend *be, size_t bytes, td_devptr *out, td_error *err)
 {
-  void *p = alloc_array(cpu_self(be), bytes, 1);
+  void *p = td_cpu_alloc(cpu_self(be), bytes, 1);
   if (!p)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a buffer of %zu bytes", bytes);
   out->addr = (uintptr_t)p;
@@ -97,7 +97,7 @@ static td_status op_alloc(td_backend *be, size_t bytes, td_devptr *out, td_error
 
 static td_status op_upload_f32(td_backend *be, const float *src, size_t n, td_devptr *out, td_error *err)
 {
-  float *p = alloc_array(cpu_self(be), n, sizeof *p);
+  float *p = td_cpu_alloc(cpu_self(be), n, sizeof *p);
   if (!p)
     return td_fail(err, TD_ERR_NOMEM, "no memory for %zu floats", n);
   if (n)
@@ -117,7 +117,7 @@ static bool grow(cpu_backend *be, float **buffer, size_t n)
 {
   if (*buffer)
     free_memory(be, *buffer);
-  *buffer = alloc_array(be, n, sizeof(float));
+  *buffer = td_cpu_alloc(be, n, sizeof(float));
   return *buffer != NULL;
 }
 
@@ -127,7 +127,7 @@ static bool grow_rounded(cpu_backend *be, size_t n)
     return true;
   if (be->rounded)
     free_memory(be, be->rounded);
-  be->rounded = alloc_array(be, n, sizeof *be->rounded);
+  be->rounded = td_cpu_alloc(be, n, sizeof *be->rounded);
   be->n_rounded = be->rounded ? n : 0;
   return be->rounded != NULL;
 }
@@ -169,7 +169,7 @@ static void fill_dummy_rows(void *arg, uint32_t begin, uint32_t end)
       j->out[r * j->n_cols + c] = td_dummy_bf16(j->part->seed, at + c);
 }
 
-/* The one case in which a weight takes memory here. */
+/* The one case in which a weight takes memory as it is imported. */
 static td_status make_up(cpu_backend *be, const td_weight_part *part, uint64_t n_cols, cpu_part *out,
                          td_error *err)
 {
@@ -177,7 +177,7 @@ static td_status make_up(cpu_backend *be, const td_weight_part *part, uint64_t n
   if (part->dtype != TD_BF16)
     return td_fail(err, TD_ERR_MODEL, "made-up weights are BF16, not %s", td_dtypes[part->dtype].name);
   out->row_bytes = n_cols * sizeof *j.out;
-  j.out = alloc_array(be, out->n_rows, out->row_bytes);
+  j.out = td_cpu_alloc(be, out->n_rows, out->row_bytes);
   if (!j.out)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a made-up weight of %u rows of %llu elements",
                    out->n_rows, (unsigned long long)n_cols);
@@ -206,7 +206,7 @@ static td_status import_part(cpu_backend *be, const td_weight_part *part, uint64
   out->n_rows = (uint32_t)part->n_rows;
   out->bias = NULL;
   if (part->bias) {
-    float *bias = alloc_array(be, out->n_rows, sizeof *bias);
+    float *bias = td_cpu_alloc(be, out->n_rows, sizeof *bias);
     if (!bias)
       return td_fail(err, TD_ERR_NOMEM, "no memory for a bias of %u", out->n_rows);
     memcpy(bias, part->bias, out->n_rows * sizeof *bias);
@@ -233,13 +233,14 @@ static td_status op_weight_import(td_backend *b, const td_weight_part *parts, ui
   if (n_cols == 0 || n_cols > td_limit_max(TD_LIMIT_MODEL_WIDTH) * 2)
     return td_fail(err, TD_ERR_MODEL, "weight rows of %llu elements are out of bounds",
                    (unsigned long long)n_cols);
-  td_cpu_weight *w = alloc_array(be, 1, sizeof *w);
+  td_cpu_weight *w = td_cpu_alloc(be, 1, sizeof *w);
   if (!w)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a weight");
   w->base = (td_weight){.n_in = (uint32_t)n_cols, .n_parts = n_parts, .shard = parts[0].shard};
   w->n_strips = (uint32_t)td_div_ceil_u64(n_cols, 32);
   for (uint32_t i = 0; i < n_parts; i++) {
     TD_TRY(import_part(be, &parts[i], n_cols, &w->parts[i], err));
+    be->unpacked_bytes += td_cpu_packed_bytes(be, &w->parts[i], w->n_strips);
     w->parts[i].first_out = w->base.n_out;
     w->base.n_out += w->parts[i].n_rows;
     w->base.types[i] = op_weight_type(b, parts[i].dtype);
@@ -254,12 +255,12 @@ static td_status op_weights_wait(td_backend *b, td_error *err) { return TD_OK; }
 
 static uint32_t padded_dim(uint32_t head_dim) { return (head_dim + 7) / 8 * 8; }
 
-/* Half of what is free: the rest is for the page cache, which holds the weights, and for the machine's other
- * work. */
-static uint64_t op_kv_budget_bytes(const td_backend *be)
+/* Half of what will be free once the weights are packed: the rest is for the page cache, which holds the
+ * weights that are not, and for the machine's other work. */
+static uint64_t op_kv_budget_bytes(const td_backend *b)
 {
-  (void)be;
-  return td_host_available_bytes() / 2;
+  uint64_t room = td_host_available_bytes(), packed = ((const cpu_backend *)b)->unpacked_bytes;
+  return room > packed ? (room - packed) / 2 : 0;
 }
 
 static td_status op_kv_check(const td_backend *be, const td_kv_spec *s, td_error *err)
@@ -296,7 +297,7 @@ static td_status make_kv_group(cpu_backend *be, const td_kv_spec *s, const td_kv
   out->head_stride = (uint64_t)s->page_tokens * (g->head_dim + out->padded_dim);
   out->page_stride = out->head_stride * g->n_kv_heads;
   out->layer_stride = out->page_stride * s->n_pages;
-  out->data = alloc_array(be, s->n_pages, group_bytes_per_page(s, g));
+  out->data = td_cpu_alloc(be, s->n_pages, group_bytes_per_page(s, g));
   if (!out->data)
     return td_fail(err, TD_ERR_NOMEM, "no memory for %u KV pages of %zu bytes", s->n_pages,
                    group_bytes_per_page(s, g));
@@ -316,7 +317,7 @@ static td_status op_kv_create(td_backend *b, const td_kv_spec *s, td_kv **out, t
   cpu_backend *be = cpu_self(b);
   TD_BUG_ON(s->n_groups == 0 || s->n_groups > TD_KV_GROUPS_MAX);
   TD_TRY(op_kv_check(b, s, err));
-  td_cpu_kv *kv = alloc_array(be, 1, sizeof *kv);
+  td_cpu_kv *kv = td_cpu_alloc(be, 1, sizeof *kv);
   if (!kv)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a KV store");
   kv->base.spec = *s;
@@ -440,11 +441,11 @@ static const td_int8 *pick_int8(const td_isa *isa)
 static bool alloc_outcome(cpu_backend *be, cpu_outcome *o)
 {
   uint32_t n = be->base.max_logits;
-  o->ids = alloc_array(be, n, TD_STEP_IDS * sizeof *o->ids);
-  o->n_ids = alloc_array(be, n, sizeof *o->n_ids);
-  o->flags = alloc_array(be, n, sizeof *o->flags);
-  o->logprobs = alloc_array(be, n, TD_STEP_IDS * sizeof *o->logprobs);
-  o->top = alloc_array(be, n, TD_TOP_TOKENS_MAX * sizeof *o->top);
+  o->ids = td_cpu_alloc(be, n, TD_STEP_IDS * sizeof *o->ids);
+  o->n_ids = td_cpu_alloc(be, n, sizeof *o->n_ids);
+  o->flags = td_cpu_alloc(be, n, sizeof *o->flags);
+  o->logprobs = td_cpu_alloc(be, n, TD_STEP_IDS * sizeof *o->logprobs);
+  o->top = td_cpu_alloc(be, n, TD_TOP_TOKENS_MAX * sizeof *o->top);
   return o->ids && o->n_ids && o->flags && o->logprobs && o->top;
 }
 
@@ -452,27 +453,27 @@ static bool alloc_workspace(cpu_backend *be)
 {
   const td_backend_config *c = &be->config;
   uint32_t n_threads = td_pool_threads(be->pool);
-  be->sampling = alloc_array(be, c->max_slots, sizeof *be->sampling);
-  be->states = alloc_array(be, c->max_rows, sizeof *be->states);
-  be->words = alloc_array(be, c->max_rows, c->max_vocab * sizeof *be->words);
-  be->token_row = alloc_array(be, c->max_tokens, sizeof *be->token_row);
-  be->token_ids = alloc_array(be, c->max_tokens, sizeof *be->token_ids);
-  be->rope.cos_sin = alloc_array(be, (size_t)c->max_tokens * TD_HEAD_DIM_MAX, sizeof(float));
-  be->panels = alloc_array(be, n_threads, sizeof *be->panels);
-  be->items = alloc_array(be, CPU_ITEMS, sizeof *be->items);
-  be->split_items = alloc_array(be, CPU_ITEMS, sizeof *be->split_items);
-  be->partial_state = alloc_array(be, CPU_PARTIALS, sizeof *be->partial_state);
-  be->partial_out = alloc_array(be, CPU_PARTIALS, TD_HEAD_DIM_MAX * sizeof(float));
-  be->sampler = alloc_array(be, n_threads, sizeof *be->sampler);
+  be->sampling = td_cpu_alloc(be, c->max_slots, sizeof *be->sampling);
+  be->states = td_cpu_alloc(be, c->max_rows, sizeof *be->states);
+  be->words = td_cpu_alloc(be, c->max_rows, c->max_vocab * sizeof *be->words);
+  be->token_row = td_cpu_alloc(be, c->max_tokens, sizeof *be->token_row);
+  be->token_ids = td_cpu_alloc(be, c->max_tokens, sizeof *be->token_ids);
+  be->rope.cos_sin = td_cpu_alloc(be, (size_t)c->max_tokens * TD_HEAD_DIM_MAX, sizeof(float));
+  be->panels = td_cpu_alloc(be, n_threads, sizeof *be->panels);
+  be->items = td_cpu_alloc(be, CPU_ITEMS, sizeof *be->items);
+  be->split_items = td_cpu_alloc(be, CPU_ITEMS, sizeof *be->split_items);
+  be->partial_state = td_cpu_alloc(be, CPU_PARTIALS, sizeof *be->partial_state);
+  be->partial_out = td_cpu_alloc(be, CPU_PARTIALS, TD_HEAD_DIM_MAX * sizeof(float));
+  be->sampler = td_cpu_alloc(be, n_threads, sizeof *be->sampler);
   bool ok = be->sampling && be->token_row && be->token_ids && alloc_outcome(be, &be->outcomes[0]) &&
             alloc_outcome(be, &be->outcomes[1]) && be->rope.cos_sin && be->panels && be->items &&
             be->split_items && be->partial_state && be->partial_out && be->sampler && be->states && be->words;
   for (uint32_t i = 0; ok && i < n_threads; i++) {
     cpu_sampler_space *s = &be->sampler[i];
-    s->weights = alloc_array(be, c->max_vocab, sizeof *s->weights);
-    s->keys = alloc_array(be, c->max_vocab, sizeof *s->keys);
-    s->key_weights = alloc_array(be, c->max_vocab, sizeof *s->key_weights);
-    s->adjusted = alloc_array(be, c->max_vocab, sizeof *s->adjusted);
+    s->weights = td_cpu_alloc(be, c->max_vocab, sizeof *s->weights);
+    s->keys = td_cpu_alloc(be, c->max_vocab, sizeof *s->keys);
+    s->key_weights = td_cpu_alloc(be, c->max_vocab, sizeof *s->key_weights);
+    s->adjusted = td_cpu_alloc(be, c->max_vocab, sizeof *s->adjusted);
     ok = s->weights && s->keys && s->key_weights && s->adjusted;
   }
   return ok;

@@ -16,6 +16,7 @@ typedef struct cpu_part {
   td_dtype dtype;
   const uint8_t *data;
   uint64_t row_bytes;         /* from one row to the next */
+  const uint8_t *packed;      /* for products with int8 activations (td_int8_pack); NULL: not yet, or never */
   uint32_t n_rows, first_out; /* first output feature */
   const float *bias;
 } cpu_part;
@@ -108,7 +109,10 @@ typedef struct cpu_backend {
   /* Scratch of linear, grown when a weight is imported. */
   float *packed; /* packed or padded activations */
   size_t packed_floats;
-  td_int8_strip *rounded; /* activations as int8 */
+  uint64_t unpacked_bytes; /* what packing the weights imported so far would still take */
+  uint8_t *pack_next;      /* where the next part is packed to */
+  uint64_t pack_room;      /* bytes from there on */
+  td_int8_strip *rounded;  /* activations as int8 */
   size_t n_rounded;
   float **panels; /* [threads] */
   size_t panel_floats;
@@ -128,6 +132,7 @@ static inline cpu_backend *cpu_self(td_backend *be) { return (cpu_backend *)be; 
 static inline float *cpu_floats(td_devptr p) { return (float *)p.addr; }
 
 /* Zeroed, 64-byte aligned, freed with the backend; NULL when there is no memory. */
+void *td_cpu_alloc(cpu_backend *be, size_t count, size_t size);
 
 /* Runs fn on [0, n) items in tasks of `per` items; below `serial` items on the caller alone. */
 typedef void cpu_range_fn(void *arg, uint32_t begin, uint32_t end);
@@ -140,6 +145,11 @@ void td_trig_sincos(float angle, float *sine, float *cosine);
 #define TD_OP(KIND, name) void td_cpu_##name(cpu_backend *be, const td_##name##_params *p, uint32_t n_rows);
 #define TD_PASS_OP(KIND, name)
 #include "kernels/ops.def"
+
+/* op_linear.c: what packing takes, 0 where the part is not packed. */
+uint64_t td_cpu_packed_bytes(const cpu_backend *be, const cpu_part *part, uint32_t n_strips);
+/* Before a program runs that multiplies by this weight. */
+TD_MUST_CHECK td_status td_cpu_pack_weight(cpu_backend *be, const td_weight *weight, td_error *err);
 
 /* op_logprob.c: of token id, and of the n_top likeliest (top[]), of one row of logits. A bad row's are NaN.
  */

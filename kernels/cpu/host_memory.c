@@ -3,31 +3,33 @@
 #include "kernels/cpu/host_memory.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
+
+/* The number of the first line that fits the format. */
+static bool read_number(const char *path, const char *format, uint64_t *out)
+{
+  char line[256];
+  bool found = false;
+  FILE *f = fopen(path, "re");
+  while (f && !found && fgets(line, sizeof line, f))
+    found = sscanf(line, format, out) == 1;
+  if (f)
+    fclose(f);
+  return found;
+}
 
 uint64_t td_host_available_bytes(void)
 {
-  uint64_t kib = 0, v;
-  char line[256];
-  FILE *f = fopen("/proc/meminfo", "re");
-  if (f) {
-    while (fgets(line, sizeof line, f))
-      if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &v) == 1)
-        kib = v;
-    fclose(f);
-  }
-  uint64_t bytes = kib * 1024, used = 0;
-  f = fopen("/sys/fs/cgroup/memory.current", "re");
-  if (f) {
-    if (fscanf(f, "%" SCNu64, &v) == 1)
-      used = v;
-    fclose(f);
-  }
-  f = fopen("/sys/fs/cgroup/memory.max", "re");
-  if (f) {
-    if (fscanf(f, "%" SCNu64, &v) == 1 && (v > used ? v - used : 0) < bytes)
-      bytes = v > used ? v - used : 0;
-    fclose(f);
-  }
-  return bytes;
+  uint64_t kib = 0, used = 0, cached = 0, most;
+  read_number("/proc/meminfo", "MemAvailable: %" SCNu64 " kB", &kib);
+  uint64_t bytes = kib * 1024;
+  if (!read_number("/sys/fs/cgroup/memory.max", "%" SCNu64, &most))
+    return bytes;
+  read_number("/sys/fs/cgroup/memory.current", "%" SCNu64, &used);
+  /* what the page cache holds of files gives way: a model's own, above all */
+  read_number("/sys/fs/cgroup/memory.stat", "inactive_file %" SCNu64, &cached);
+  used = used > cached ? used - cached : 0;
+  uint64_t left = most > used ? most - used : 0;
+  return left < bytes ? left : bytes;
 }

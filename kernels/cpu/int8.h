@@ -7,6 +7,7 @@
 #define TD_KERNELS_CPU_INT8_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "kernels/dtype.h"
@@ -16,15 +17,15 @@ typedef struct td_int8_strip {
   int8_t q[32];
   float d;     /* largest of |x| / 127; 0 where that is too small to divide by; NaN: one is not finite */
   float d_sum; /* d times the sum of q */
-  int32_t sum, sum_high; /* of q; of its upper 16 */
+  int32_t minus_sum, minus_high; /* minus the sum of q; of its upper 16 */
 } td_int8_strip;
 
 /* Rows [row_begin, row_end) of a quantised weight times n_tokens activations. */
 typedef struct td_int8_linear {
   td_dtype dtype;
-  const uint8_t *weight; /* row 0 */
-  uint64_t row_bytes;
-  uint32_t row_begin, row_end;
+  const uint8_t *weight;       /* row 0: packed for `lanes`, or as in the file where those are 0 */
+  uint64_t row_bytes;          /* as in the file */
+  uint32_t row_begin, row_end; /* row_begin: a multiple of lanes */
   uint32_t n_strips;
   uint32_t n_tokens;
   const td_int8_strip *x; /* [n_tokens][n_strips] */
@@ -44,6 +45,7 @@ enum { TD_INT8_DIRECT_TOKENS = 8 }; /* most tokens of one direct call */
 
 typedef struct td_int8 {
   const char *name;
+  uint32_t lanes;       /* rows that lie side by side (td_int8_pack); 0: weights stay as in the file */
   uint32_t tile_rows;   /* rows that are computed at once: tasks are multiples of it */
   uint32_t panel_bytes; /* scratch of panel for each strip */
   /* Rounds one row of n_cols activations, a multiple of 32. */
@@ -55,7 +57,7 @@ typedef struct td_int8 {
 } td_int8;
 
 /* The types that are multiplied so: blocks of small integers with scales. A new one stays exact until it is
- * here and int8_rows.h, int8_rows_neon.h and int8_scalar.c unpack it. */
+ * here and int8_formats.h, int8_unpack.h and int8_scalar.c know it. */
 // clang-format off
 #define TD_INT8_TYPES(F) \
   F(TD_Q4_0) F(TD_Q4_1) F(TD_Q5_0) F(TD_Q5_1) F(TD_Q8_0) F(TD_Q4_K) F(TD_Q5_K) F(TD_Q6_K)
@@ -71,6 +73,12 @@ static inline bool td_int8_serves(td_dtype t)
   }
 #undef TD_INT8_CASE
 }
+
+/* Packs up to `lanes` rows, which lie row_bytes apart, as one group of td_int8_group_bytes, 64-byte aligned;
+ * rows that are missing stay what the group held. */
+size_t td_int8_group_bytes(td_dtype t, uint32_t n_strips, uint32_t lanes);
+void td_int8_pack(td_dtype t, const uint8_t *rows, uint64_t row_bytes, uint32_t n_rows, uint32_t n_strips,
+                  uint32_t lanes, uint8_t *group);
 
 extern const td_int8 td_int8_scalar;
 #ifdef TD_ISA_X86

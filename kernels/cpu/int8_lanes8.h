@@ -2,27 +2,46 @@
 #ifndef TD_KERNELS_CPU_INT8_LANES8_H
 #define TD_KERNELS_CPU_INT8_LANES8_H
 
-#include "kernels/cpu/int8_rows.h"
+#include "kernels/cpu/int8_round_avx2.h"
 
 #define TD_INT8_NAME "avx2"
 enum { LANES = 8, TILE_TOKENS_MAX = 4 };
 typedef __m256i vi;
 typedef __m256 vr;
 
-typedef rows8 strip_rows;
-typedef block8 block_rows;
-TD_INLINE void unpack_block(td_dtype t, const uint8_t *const rows[LANES], uint32_t s, block_rows *b)
+TD_INLINE vi vi_zero(void) { return _mm256_setzero_si256(); }
+TD_INLINE vi vi_set(int32_t x) { return _mm256_set1_epi32(x); }
+TD_INLINE vi vi_set8(char x) { return _mm256_set1_epi8(x); }
+TD_INLINE vi vi_load(const void *p) { return _mm256_load_si256(p); }
+TD_INLINE void vi_store(void *p, vi a) { _mm256_store_si256(p, a); }
+TD_INLINE vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
+TD_INLINE vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
+TD_INLINE vi vi_or_and(vi a, vi b, vi mask) { return _mm256_or_si256(a, _mm256_and_si256(b, mask)); }
+TD_INLINE vi vi_sll16(vi a, int n) { return _mm256_slli_epi16(a, n); }
+TD_INLINE vi vi_srl16(vi a, int n) { return _mm256_srli_epi16(a, n); }
+TD_INLINE vi vi_sll32(vi a, int n) { return _mm256_slli_epi32(a, n); }
+TD_INLINE vi vi_srl32(vi a, int n) { return _mm256_srli_epi32(a, n); }
+TD_INLINE vi vi_sra32(vi a, int n) { return _mm256_srai_epi32(a, n); }
+
+TD_INLINE vr vr_zero(void) { return _mm256_setzero_ps(); }
+TD_INLINE vr vr_load(const float *p) { return _mm256_loadu_ps(p); }
+TD_INLINE void vr_store(float *p, vr a) { _mm256_storeu_ps(p, a); }
+TD_INLINE vr vr_load_f16(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+TD_INLINE vr low_f16(vi v)
 {
-  unpack_block8(t, rows, s, b);
+  vi low = _mm256_and_si256(v, _mm256_set1_epi32(0xFFFF));
+  return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
 }
-TD_INLINE void unpack(td_dtype t, const uint8_t *const rows[LANES], uint32_t s, const block_rows *b,
-                      strip_rows *w)
-{
-  unpack8(t, rows, s, b, w);
-}
+TD_INLINE vr vr_of(vi a) { return _mm256_cvtepi32_ps(a); }
+TD_INLINE vr vr_set(float x) { return _mm256_set1_ps(x); }
+TD_INLINE vr vr_neg(vr a) { return _mm256_xor_ps(a, _mm256_set1_ps(-0.0f)); }
+TD_INLINE vr vr_add(vr a, vr b) { return _mm256_add_ps(a, b); }
+TD_INLINE vr vr_mul(vr a, vr b) { return _mm256_mul_ps(a, b); }
+TD_INLINE vr vr_fma(vr a, vr b, vr c) { return _mm256_fmadd_ps(a, b, c); }
 
 /* Weights of Q8_0 stay signed. */
 TD_INLINE int lanes_zero_shift(td_dtype t) { return zero_shift(t); }
+TD_INLINE vi from_signed(vi q) { return q; }
 
 /* Quads whose products fit 16 bits together: 2 * 127 times the largest weight. */
 TD_INLINE int quads_at_once(td_dtype t)
@@ -42,48 +61,31 @@ TD_INLINE int quads_at_once(td_dtype t)
 /* Tokens of a tile: their sums, and those of 16 bits, stay in registers. */
 TD_INLINE int tile_tokens(td_dtype t) { return quads_at_once(t) == 8 || quads_at_once(t) == 1 ? 4 : 2; }
 
-TD_INLINE vi vi_zero(void) { return _mm256_setzero_si256(); }
-TD_INLINE vi vi_load(const void *p) { return _mm256_load_si256(p); }
-TD_INLINE void vi_store(void *p, vi a) { _mm256_store_si256(p, a); }
-TD_INLINE vi vi_add(vi a, vi b)
-{
-  a = _mm256_add_epi32(a, b);
-  __asm__("" : "+x"(a)); /* as dots_add */
-  return a;
-}
-TD_INLINE vi vi_sub_shifted(vi a, int32_t sum, int shift)
-{
-  return _mm256_sub_epi32(a, _mm256_slli_epi32(_mm256_set1_epi32(sum), shift));
-}
-TD_INLINE vi quad_of(const int8_t *q)
-{
-  int32_t u;
-  memcpy(&u, q, 4);
-  return _mm256_set1_epi32(u);
-}
-
-/* Sums of 16 bits of up to quads_at_once quads; dots_end makes 32 of them. */
-TD_INLINE vi dots_first(td_dtype t, vi w, vi x)
+TD_INLINE vi dots16(td_dtype t, vi w, vi x)
 {
   if (t == TD_Q8_0) /* |w| times x with w's sign */
     return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
   return _mm256_maddubs_epi16(w, x);
 }
-TD_INLINE vi dots_add(td_dtype t, vi sum, vi w, vi x)
-{
-  sum = _mm256_add_epi16(sum, dots_first(t, w, x));
-  __asm__("" : "+x"(sum)); /* or GCC makes a tree of the chain, which does not fit the registers */
-  return sum;
-}
-TD_INLINE vi dots_end(vi sum) { return _mm256_madd_epi16(sum, _mm256_set1_epi16(1)); }
 
-TD_INLINE vr vr_zero(void) { return _mm256_setzero_ps(); }
-TD_INLINE vr vr_load(const float *p) { return _mm256_loadu_ps(p); }
-TD_INLINE void vr_store(float *p, vr a) { _mm256_storeu_ps(p, a); }
-TD_INLINE vr vr_of(vi a) { return _mm256_cvtepi32_ps(a); }
-TD_INLINE vr vr_set(float x) { return _mm256_set1_ps(x); }
-TD_INLINE vr vr_add(vr a, vr b) { return _mm256_add_ps(a, b); }
-TD_INLINE vr vr_mul(vr a, vr b) { return _mm256_mul_ps(a, b); }
-TD_INLINE vr vr_fma(vr a, vr b, vr c) { return _mm256_fmadd_ps(a, b, c); }
+/* Products of quad j, the last of n, are added in 16 bits, and in 32 where those could overflow. */
+TD_INLINE void add_quad(td_dtype t, int j, int n, vi *part, vi *sum, vi w, vi x)
+{
+  int at_once = quads_at_once(t) < n ? quads_at_once(t) : n;
+  vi here = dots16(t, w, x);
+  if (j % at_once) {
+    here = _mm256_add_epi16(*part, here);
+    __asm__("" : "+x"(here)); /* or GCC makes a tree of the chain, which does not fit the registers */
+  }
+  *part = here;
+  if ((j + 1) % at_once)
+    return;
+  here = _mm256_madd_epi16(here, _mm256_set1_epi16(1));
+  if (j >= at_once || lanes_zero_shift(t)) {
+    here = _mm256_add_epi32(*sum, here);
+    __asm__("" : "+x"(here)); /* likewise */
+  }
+  *sum = here;
+}
 
 #endif

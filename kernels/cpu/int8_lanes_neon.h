@@ -2,7 +2,7 @@
 #ifndef TD_KERNELS_CPU_INT8_LANES_NEON_H
 #define TD_KERNELS_CPU_INT8_LANES_NEON_H
 
-#include "kernels/cpu/int8_rows_neon.h"
+#include "kernels/cpu/int8_round_neon.h"
 
 enum { LANES = 8, TILE_TOKENS_MAX = 3 }; /* of 16 rows and 3 tokens all sums stay in 32 registers */
 typedef struct vi {
@@ -11,13 +11,6 @@ typedef struct vi {
 typedef struct vr {
   float32x4_t v[2];
 } vr;
-typedef struct strip_rows {
-  vi q[QUADS];
-  vr scale[2], min;
-} strip_rows;
-typedef struct block_rows {
-  block4 a, b;
-} block_rows;
 
 TD_INLINE vi vi_join(int32x4_t a, int32x4_t b) { return (vi){{a, b}}; }
 TD_INLINE vr vr_join(float32x4_t a, float32x4_t b) { return (vr){{a, b}}; }
@@ -33,17 +26,32 @@ TD_INLINE void vi_store(void *p, vi a)
   vst1q_s32(at, a.v[0]);
   vst1q_s32(at + 4, a.v[1]);
 }
-TD_INLINE vi vi_add(vi a, vi b) { return vi_join(vaddq_s32(a.v[0], b.v[0]), vaddq_s32(a.v[1], b.v[1])); }
-TD_INLINE vi vi_sub_shifted(vi a, int32_t sum, int shift)
+TD_INLINE vi vi_set(int32_t x) { return vi_join(vdupq_n_s32(x), vdupq_n_s32(x)); }
+TD_INLINE vi vi_set8(char x) { return vi_set((int32_t)((uint8_t)x * 0x01010101u)); }
+TD_INLINE vi vi_sub(vi a, vi b) { return vi_join(vsubq_s32(a.v[0], b.v[0]), vsubq_s32(a.v[1], b.v[1])); }
+TD_INLINE vi vi_and(vi a, vi b) { return vi_join(vandq_s32(a.v[0], b.v[0]), vandq_s32(a.v[1], b.v[1])); }
+TD_INLINE vi vi_or_and(vi a, vi b, vi mask)
 {
-  int32x4_t b = vdupq_n_s32(sum * (1 << shift));
-  return vi_join(vsubq_s32(a.v[0], b), vsubq_s32(a.v[1], b));
+  b = vi_and(b, mask);
+  return vi_join(vorrq_s32(a.v[0], b.v[0]), vorrq_s32(a.v[1], b.v[1]));
 }
-TD_INLINE vi quad_of(const int8_t *q)
+
+/* Shifts by a count in a register: to the right it is below 0. */
+TD_INLINE int32x4_t shift16(int32x4_t a, int n)
 {
-  int32_t u;
-  memcpy(&u, q, 4);
-  return vi_join(vdupq_n_s32(u), vdupq_n_s32(u));
+  return vreinterpretq_s32_u16(vshlq_u16(vreinterpretq_u16_s32(a), vdupq_n_s16((int16_t)n)));
+}
+TD_INLINE int32x4_t shift32(int32x4_t a, int n)
+{
+  return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a), vdupq_n_s32(n)));
+}
+TD_INLINE vi vi_sll16(vi a, int n) { return vi_join(shift16(a.v[0], n), shift16(a.v[1], n)); }
+TD_INLINE vi vi_srl16(vi a, int n) { return vi_join(shift16(a.v[0], -n), shift16(a.v[1], -n)); }
+TD_INLINE vi vi_sll32(vi a, int n) { return vi_join(shift32(a.v[0], n), shift32(a.v[1], n)); }
+TD_INLINE vi vi_srl32(vi a, int n) { return vi_join(shift32(a.v[0], -n), shift32(a.v[1], -n)); }
+TD_INLINE vi vi_sra32(vi a, int n)
+{
+  return vi_join(vshlq_s32(a.v[0], vdupq_n_s32(-n)), vshlq_s32(a.v[1], vdupq_n_s32(-n)));
 }
 
 /* sum + four products of each row. Weights above their value still fit signed bytes. */
@@ -69,8 +77,20 @@ TD_INLINE void vr_store(float *p, vr a)
   vst1q_f32(p, a.v[0]);
   vst1q_f32(p + 4, a.v[1]);
 }
+TD_INLINE vr vr_load_f16(const uint8_t *p)
+{
+  uint16x8_t h = vreinterpretq_u16_u8(vld1q_u8(p));
+  return vr_join(vcvt_f32_f16(vreinterpret_f16_u16(vget_low_u16(h))),
+                 vcvt_f32_f16(vreinterpret_f16_u16(vget_high_u16(h))));
+}
+TD_INLINE float32x4_t low_f16_of4(int32x4_t v)
+{
+  return vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32(vreinterpretq_u32_s32(v))));
+}
+TD_INLINE vr low_f16(vi v) { return vr_join(low_f16_of4(v.v[0]), low_f16_of4(v.v[1])); }
 TD_INLINE vr vr_of(vi a) { return vr_join(vcvtq_f32_s32(a.v[0]), vcvtq_f32_s32(a.v[1])); }
 TD_INLINE vr vr_set(float x) { return vr_join(vdupq_n_f32(x), vdupq_n_f32(x)); }
+TD_INLINE vr vr_neg(vr a) { return vr_join(vnegq_f32(a.v[0]), vnegq_f32(a.v[1])); }
 TD_INLINE vr vr_add(vr a, vr b) { return vr_join(vaddq_f32(a.v[0], b.v[0]), vaddq_f32(a.v[1], b.v[1])); }
 TD_INLINE vr vr_mul(vr a, vr b) { return vr_join(vmulq_f32(a.v[0], b.v[0]), vmulq_f32(a.v[1], b.v[1])); }
 TD_INLINE vr vr_fma(vr a, vr b, vr c)
@@ -78,34 +98,10 @@ TD_INLINE vr vr_fma(vr a, vr b, vr c)
   return vr_join(vfmaq_f32(c.v[0], a.v[0], b.v[0]), vfmaq_f32(c.v[1], a.v[1], b.v[1]));
 }
 
-TD_INLINE void unpack_block(td_dtype t, const uint8_t *const rows[LANES], uint32_t s, block_rows *block)
-{
-  unpack_block4(t, rows, s, &block->a);
-  unpack_block4(t, rows + ROWS4, s, &block->b);
-}
-
-TD_INLINE void unpack(td_dtype t, const uint8_t *const rows[LANES], uint32_t s, const block_rows *block,
-                      strip_rows *w)
-{
-  rows4 a, b;
-  unpack4(t, rows, s, &block->a, &a);
-  unpack4(t, rows + ROWS4, s, &block->b, &b);
-  TD_UNROLL
-  for (int j = 0; j < QUADS; j++)
-    w->q[j] = vi_join(vreinterpretq_s32_u8(a.q[j]), vreinterpretq_s32_u8(b.q[j]));
-  w->scale[0] = vr_join(a.scale[0], b.scale[0]);
-  if (t == TD_Q6_K)
-    w->scale[1] = vr_join(a.scale[1], b.scale[1]);
-  if (has_min(t))
-    w->min = vr_join(a.min, b.min);
-}
-
 /* Weights of Q8_0 are signed. */
 TD_INLINE int lanes_zero_shift(td_dtype t) { return zero_shift(t); }
-TD_INLINE int quads_at_once(td_dtype t) { return QUADS; }
+TD_INLINE vi from_signed(vi q) { return q; }
 TD_INLINE int tile_tokens(td_dtype t) { return TILE_TOKENS_MAX; }
-TD_INLINE vi dots_first(td_dtype t, vi w, vi x) { return dots(vi_zero(), w, x); }
-TD_INLINE vi dots_add(td_dtype t, vi sum, vi w, vi x) { return dots(sum, w, x); }
-TD_INLINE vi dots_end(vi sum) { return sum; }
+TD_INLINE void add_quad(td_dtype t, int j, int n, vi *part, vi *sum, vi w, vi x) { *sum = dots(*sum, w, x); }
 
 #endif

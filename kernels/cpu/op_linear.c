@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/checked.h"
+#include "kernels/cpu/host_memory.h"
 #include "kernels/cpu/cpu.h"
 
 enum {
@@ -42,6 +43,72 @@ static bool is_int8(const linear_job *j, const cpu_part *part)
   return j->be->int8 && td_int8_serves(part->dtype);
 }
 
+/* ---- packing ---- */
+
+/* A part is packed before it is first multiplied, not as it is imported: an embedding only is not. */
+typedef struct pack_job {
+  const cpu_backend *be;
+  const cpu_part *part;
+  uint32_t n_strips;
+  size_t group_bytes;
+  uint8_t *out;
+} pack_job;
+
+uint64_t td_cpu_packed_bytes(const cpu_backend *be, const cpu_part *part, uint32_t n_strips)
+{
+  if (!be->int8 || !be->int8->lanes || !td_int8_serves(part->dtype))
+    return 0;
+  return td_div_ceil_u64(part->n_rows, be->int8->lanes) *
+         td_int8_group_bytes(part->dtype, n_strips, be->int8->lanes);
+}
+
+static void pack_groups(void *arg, uint32_t begin, uint32_t end)
+{
+  const pack_job *j = arg;
+  const cpu_part *part = j->part;
+  uint32_t lanes = j->be->int8->lanes;
+  for (uint32_t g = begin; g < end; g++) {
+    uint32_t row = g * lanes, left = part->n_rows - row;
+    td_int8_pack(part->dtype, part->data + row * part->row_bytes, part->row_bytes,
+                 left < lanes ? left : lanes, j->n_strips, lanes, j->out + g * j->group_bytes);
+  }
+}
+
+static td_status pack_part(cpu_backend *be, cpu_part *part, uint32_t n_strips, td_error *err)
+{
+  enum { GROUPS_PER_TASK = 16 };
+  uint64_t bytes = td_cpu_packed_bytes(be, part, n_strips), room = td_host_available_bytes();
+  if (bytes == 0 || part->packed)
+    return TD_OK;
+  if (bytes > be->pack_room) { /* one block for all: its pages are large ones, a part's own may not be */
+    be->pack_room = room == 0 || be->unpacked_bytes <= room ? be->unpacked_bytes : 0;
+    be->pack_next = be->pack_room ? td_cpu_alloc(be, be->pack_room, 1) : NULL;
+  }
+  uint8_t *out = be->pack_next;
+  if (!out)
+    return td_fail_param(err, TD_ERR_NOMEM, "cpu_exact",
+                         "no memory for weights as they are multiplied with cpu_exact 0: %.0f MiB more are "
+                         "needed, %.0f MiB are free; cpu_exact 1 uses them where the file is mapped",
+                         (double)be->unpacked_bytes / 0x1p20, (double)room / 0x1p20);
+  pack_job j = {be, part, n_strips, td_int8_group_bytes(part->dtype, n_strips, be->int8->lanes), out};
+  td_cpu_for(be, (uint32_t)td_div_ceil_u64(part->n_rows, be->int8->lanes), GROUPS_PER_TASK, pack_groups, &j);
+  part->packed = out;
+  be->pack_next += bytes;
+  be->pack_room -= bytes;
+  be->unpacked_bytes -= bytes;
+  return TD_OK;
+}
+
+td_status td_cpu_pack_weight(cpu_backend *be, const td_weight *weight, td_error *err)
+{
+  td_cpu_weight *w = (td_cpu_weight *)weight; /* const for programs; it is the backend's */
+  for (uint32_t i = 0; i < w->base.n_parts; i++)
+    TD_TRY(pack_part(be, &w->parts[i], w->n_strips, err));
+  return TD_OK;
+}
+
+/* ---- products ---- */
+
 /* Rows of one task, as the loops want them. */
 static td_isa_linear task_rows(const linear_job *j, const cpu_part *part, uint32_t begin, uint32_t end)
 {
@@ -63,11 +130,12 @@ static td_isa_linear task_rows(const linear_job *j, const cpu_part *part, uint32
   };
 }
 
+/* Rows of one task as the loops of int8 products want them. */
 static td_int8_linear task_int8(const linear_job *j, const cpu_part *part, uint32_t begin, uint32_t end)
 {
   return (td_int8_linear){
       .dtype = part->dtype,
-      .weight = part->data,
+      .weight = part->packed ? part->packed : part->data,
       .row_bytes = part->row_bytes,
       .row_begin = begin,
       .row_end = end,
@@ -191,7 +259,8 @@ void td_cpu_linear(cpu_backend *be, const td_linear_params *p, uint32_t n)
   if (any_int8) {
     td_cpu_for(be, n, ROUND_TOKENS, round_tokens, &j);
     j.rounded = be->rounded;
-    step = be->int8->tile_rows > step ? be->int8->tile_rows : step;
+    uint32_t rows = is_direct ? be->int8->lanes : be->int8->tile_rows;
+    step = rows > step ? rows : step;
   }
   if (any_float && is_direct && w->base.n_in % 32)
     pad_rows(&j);

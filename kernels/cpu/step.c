@@ -14,12 +14,14 @@ typedef struct cpu_program {
 
 td_status td_cpu_compile(td_backend *b, const td_program *program, td_compiled **out, td_error *err)
 {
-  (void)b;
   for (uint32_t i = 0; i < program->n_ops; i++)
     if (program->ops[i].kind == TD_OP_LINEAR_SWIGLU)
       return td_fail(err, TD_ERR_UNSUPPORTED, "the CPU backend has no op %s",
                      td_op_names[TD_OP_LINEAR_SWIGLU]);
   td_program_check(program);
+  for (uint32_t i = 0; i < program->n_ops; i++)
+    if (program->ops[i].kind == TD_OP_LINEAR)
+      TD_TRY(td_cpu_pack_weight(cpu_self(b), program->ops[i].linear.weight, err));
   cpu_program *c = malloc(sizeof *c + program->n_ops * sizeof *c->ops);
   if (!c)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a program of %u ops", program->n_ops);

@@ -319,6 +319,38 @@ static void test_int8_of_no_numbers(void **state)
   fx_int8_activations = false;
 }
 
+/* Packed weights take memory, which no machine has for the largest: the message says what helps. */
+static void test_int8_without_memory(void **state)
+{
+  enum { ROWS = 1 << 20, COLS = 1 << 18 };
+  fx_int8_activations = true;
+  for (int i = 1; i < FX_ISAS; i++) {
+    td_backend *be = fx_backend(fx_isas[i], 2);
+    td_weight *w;
+    td_program *program;
+    td_compiled *compiled;
+    td_error err = {0};
+    if (!be)
+      continue;
+    td_weight_part part = {.dtype = TD_Q8_0, .data = be, .n_rows = ROWS}; /* never read */
+    assert_int_equal(be->ops->weight_import(be, &part, 1, COLS, &w, NULL), TD_OK);
+    assert_int_equal(td_program_create(1, &program, NULL), TD_OK);
+    td_program_add(program, (td_op){.kind = TD_OP_LINEAR,
+                                    .linear = {.weight = w,
+                                               .x = fx_alloc(be, COLS),
+                                               .out = fx_alloc(be, ROWS),
+                                               .n_in = COLS,
+                                               .n_out = ROWS,
+                                               .out_f32 = true}});
+    assert_int_equal(be->ops->compile(be, program, &compiled, &err), TD_ERR_NOMEM);
+    assert_string_equal(err.param, "cpu_exact");
+    assert_non_null(strstr(err.message, "278528 MiB more are needed"));
+    td_program_destroy(program);
+    be->ops->destroy(be);
+  }
+  fx_int8_activations = false;
+}
+
 static void expect_refused(td_backend *be, td_weight_part part, uint32_t n_parts, uint64_t n_cols)
 {
   td_weight_part parts[3] = {part, part, part};
@@ -354,6 +386,7 @@ int main(void)
       cmocka_unit_test(test_int8_every_type_and_batch),
       cmocka_unit_test(test_int8_largest_sums),
       cmocka_unit_test(test_int8_of_no_numbers),
+      cmocka_unit_test(test_int8_without_memory),
       cmocka_unit_test(test_import_refuses_sizes_that_do_not_fit),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
