@@ -250,7 +250,8 @@ int td_bench_engine(int argc, char **argv)
     usage();
   td_log_init(TD_LOG_WARN, false);
   start(&b, &o);
-  measure_decode(&b, &(job){1, 1, WARM_TOKENS + 1});
+  measure_decode(
+      &b, &(job){1, n_prompt, WARM_TOKENS + 1}); /* as llama-bench: memory is touched for the first time */
   cJSON *all = cJSON_CreateObject();
   add(all, &b, "pp", n_prompt, repetitions, measure_prompt, (job){1, n_prompt, 1});
   add(all, &b, "tg", n_answer, repetitions, measure_decode, (job){1, 1, n_answer + 1});
