@@ -66,7 +66,7 @@ typedef struct cut {
 } cut;
 
 /* POD's ways to share an SM out between CTAs of prefill and of decodes, as far as a cut of the SMs says the
- * same: here no SM holds both. */
+ * same: in these no SM holds both. */
 enum { H200_SMS = 132, TILE_ROWS = 128, STREAMS_SMS = 2, SMS_MOST = 128 };
 
 /* As many SMs for each. */
@@ -374,7 +374,7 @@ static void make_cells(bench *b)
     td_tool_die("no cell is left to measure");
 }
 
-/* "auto", "serial", a named one, or TILES:SPLIT_KEYS:SMS_BESIDE. */
+/* "auto", "serial", a named one, or TILES:SPLIT_KEYS:SMS_BESIDE[:COLOCATED_KEYS]. */
 static void take_cuts(bench *b)
 {
   for (const char *at = b->cut_names; at && b->n_cuts < CUTS_MAX;
@@ -386,10 +386,10 @@ static void take_cuts(bench *b)
       if (strcmp(c->name, named_cuts[i].name) == 0)
         c->of_cell = named_cuts[i].of_cell;
     c->is_fixed = !c->is_serial && !c->of_cell && strcmp(c->name, "auto") != 0;
-    if (c->is_fixed &&
-        (sscanf(c->name, "%u:%u:%u", &c->fixed.tiles, &c->fixed.split_keys, &c->fixed.sms_beside) != 3 ||
-         c->fixed.tiles < 1 || c->fixed.tiles > 2 || c->fixed.split_keys % 128 != 0 ||
-         c->fixed.sms_beside % 2 != 0 || c->fixed.sms_beside > 128))
+    if (c->is_fixed && (sscanf(c->name, "%u:%u:%u:%u", &c->fixed.tiles, &c->fixed.split_keys,
+                               &c->fixed.sms_beside, &c->fixed.colocated_keys) < 3 ||
+                        c->fixed.tiles < 1 || c->fixed.tiles > 2 || c->fixed.split_keys % 128 != 0 ||
+                        c->fixed.sms_beside % 2 != 0 || c->fixed.sms_beside > 128))
       td_tool_die("--cuts: '%s' is not like 2:0:32", c->name);
   }
 }
@@ -436,8 +436,8 @@ int td_bench_hybrid(int argc, char **argv)
       {"--head-dim", "N", "elements of a head: 64, 96, 128 or 256 (128)", TD_ARG_NUMBER, &b.head_dim},
       {"--name", "NAME", "only the cell of this name: 1024@12288 + 80x12288", TD_ARG_TEXT, &b.name_wanted},
       {"--cuts", "CUT,...",
-       "auto, serial (no decodes beside), halves, proportional, streams (POD's), or TILES:SPLIT_KEYS:SMS "
-       "(auto,serial,1:0:0)",
+       "auto, serial (no decodes beside), halves, proportional, streams (POD's), or "
+       "TILES:SPLIT_KEYS:SMS[:COLOCATED_KEYS] (auto,serial,1:0:0)",
        TD_ARG_TEXT, &b.cut_names},
       {"--seconds", "S", "of all cuts of a cell in turns (0.3)", TD_ARG_NUMBER, &b.seconds},
       {"--hot-seconds", "S", "of each cut on end (0.4)", TD_ARG_NUMBER, &b.hot_s},

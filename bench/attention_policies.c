@@ -42,19 +42,23 @@ static const td_attention_policy flashdecode = {
 const td_attention_policy *const td_attention_policies[] = {&none,         &td_attention_always, &pat,
                                                             &persistentkv, &flashdecode,         NULL};
 
-static const td_attention_policy pairs = {.name = "pairs", .hybrid = {.tiles = 2}},
-                                 splits = {.name = "splits", .hybrid = {.tiles = 1, .split_keys = 256}},
-                                 pairs_in_splits = {.name = "pairs in splits",
-                                                    .hybrid = {.tiles = 2, .split_keys = 384}},
-                                 beside = {.name = "beside", .hybrid = {.tiles = 1, .sms_beside = 4}},
-                                 all_of_it = {.name = "pairs in splits beside",
-                                              .hybrid = {.tiles = 2, .split_keys = 256, .sms_beside = 32}},
-                                 shared_beside = {.name = "shared prefixes beside",
-                                                  .always_shares = true,
-                                                  .hybrid = {.tiles = 1, .sms_beside = 16}};
+static const td_attention_policy
+    pairs = {.name = "pairs", .hybrid = {.tiles = 2}},
+    splits = {.name = "splits", .hybrid = {.tiles = 1, .split_keys = 256}},
+    pairs_in_splits = {.name = "pairs in splits", .hybrid = {.tiles = 2, .split_keys = 384}},
+    beside = {.name = "beside", .hybrid = {.tiles = 1, .sms_beside = 4}},
+    all_of_it = {.name = "pairs in splits beside",
+                 .hybrid = {.tiles = 2, .split_keys = 256, .sms_beside = 32}},
+    shared_beside = {.name = "shared prefixes beside",
+                     .always_shares = true,
+                     .hybrid = {.tiles = 1, .sms_beside = 16}},
+    colocated = {.name = "colocated", .hybrid = {.tiles = 1, .colocated_keys = 1024}},
+    colocated_pairs = {.name = "colocated pairs in splits beside",
+                       .hybrid = {.tiles = 2, .split_keys = 256, .sms_beside = 16, .colocated_keys = 512}};
 
-const td_attention_policy *const td_attention_cuts[] = {
-    &pairs, &splits, &pairs_in_splits, &beside, &all_of_it, &shared_beside, NULL};
+const td_attention_policy *const td_attention_cuts[] = {&pairs,     &splits,          &pairs_in_splits,
+                                                        &beside,    &all_of_it,       &shared_beside,
+                                                        &colocated, &colocated_pairs, NULL};
 
 bool td_attention_policy_of(const char *name, const td_attention_policy **out)
 {

@@ -4,10 +4,18 @@
  * that of as many rounds as the items need, of mean length each, or that of the longest item. With KV splits
  * there are more and shorter items. A pair copies its keys once, which saves power, but each item takes
  * longer. Decodes beside prefill get the bandwidth that their SMs can reach; in prefill's last round also
- * that of the SMs that prefill leaves idle, and after it that of all SMs. */
+ * that of the SMs that prefill leaves idle, and after it that of all SMs. On prefill's own SMs they get a
+ * part of the bandwidth, and slow prefill down. */
 #include "kernels/attention/hybrid.h"
 
-enum { PAIR_TILES = 2, SPLIT_ROUNDS_MAX = 3, CANDIDATES_MAX = 16, ROUNDS_MAX = 12, SMS_BESIDE_LEAST = 4 };
+enum {
+  COLOCATED_KEYS = 2048,
+  PAIR_TILES = 2,
+  SPLIT_ROUNDS_MAX = 3,
+  CANDIDATES_MAX = 16,
+  ROUNDS_MAX = 12,
+  SMS_BESIDE_LEAST = 4
+};
 
 /* An H200's (docs/lab/2026-11.md). Times are in KV tiles of one SM, which reads and multiplies one in
  * tile_us. */
@@ -21,6 +29,8 @@ static const double pair_part = 0.99;        /* of the time of others that a pai
 static const double pair_part_beside = 0.97; /* and beside decodes */
 static const double slower_each_sm = 0.003;  /* prefill, by decodes' traffic, for each SM of theirs */
 static const double sms_beside_part = 0.375; /* no more: these have nearly all of memory's rate */
+static const double colocated_slower = 1.12; /* prefill, where decodes run on its SMs, */
+static const double colocated_part = 0.6;    /* which have this part of memory's rate meanwhile */
 static const double beside_gain = 0.98;      /* decodes beside must take less than this part of serial */
 static const double split_gain = 0.93;       /* KV splits of prefill alone: than this part of none */
 
@@ -58,6 +68,8 @@ static cut_size size_of(const td_hybrid_config *c, const td_hybrid_chunk *chunks
   return s;
 }
 
+static bool is_beside(const td_hybrid_cut *cut) { return cut->sms_beside > 0 || cut->colocated_keys > 0; }
+
 /* Prefill's time in us: all rounds but the last; the last; how many SMs are idle in the last. */
 typedef struct prefill_time {
   double rounds_us, last_us;
@@ -76,10 +88,10 @@ static bool time_prefill(const td_hybrid_config *c, const cut_size *s, const td_
   uint64_t slots = slots_of(c, cut), rounds = (s->n + slots - 1) / slots;
   if (s->n_partials * cut->tiles > TD_PREFILL_PARTIALS_MAX)
     return false;
-  bool pair = cut->tiles == PAIR_TILES, beside = cut->sms_beside > 0;
+  bool pair = cut->tiles == PAIR_TILES, beside = is_beside(cut);
   double tile_us = 4.0 * 128 * c->tile_keys * c->head_dim / sm_flop_us; /* 128 query rows */
   tile_us *= pair ? (beside ? pair_part_beside : pair_part) : 1;
-  tile_us *= 1 + slower_each_sm * cut->sms_beside;
+  tile_us *= (1 + slower_each_sm * cut->sms_beside) * (cut->colocated_keys > 0 ? colocated_slower : 1);
   double fixed = item_tiles + (pair ? pair_tiles : 0) + s->split_extra / (double)s->n;
   double mean = s->tiles / (double)s->n, last = rounds > 1 ? s->shortest : s->longest;
   t->rounds_us = (double)(rounds - 1) * (mean + fixed) * tile_us;
@@ -105,21 +117,24 @@ static double rate_part(uint32_t n_sms)
   return 1;
 }
 
-static double step_us(const prefill_time *t, double decode_us, uint32_t sms_beside)
+static double step_us(const prefill_time *t, double decode_us, const td_hybrid_cut *cut)
 {
   double prefill = t->rounds_us + t->last_us, beside = 0;
-  if (sms_beside > 0)
-    beside = t->rounds_us * rate_part(sms_beside) + t->last_us * rate_part(sms_beside + t->n_left);
+  if (cut->colocated_keys > 0)
+    beside = prefill * colocated_part;
+  else if (cut->sms_beside > 0)
+    beside = t->rounds_us * rate_part(cut->sms_beside) + t->last_us * rate_part(cut->sms_beside + t->n_left);
   return beside >= decode_us ? prefill : prefill + decode_us - beside;
 }
 
 /* Of the cuts that leave so many SMs, the best one, if it takes less than *us. */
 static void try_cuts(const td_hybrid_config *c, const td_hybrid_chunk *chunks, uint32_t n_chunks,
-                     double decode_us, uint32_t sms_beside, td_hybrid_cut *best, double *us)
+                     double decode_us, uint32_t sms_beside, uint32_t colocated_keys, td_hybrid_cut *best,
+                     double *us)
 {
   static const uint8_t splits[] = {1, 2, 3, 4, 5, 6, 8, 10, 12, 16};
   for (uint32_t tiles = 1; tiles <= (c->has_pairs ? PAIR_TILES : 1); tiles++) {
-    td_hybrid_cut cut = {.tiles = tiles, .sms_beside = sms_beside};
+    td_hybrid_cut cut = {.tiles = tiles, .sms_beside = sms_beside, .colocated_keys = colocated_keys};
     double longest = 0;
     for (size_t i = 0; i < sizeof splits; i++) {
       if (splits[i] > 1)
@@ -127,9 +142,9 @@ static void try_cuts(const td_hybrid_config *c, const td_hybrid_chunk *chunks, u
       cut_size s = size_of(c, chunks, n_chunks, &cut);
       prefill_time t;
       longest = i == 0 ? s.longest : longest;
-      double gain = sms_beside > 0 ? beside_gain : splits[i] > 1 ? split_gain : 1;
-      if (time_prefill(c, &s, &cut, &t) && step_us(&t, decode_us, sms_beside) / gain < *us) {
-        *us = step_us(&t, decode_us, sms_beside) / gain;
+      double gain = is_beside(&cut) ? beside_gain : splits[i] > 1 ? split_gain : 1;
+      if (time_prefill(c, &s, &cut, &t) && step_us(&t, decode_us, &cut) / gain < *us) {
+        *us = step_us(&t, decode_us, &cut) / gain;
         *best = cut;
       }
       if (s.n > SPLIT_ROUNDS_MAX * slots_of(c, &cut) || longest < 2 * splits[i])
@@ -157,23 +172,26 @@ static uint32_t candidates_of(const td_hybrid_config *c, const td_hybrid_chunk *
 }
 
 td_hybrid_cut td_hybrid_cut_of(const td_hybrid_config *c, const td_hybrid_chunk *chunks, uint32_t n_chunks,
-                               uint64_t decode_keys)
+                               const td_hybrid_decodes *decodes)
 {
   uint32_t beside[CANDIDATES_MAX];
-  double us = 1e30, decode_us = (double)decode_keys * c->n_kv_heads * c->head_dim * 4 / memory_bytes_us;
+  double us = 1e30, decode_us = (double)decodes->keys * c->n_kv_heads * c->head_dim * 4 / memory_bytes_us;
   td_hybrid_cut best = {.tiles = 1};
   if (n_chunks == 0 || c->tile_keys == 0)
     return best;
   if (c->policy && c->policy->hybrid.tiles > 0) {
     best = c->policy->hybrid;
     best.tiles = c->has_pairs ? best.tiles : 1;
+    best.colocated_keys = decodes->may_colocate ? best.colocated_keys : 0;
     return best;
   }
-  try_cuts(c, chunks, n_chunks, decode_us, 0, &best, &us);
-  if (decode_keys == 0 || (c->policy && c->policy->never_beside))
+  try_cuts(c, chunks, n_chunks, decode_us, 0, 0, &best, &us);
+  if (decodes->keys == 0 || (c->policy && c->policy->never_beside))
     return best;
   uint32_t n = candidates_of(c, chunks, n_chunks, beside);
   for (uint32_t i = 0; i < n; i++)
-    try_cuts(c, chunks, n_chunks, decode_us, beside[i], &best, &us);
+    try_cuts(c, chunks, n_chunks, decode_us, beside[i], 0, &best, &us);
+  if (decodes->may_colocate)
+    try_cuts(c, chunks, n_chunks, decode_us, 0, COLOCATED_KEYS, &best, &us);
   return best;
 }

@@ -1,13 +1,14 @@
-/* How the prefill of a step is cut into work items, and whether decodes run beside it on SMs of their own: by
- * predicted time. Plain C arithmetic, so that it is tested with no GPU. */
+/* How the prefill of a step is cut into work items, and whether decodes run beside it, on SMs of their own or
+ * on the same ones: by predicted time. Plain C arithmetic, so that it is tested with no GPU. */
 #ifndef TD_KERNELS_ATTENTION_HYBRID_H
 #define TD_KERNELS_ATTENTION_HYBRID_H
 
 #include "kernels/attention/plan.h"
 
 enum {
-  TD_PREFILL_PARTIALS_MAX = 528,     /* KV splits x kv heads x tiles of a step's prefill */
-  TD_PREFILL_SPLITS_OF_TILE_MAX = 16 /* a warp asks for all of them at once, a lane each */
+  TD_PREFILL_PARTIALS_MAX = 528,      /* KV splits x kv heads x tiles of a step's prefill */
+  TD_PREFILL_SPLITS_OF_TILE_MAX = 16, /* a warp asks for all of them at once, a lane each */
+  TD_COLOCATED_SPLITS_MAX = 8,        /* of a colocated decode: its last split reduces all of them */
 };
 
 /* What the device and its kernels are. */
@@ -17,7 +18,8 @@ typedef struct td_hybrid_config {
   uint32_t tile_tokens; /* queries of a prefill tile */
   uint32_t tile_keys; /* of a KV tile; 0: the kernel neither splits nor pairs tiles, nor lets decodes begin */
   uint32_t window_tokens;
-  bool has_pairs; /* the kernel has clusters of two CTAs with a tile each */
+  bool has_pairs;          /* the kernel has clusters of two CTAs with a tile each */
+  uint32_t colocated_rows; /* query rows of a decode that may run on prefill's SMs; 0: none may */
 } td_hybrid_config;
 
 /* The step's prefill: a chunk of n_tokens queries, the last of which sees n_keys keys. */
@@ -25,9 +27,14 @@ typedef struct td_hybrid_chunk {
   uint32_t n_tokens, n_keys;
 } td_hybrid_chunk;
 
-/* decode_keys: of all decodes; 0: none may run beside. */
+/* A step's decodes. keys: of all; 0: none may run beside. may_colocate: they may run on prefill's SMs. */
+typedef struct td_hybrid_decodes {
+  uint64_t keys;
+  bool may_colocate;
+} td_hybrid_decodes;
+
 td_hybrid_cut td_hybrid_cut_of(const td_hybrid_config *c, const td_hybrid_chunk *chunks, uint32_t n_chunks,
-                               uint64_t decode_keys);
+                               const td_hybrid_decodes *decodes);
 
 /* First key that any query of an item sees: a KV tile's first. */
 static inline uint32_t td_hybrid_first_key(const td_hybrid_config *c, uint32_t position)

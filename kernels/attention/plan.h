@@ -62,9 +62,11 @@ typedef struct td_attention_header {
 
 /* How a step's prefill is cut (kernels/attention/hybrid.h). */
 typedef struct td_hybrid_cut {
-  uint32_t tiles;      /* of an item, by a cluster of as many CTAs */
-  uint32_t split_keys; /* an item has at most so many, a KV tile's multiple; 0: all */
-  uint32_t sms_beside; /* that prefill leaves to decodes, which begin at once; 0: they come after it */
+  uint32_t tiles;          /* of an item, by a cluster of as many CTAs */
+  uint32_t split_keys;     /* an item has at most so many, a KV tile's multiple; 0: all */
+  uint32_t sms_beside;     /* that prefill leaves to decodes, which begin at once; 0: they come after it */
+  uint32_t colocated_keys; /* decodes also run on prefill's SMs, in KV splits of at most so many keys, or of
+                              as many as partials and TD_COLOCATED_SPLITS_MAX allow; 0: they do not */
 } td_hybrid_cut;
 
 /* What decides in the place of predicted time, for comparisons (bench/attention_policies.h). A function that

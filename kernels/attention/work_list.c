@@ -16,7 +16,8 @@ enum {
   BLOCK_TOKENS = 128,   /* a CTA's prologue and epilogue, in the tokens that it would read meanwhile */
   WARP_TOKENS = 64,
   WARP_TOKENS_OF_MANY = 320,
-  MANY = 8, /* rows for each resident CTA */
+  MANY = 8,                  /* rows for each resident CTA */
+  COLOCATED_PARTIALS = 4096, /* of all kv heads */
   /* The list of growing sequences is made anew when all together have this part more and so many tokens each,
    * or when one alone is by this part longer than the longest was. */
   GROWN_PART = 64,
@@ -40,10 +41,13 @@ static uint32_t resident_of(uint32_t n_kv_heads, uint32_t n_resident)
  * one round. */
 static bool runs_in_rounds(uint32_t n_rows, uint32_t resident) { return FEW * n_rows > resident; }
 
-/* The most that fill_rounds makes, and one round more for rounding up. */
+/* The most that fill_rounds makes, and one round more for rounding up; or what colocated decodes are cut
+ * into. */
 uint32_t td_work_list_partials_max(const td_work_list_config *c)
 {
   uint32_t n = (ROUNDS + 1) * resident_of(c->n_kv_heads, c->n_resident);
+  if (c->hybrid.colocated_rows > 0 && n < COLOCATED_PARTIALS / c->n_kv_heads)
+    n = COLOCATED_PARTIALS / c->n_kv_heads;
   return n < TD_SPLITS_MAX && !(c->policy && c->policy->kv_splits) ? n : TD_SPLITS_MAX;
 }
 
@@ -246,6 +250,20 @@ static split split_of(const decodes *d, uint32_t resident, bool at_once)
   by.last_tokens = at_least(by.last_tokens, TAIL_MIN_TOKENS);
   by.last_from += by.last_from < UINT32_MAX ? from : 0;
   return by;
+}
+
+/* Colocated decodes take splits one after another, each SM as it has time, so splits are short: of `keys`
+ * keys, or of as many as partials suffice for. */
+static split fill_tickets(const decodes *d, uint32_t keys, uint32_t max_partials)
+{
+  uint32_t least = div_up(d->longest, TD_COLOCATED_SPLITS_MAX);
+  keys = keys > least ? keys : (least + SPLIT_ALIGN - 1) / SPLIT_ALIGN * SPLIT_ALIGN;
+  for (uint32_t n = UINT32_MAX; n > max_partials; keys += n > max_partials ? keys / 2 : 0) {
+    n = 0;
+    for (uint32_t r = 0; r < d->n_rows; r++)
+      n += d->tokens[r] > keys ? div_up(d->tokens[r], keys) : 0;
+  }
+  return (split){.tokens = keys, .last_from = UINT32_MAX};
 }
 
 /* The most tokens of a KV split of wide decode `number`, which has n tokens. */
@@ -526,22 +544,23 @@ static bool find_private(td_attention_private *of_rows, const td_plan *plan,
   return planner && td_attention_planner_block(planner)->n_splits > 0;
 }
 
-/* decode_keys: 0 keeps decodes behind prefill. Only chunks are cut: a step in which each sequence has one
- * token may run as a captured one, whose grids do not allow for cuts. */
+/* Only chunks are cut: a step in which each sequence has one token may run as a captured one, whose grids do
+ * not allow for cuts. */
 static td_hybrid_cut cut_prefill(const td_plan *plan, const td_hybrid_config *c, const uint32_t *tokens,
-                                 const uint32_t *order, uint64_t decode_keys, td_hybrid_chunk *chunks)
+                                 const uint32_t *order, const td_hybrid_decodes *beside,
+                                 td_hybrid_chunk *chunks)
 {
   uint32_t n = 0;
   for (uint32_t i = 0; i < plan->n_rows; i++)
     if (tokens[i] == 0)
       chunks[n++] = (td_hybrid_chunk){plan->rows[order[i]].q_len, plan->rows[order[i]].kv_len};
-  return td_hybrid_cut_of(c, chunks, n, decode_keys);
+  return td_hybrid_cut_of(c, chunks, n, beside);
 }
 
 void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_list_config *c,
                        const td_attention_planner *planner)
 {
-  uint32_t n_decodes = 0, n_prefills = 0, n_singles = 0, n_wide = 0,
+  uint32_t n_decodes = 0, n_prefills = 0, n_singles = 0, n_wide = 0, most_rows = 0,
            resident = resident_of(c->n_kv_heads, c->n_resident);
   uint32_t max_partials = td_work_list_partials_max(c), window = c->hybrid.window_tokens;
   uint32_t *tokens = out->scratch, *order = tokens + plan->n_rows;
@@ -556,6 +575,7 @@ void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_lis
     bool decode = is_decode(r, c);
     tokens[i] = decode ? own_keys(r, &of_rows[order[i]], window) : 0;
     n_decodes += decode;
+    most_rows = decode && r->q_len * c->gqa_group > most_rows ? r->q_len * c->gqa_group : most_rows;
     n_singles += decode && r->q_len == 1;
     n_tokens += tokens[i];
     n_prefills += !decode;
@@ -563,22 +583,26 @@ void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_lis
   td_hybrid_config hybrid = c->hybrid;
   hybrid.tile_tokens = c->prefill_rows / c->gqa_group;
   out->prefill = (td_hybrid_cut){.tiles = 1};
-  if (n_prefills > 0 && !c->tiles_only && plan->n_tokens > plan->n_rows)
-    out->prefill = cut_prefill(plan, &hybrid, tokens, order, sharing ? 0 : n_tokens,
-                               (td_hybrid_chunk *)(order + plan->n_rows));
+  decodes d = {.tokens = tokens, .n_rows = plan->n_rows};
+  count_above(&d, warp_tokens(n_decodes, c));
+  if (n_prefills > 0 && !c->tiles_only && plan->n_tokens > plan->n_rows) {
+    const td_hybrid_decodes beside = {sharing ? 0 : n_tokens, !sharing && d.n > 0 && d.n == n_decodes &&
+                                                                  most_rows <= hybrid.colocated_rows};
+    out->prefill =
+        cut_prefill(plan, &hybrid, tokens, order, &beside, (td_hybrid_chunk *)(order + plan->n_rows));
+  }
   for (uint32_t i = 0; i < plan->n_rows && n_prefills > 0; i++)
     if (tokens[i] == 0)
       add_prefill(out, &hybrid, &plan->rows[order[i]]);
   out->n_prefill = out->n_items;
   if (n_prefills > 0)
     qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);
-  decodes d = {.tokens = tokens, .n_rows = plan->n_rows};
-  count_above(&d, warp_tokens(n_decodes, c));
   prefix_left prefix = prefix_of_plan(planner, resident);
   prefix_ctas ctas;
   uint32_t beside = resident_beside(&prefix, &d, resident);
-  split by = c->policy && c->policy->kv_splits ? (split){.n_splits = c->policy->kv_splits(d.n, resident)}
-                                               : split_of(&d, beside, beside < resident);
+  split by = out->prefill.colocated_keys > 0     ? fill_tickets(&d, out->prefill.colocated_keys, max_partials)
+             : c->policy && c->policy->kv_splits ? (split){.n_splits = c->policy->kv_splits(d.n, resident)}
+                                                 : split_of(&d, beside, beside < resident);
   add_first_splits(out, &prefix, &ctas);
   for (uint32_t i = 0; n_wide < d.n; i++)
     if (d.tokens[i] > d.above)

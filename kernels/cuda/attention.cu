@@ -132,6 +132,7 @@ td_status td_cuda_size_attention(const attention_group *g, td_error *err)
   if (g->wgmma) {
     e = td_cuda_size_prefill(head_dim);
     e = e == cudaSuccess ? td_cuda_size_decode(head_dim) : e;
+    e = e == cudaSuccess && colocated_rows(head_dim) > 0 ? td_cuda_size_colocated(head_dim) : e;
   } else {
     e = head_dim == 64    ? size_kernel<64>()
         : head_dim == 96  ? size_kernel<96>()
@@ -166,7 +167,9 @@ void td_cuda_attention(cuda_backend *b, const td_attention_params *p, uint32_t n
   if (g->wgmma) {
     if (grid.n_tiles > 0)
       td_cuda_prefill_attention(b, g, a, grid.n_tiles);
-    if (grid.n_decode > 0)
+    if (is_colocated(b, g))
+      td_cuda_colocated_rest(b, g, a, grid.n_tiles, grid.n_decode);
+    else if (grid.n_decode > 0)
       td_cuda_decode_attention(b, g, a, grid.n_tiles, grid.n_decode);
     return;
   }

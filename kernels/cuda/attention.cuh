@@ -50,10 +50,13 @@ static inline bool td_cuda_has_wgmma_attention(uint32_t head_dim)
 // attention_prefill.cu: keys of a KV tile; whether there are clusters of two CTAs with a tile each.
 constexpr uint32_t prefill_keys(uint32_t head_dim) { return head_dim == 256 ? 64 : 128; }
 constexpr bool has_prefill_pairs(uint32_t head_dim) { return head_dim <= 128; }
+// Decodes of how many query rows may run on prefill's SMs (attention_colocated.cuh). 0: none, since elements
+// of V must be a multiple of wgmma's 64 rows, and registers and shared memory must suffice.
+constexpr uint32_t colocated_rows(uint32_t head_dim) { return head_dim == 64 || head_dim == 128 ? 8 : 0; }
 // How many such clusters run at once: some SMs may have no neighbour. 0: there are none.
 uint32_t td_cuda_prefill_pairs(uint32_t head_dim);
 // Does work items [0, n_items) of the step.
-void td_cuda_prefill_attention(cuda_backend *b, const attention_group *g, const attention_args &a,
+void td_cuda_prefill_attention(cuda_backend *b, attention_group *g, const attention_args &a,
                                uint32_t n_items);
 
 // attention_decode.cu: how many of its CTAs an SM holds, by their shared memory and registers. shares: in a
@@ -94,6 +97,20 @@ struct decode_rotation {
 static inline bool td_cuda_decode_has_norms(uint32_t head_dim) { return head_dim != 96; }
 void td_cuda_decode_rotated(cuda_backend *b, attention_group *g, const attention_args &a,
                             const decode_rotation &by, uint32_t n_works);
+
+// Whether the step's decodes run on prefill's SMs, or begin beside it at least; never in a captured step.
+static inline bool is_colocated(const cuda_backend *b, const attention_group *g)
+{
+  return !is_capture(&b->attention) && g->work.prefill.colocated_keys > 0;
+}
+static inline bool has_decodes_beside(const cuda_backend *b, const attention_group *g)
+{
+  return !is_capture(&b->attention) && (g->work.prefill.sms_beside > 0 || g->work.prefill.colocated_keys > 0);
+}
+// attention_colocated.cu: does what prefill's CTAs have left, where is_colocated.
+void td_cuda_colocated_rest(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t first,
+                            uint32_t n_works);
+cudaError_t td_cuda_size_colocated(uint32_t head_dim);
 
 // Asks for shared memory above 48 KB, which must be done on each device, for the kernels of a group's head
 // size.

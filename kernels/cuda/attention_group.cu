@@ -1,6 +1,7 @@
 // KV groups: layers of a store that agree in heads and window. One attention plan and one work list a step
 // serve all of a group's layers. A group keeps its slot while it lives, because captured graphs hold the
 // address of its counts; a store that comes or goes does not move others.
+#include "kernels/cuda/attention_colocated.cuh"
 #include "kernels/cuda/attention_prefill_sums.cuh"
 
 #include <algorithm>
@@ -57,6 +58,7 @@ static td_work_list_config list_config(const cuda_backend *b, const td_kv_group 
   c.n_resident = td_cuda_resident_ctas(b, s->head_dim, shares);
   c.prefill_rows = wgmma ? TD_PREFILL_ROWS_WGMMA : TD_PREFILL_ROWS_MMA;
   c.hybrid = hybrid_config(b, s, wgmma);
+  c.hybrid.colocated_rows = wgmma && !shares && !b->config.batch_invariant ? colocated_rows(s->head_dim) : 0;
   c.decode_rows = TD_DECODE_ROWS;
   c.warp_rows_min = wgmma ? TD_WARP_ITEM_ROWS_MIN : 0;
   c.tiles_only = b->config.batch_invariant;
@@ -65,7 +67,7 @@ static td_work_list_config list_config(const cuda_backend *b, const td_kv_group 
 
 // Sizes of a group's arrays on the device, in elements.
 struct group_sizes {
-  size_t items, split_floats, prefill_floats, prefill_flags, plan_bytes, slot_bytes, flags;
+  size_t items, split_floats, prefill_floats, prefill_flags, tickets, plan_bytes, slot_bytes, flags;
 };
 
 static group_sizes sizes_of(const cuda_backend *b, uint32_t page_tokens, const td_kv_group *s)
@@ -80,6 +82,7 @@ static group_sizes sizes_of(const cuda_backend *b, uint32_t page_tokens, const t
     n.prefill_flags = (size_t)TD_PREFILL_PARTIALS_MAX * 2; // a warpgroup each
     n.prefill_floats = n.prefill_flags * prefill_partial_floats(s->head_dim);
   }
+  n.tickets = list.hybrid.colocated_rows > 0 ? TICKET_COUNTERS : 0;
   if (td_cuda_planner_config(b, page_tokens, s, &c)) {
     uint32_t n_splits = td_attention_prefix_splits_max(&c, c.max_rows);
     n.items += n_splits;
@@ -108,8 +111,8 @@ size_t td_cuda_group_bytes(const cuda_backend *b, uint32_t page_tokens, const td
   const group_sizes n = sizes_of(b, page_tokens, s);
   return granules(n.items * sizeof(td_attention_item)) + granules(n.split_floats * sizeof(float)) +
          granules(n.prefill_floats * sizeof(float)) + granules(n.prefill_flags * sizeof(uint64_t)) +
-         granules(n.plan_bytes) + granules(n.slot_bytes) + granules(n.flags * sizeof(uint64_t)) +
-         granules(td_cuda_group_packed_bytes(b, page_tokens, s));
+         granules(n.tickets * sizeof(uint32_t)) + granules(n.plan_bytes) + granules(n.slot_bytes) +
+         granules(n.flags * sizeof(uint64_t)) + granules(td_cuda_group_packed_bytes(b, page_tokens, s));
 }
 
 // ---- life ----
@@ -120,9 +123,9 @@ void td_cuda_remove_group(cuda_backend *b, attention_group *g)
     return;
   if (b->attention.groups[g->slot] == g)
     b->attention.groups[g->slot] = nullptr;
-  for (void *p :
-       {(void *)g->data, (void *)g->device_items, (void *)g->split_partials, (void *)g->prefill_partials,
-        (void *)g->prefill_flags, (void *)g->device_plan, (void *)g->slots, (void *)g->prefix_flags})
+  for (void *p : {(void *)g->data, (void *)g->device_items, (void *)g->split_partials,
+                  (void *)g->prefill_partials, (void *)g->prefill_flags, (void *)g->tickets,
+                  (void *)g->device_plan, (void *)g->slots, (void *)g->prefix_flags})
     td_cuda_free(&b->device, p);
   free(g->work.items);
   free(g->work.scratch);
@@ -150,6 +153,7 @@ static td_status make_group(cuda_backend *b, attention_group *g, td_error *err)
   TD_TRY(td_cuda_alloc_empty(&b->device, n.split_floats, &g->split_partials, err));
   TD_TRY(td_cuda_alloc_array(&b->device, n.prefill_floats, &g->prefill_partials, err));
   TD_TRY(td_cuda_alloc_array(&b->device, n.prefill_flags, &g->prefill_flags, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, n.tickets, &g->tickets, err));
   if (!td_cuda_planner_config(b, g->page_tokens, s, &c))
     return TD_OK;
   TD_TRY(td_attention_planner_create(&c, &g->planner, err));

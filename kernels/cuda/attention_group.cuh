@@ -51,6 +51,8 @@ struct attention_group {
   unsigned char *device_plan; // the plan's block
   unsigned char *slots;       // partials of prefix splits: [slots, GQA group] of TD_ATTENTION_PARTIAL_BYTES
   uint64_t *prefix_flags;     // [prefix splits, n_kv_heads]: last step and launch
+  uint32_t *tickets;          // [TICKET_COUNTERS], of colocated decodes
+  uint32_t n_colocated;       // such launches so far
   bool has_prefill_pairs;     // as many run at once as there are SMs for
 };
 

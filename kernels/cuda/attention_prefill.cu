@@ -11,22 +11,36 @@
 //
 // Two CTAs of a cluster take neighbouring tiles of a chunk and copy their keys once for both
 // (attention_ring.cuh); then a work item is both tiles. Where tiles are few and have many keys, an item is
-// one of several KV splits of a tile (attention_prefill_sums.cuh). Source: FlashAttention-3 (Shah et al.
-// 2024); PTX ISA on wgmma, mbarrier and cp.async.bulk.
+// one of several KV splits of a tile (attention_prefill_sums.cuh). Decodes may run on the same SMs, by one
+// more warpgroup of each CTA (attention_colocated.cuh). Source: FlashAttention-3 (Shah et al. 2024); PTX ISA
+// on wgmma, mbarrier and cp.async.bulk.
+#include "kernels/cuda/attention_colocated.cuh"
 #include "kernels/cuda/attention_prefill_sums.cuh"
 #include "kernels/cuda/attention_ring.cuh"
 #include "kernels/cuda/cp_async.cuh"
 
 #include <algorithm>
+#include <type_traits>
 
-enum { THREADS = WG * (1 + TILE_WARPGROUPS), ROWS = TD_PREFILL_ROWS_WGMMA };
+enum { ROWS = TD_PREFILL_ROWS_WGMMA };
+// Of a thread. A warpgroup that asks for more than the others have given back waits for ever.
 enum { PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232 };
+enum { CONSUMER_REGISTERS_COLOCATED = 192, DECODE_REGISTERS = 88 };
+constexpr int threads_of(bool colocated) { return WG * (1 + TILE_WARPGROUPS + colocated); }
+constexpr int registers_at_entry(bool colocated) { return 65536 / threads_of(colocated) / 8 * 8; }
+static_assert(PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS <= 3 * registers_at_entry(false));
+static_assert(PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS_COLOCATED + DECODE_REGISTERS <=
+              4 * registers_at_entry(true));
 enum { L2_KV_BYTES = 32 << 20 };
 
-template <int HD> struct prefill_shape : key_tile<HD> {
+template <int HD, bool COLOCATED> constexpr int bytes_of_decodes = 0;
+template <int HD> constexpr int bytes_of_decodes<HD, true> = colocated_shape<HD>::BYTES;
+
+template <int HD, bool COLOCATED> struct prefill_shape : key_tile<HD> {
   using key_tile<HD>::TILE_BYTES;
-  static constexpr int Q_BYTES = ROWS * HD * 2, TILE_STAGES = tile_stages(HD);
-  static constexpr int SMEM_BYTES = 1024 + Q_BYTES + 2 * TILE_STAGES * TILE_BYTES; // and room to align
+  static constexpr int Q_BYTES = ROWS * HD * 2, TILE_STAGES = COLOCATED ? 2 : tile_stages(HD);
+  static constexpr int TILES_BYTES = Q_BYTES + 2 * TILE_STAGES * TILE_BYTES;
+  static constexpr int SMEM_BYTES = 1024 + TILES_BYTES + bytes_of_decodes<HD, COLOCATED>; // and room to align
 };
 
 // What the CTAs, or clusters, go through: work items x kv heads. Heads are done heads_at_once at a time, so
@@ -37,7 +51,8 @@ struct prefill_work {
   const td_attention_item *items;
   uint32_t n_items, heads_at_once;
   prefill_splits splits;
-  bool beside; // decodes begin at once, while this kernel runs
+  bool beside;             // decodes begin at once, while this kernel runs
+  colocated_works decodes; // that run on its SMs
 };
 
 #ifdef TD_HAS_WGMMA
@@ -76,13 +91,13 @@ __device__ __forceinline__ bool find_tile(const attention_args &a, const device_
   return true;
 }
 
-template <int HD, int CTAS>
+template <int HD, int CTAS, int STAGES>
 __device__ __forceinline__ void produce(const attention_args &a, const device_batch &batch,
-                                        const prefill_work &all, const tile_ring<HD, CTAS> &ring)
+                                        const prefill_work &all, const tile_ring<HD, CTAS, STAGES> &ring)
 {
   size_t half = (size_t)batch.page_tokens * HD;
   fence_global_writes(); // the kernels before wrote these pages by ordinary stores
-  tile_copies<HD, CTAS> copies = {ring, 0, 0, {}, false};
+  tile_copies<HD, CTAS, STAGES> copies = {ring, 0, 0, {}, false};
   prefill_tile w;
   for (uint32_t round = 0; find_tile<CTAS>(a, batch, all, round, &w); round++) {
     tile_source t = {a.kv + w.kv_head * 2 * half,
@@ -91,7 +106,7 @@ __device__ __forceinline__ void produce(const attention_args &a, const device_ba
                      batch.page_tokens,
                      w.item.kv_begin,
                      w.item.kv_end};
-    for (; t.kv0 < t.kv_end; t.kv0 += prefill_shape<HD>::KEYS)
+    for (; t.kv0 < t.kv_end; t.kv0 += key_tile<HD>::KEYS)
       copies.add(t);
   }
   copies.end();
@@ -175,12 +190,12 @@ __device__ __forceinline__ void add_up(const attention_args &a, const device_bat
       });
 }
 
-template <int HD, int CTAS>
+template <int HD, int CTAS, int STAGES>
 __device__ __forceinline__ void consume(const attention_args &a, const device_batch &batch,
                                         const prefill_work &all, unsigned char *smem_q,
-                                        const tile_ring<HD, CTAS> &ring)
+                                        const tile_ring<HD, CTAS, STAGES> &ring)
 {
-  using S = prefill_shape<HD>;
+  using S = key_tile<HD>;
   uint32_t wg = threadIdx.x / WG - 1, r0 = wg * 64 + threadIdx.x % WG / 32 * 16 + threadIdx.x % 32 / 4;
   uint32_t q16 = warp_uniform(operand_address(shared_address(smem_q) + wg * 8 * S::GROUP_BYTES));
   consumer<HD> c;
@@ -224,35 +239,62 @@ __device__ __forceinline__ void consume(const attention_args &a, const device_ba
 }
 #endif
 
-template <int HD, int CTAS>
-__global__ void __launch_bounds__(THREADS, 1)
+template <int HD, int CTAS, bool COLOCATED>
+__global__ void __launch_bounds__(threads_of(COLOCATED), 1)
     prefill_kernel(attention_args a, device_batch batch, prefill_work all)
 {
 #ifdef TD_HAS_WGMMA
-  using S = prefill_shape<HD>;
+  using S = prefill_shape<HD, COLOCATED>;
+  using ring_of_tiles = tile_ring<HD, CTAS, S::TILE_STAGES>;
   extern __shared__ unsigned char smem_raw[];
-  __shared__ uint64_t barriers[tile_ring<HD, CTAS>::BARRIERS];
+  __shared__ uint64_t barriers[ring_of_tiles::BARRIERS];
   unsigned char *smem_q = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024,
                 *smem_k = smem_q + S::Q_BYTES;
-  const tile_ring<HD, CTAS> ring = {smem_k, smem_k + S::TILE_STAGES * S::TILE_BYTES,
-                                    shared_address(barriers)};
+  const ring_of_tiles ring = {smem_k, smem_k + S::TILE_STAGES * S::TILE_BYTES, shared_address(barriers)};
   if (!all.beside)
     let_next_start();
+  __shared__ std::conditional_t<COLOCATED, colocated_state<COLOCATED ? HD : 64>, char> decodes;
   if (threadIdx.x == 0) {
     ring.make();
+    if constexpr (COLOCATED) {
+      decodes.prefill_ended = 0;
+      colocated_rings<HD>(smem_q + S::TILES_BYTES, decodes).make();
+    }
     barriers_made();
   }
   CTAS > 1 ? cluster_sync() : __syncthreads();
   wait_for_input();
   if (all.beside)
     let_next_start(); // the kernels before have ended, so decodes need not wait for anything
-  if (threadIdx.x < WG) {
-    warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
-    if (threadIdx.x < 32)
-      produce<HD, CTAS>(a, batch, all, ring);
+  if constexpr (COLOCATED) {
+    const colocated_rings<HD> rings(smem_q + S::TILES_BYTES, decodes);
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+      *all.decodes.next_tickets = 0;
+    if (threadIdx.x < WG) {
+      warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
+      if (threadIdx.x < 32)
+        produce(a, batch, all, ring);
+      else if (threadIdx.x < 64)
+        produce_decodes<HD>(a, batch, all.decodes, rings, decodes);
+    } else if (threadIdx.x < WG * (1 + TILE_WARPGROUPS)) {
+      warpgroup_reg_alloc<CONSUMER_REGISTERS_COLOCATED>();
+      consume(a, batch, all, smem_q, ring);
+      if (threadIdx.x % WG == 0)
+        atomicAdd(&decodes.prefill_ended, 1);
+    } else {
+      warpgroup_reg_dealloc<DECODE_REGISTERS>();
+      colocated_consumer<HD>{a, rings, decodes, smem_q + S::TILES_BYTES + colocated_shape<HD>::RING_BYTES}
+          .run();
+    }
   } else {
-    warpgroup_reg_alloc<CONSUMER_REGISTERS>();
-    consume<HD, CTAS>(a, batch, all, smem_q, ring);
+    if (threadIdx.x < WG) {
+      warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
+      if (threadIdx.x < 32)
+        produce(a, batch, all, ring);
+    } else {
+      warpgroup_reg_alloc<CONSUMER_REGISTERS>();
+      consume(a, batch, all, smem_q, ring);
+    }
   }
   if constexpr (CTAS > 1) {
     __syncwarp();
@@ -261,14 +303,12 @@ __global__ void __launch_bounds__(THREADS, 1)
 #endif
 }
 
-template <int HD, int CTAS>
-static void launch_in(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items)
+template <int HD, int CTAS, bool COLOCATED>
+static void launch_in(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t n_items)
 {
-  prefill_work works = {g->device_items,
-                        n_items,
-                        a.n_kv_heads,
-                        {},
-                        !is_capture(&b->attention) && g->work.prefill.sms_beside > 0};
+  g->n_colocated += COLOCATED;
+  prefill_work works = {
+      g->device_items, n_items, a.n_kv_heads, {}, has_decodes_beside(b, g), colocated_works_of(g, n_items)};
   uint32_t n_sms = (uint32_t)b->device.n_sms - (works.beside ? g->work.prefill.sms_beside : 0);
   if (!is_capture(&b->attention)) {
     works.heads_at_once =
@@ -277,22 +317,30 @@ static void launch_in(cuda_backend *b, const attention_group *g, const attention
                     b->attention.n_launches++};
   }
   works.heads_at_once = std::min(std::max(works.heads_at_once, 1u), a.n_kv_heads);
-  queue_clusters(&b->device, prefill_kernel<HD, CTAS>,
-                 dim3(std::min(n_items * a.n_kv_heads, n_sms / CTAS) * CTAS), CTAS, THREADS,
-                 prefill_shape<HD>::SMEM_BYTES, a, td_cuda_batch_of(b, g), works);
+  queue_clusters(&b->device, prefill_kernel<HD, CTAS, COLOCATED>,
+                 dim3(std::min(n_items * a.n_kv_heads, n_sms / CTAS) * CTAS), CTAS, threads_of(COLOCATED),
+                 prefill_shape<HD, COLOCATED>::SMEM_BYTES, a, td_cuda_batch_of(b, g), works);
+}
+
+template <int HD, int CTAS>
+static void launch_pairs(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t n_items)
+{
+  if constexpr (colocated_rows(HD) > 0)
+    if (is_colocated(b, g))
+      return launch_in<HD, CTAS, true>(b, g, a, n_items);
+  launch_in<HD, CTAS, false>(b, g, a, n_items);
 }
 
 template <int HD>
-static void launch(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items)
+static void launch(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t n_items)
 {
   if constexpr (has_prefill_pairs(HD))
     if (!is_capture(&b->attention) && g->work.prefill.tiles == 2)
-      return launch_in<HD, 2>(b, g, a, n_items);
-  launch_in<HD, 1>(b, g, a, n_items);
+      return launch_pairs<HD, 2>(b, g, a, n_items);
+  launch_pairs<HD, 1>(b, g, a, n_items);
 }
 
-void td_cuda_prefill_attention(cuda_backend *b, const attention_group *g, const attention_args &a,
-                               uint32_t n_items)
+void td_cuda_prefill_attention(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t n_items)
 {
   switch (g->spec.head_dim) { // td_cuda_has_wgmma_attention said so
   case 64: launch<64>(b, g, a, n_items); break;
@@ -303,15 +351,24 @@ void td_cuda_prefill_attention(cuda_backend *b, const attention_group *g, const 
   }
 }
 
+template <int HD, int CTAS, bool COLOCATED> static cudaError_t size_one()
+{
+  return cudaFuncSetAttribute(prefill_kernel<HD, CTAS, COLOCATED>,
+                              cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              prefill_shape<HD, COLOCATED>::SMEM_BYTES);
+}
+
 template <int HD> static cudaError_t size_kernel()
 {
-  cudaError_t e = cudaFuncSetAttribute(prefill_kernel<HD, 1>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       prefill_shape<HD>::SMEM_BYTES);
+  cudaError_t e[4] = {size_one<HD, 1, false>()};
   if constexpr (has_prefill_pairs(HD))
-    if (e == cudaSuccess)
-      e = cudaFuncSetAttribute(prefill_kernel<HD, 2>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               prefill_shape<HD>::SMEM_BYTES);
-  return e;
+    e[1] = size_one<HD, 2, false>();
+  if constexpr (colocated_rows(HD) > 0)
+    e[2] = size_one<HD, 1, true>(), e[3] = size_one<HD, 2, true>();
+  for (cudaError_t one : e)
+    if (one != cudaSuccess)
+      return one;
+  return cudaSuccess;
 }
 
 template <int HD> static uint32_t count_pairs()
@@ -323,12 +380,12 @@ template <int HD> static uint32_t count_pairs()
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(2);
-    config.blockDim = THREADS;
-    config.dynamicSmemBytes = prefill_shape<HD>::SMEM_BYTES;
+    config.blockDim = threads_of(false);
+    config.dynamicSmemBytes = prefill_shape<HD, false>::SMEM_BYTES;
     config.attrs = &cluster;
     config.numAttrs = 1;
     int n = 0;
-    if (cudaOccupancyMaxActiveClusters(&n, prefill_kernel<HD, 2>, &config) == cudaSuccess && n > 0)
+    if (cudaOccupancyMaxActiveClusters(&n, prefill_kernel<HD, 2, false>, &config) == cudaSuccess && n > 0)
       return (uint32_t)n;
     cudaGetLastError(); // a device without clusters
   }

@@ -69,9 +69,9 @@ template <int HD> __device__ __forceinline__ void zero_lines(unsigned char *tile
   fence_shared_writes();
 }
 
-template <int HD, int CTAS> struct tile_ring {
+template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
   using S = key_tile<HD>;
-  static constexpr int TILE_STAGES = tile_stages(HD);
+  static constexpr int TILE_STAGES = STAGES;
   using ring_of_tiles = ring<TILE_STAGES, S::TILE_BYTES, TILE_WARPGROUPS * CTAS>;
   static constexpr uint32_t BARRIERS = 2 * ring_of_tiles::BARRIERS + TILE_STAGES;
   ring_of_tiles k, v;
@@ -205,8 +205,8 @@ template <int HD, int CTAS> struct tile_ring {
 };
 
 // The producer's loop: a tile's K goes before the V of the tile before it, because it is needed first.
-template <int HD, int CTAS> struct tile_copies {
-  const tile_ring<HD, CTAS> &ring;
+template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_copies {
+  const tile_ring<HD, CTAS, STAGES> &ring;
   uint32_t n, tails; // so far
   tile_source before;
   bool behind; // the V of the tile before is still to be copied

@@ -36,6 +36,13 @@ __device__ __forceinline__ void stmatrix_x4(uint32_t address, const uint32_t r[4
                : "memory");
 }
 
+__device__ __forceinline__ void stmatrix_x2_trans(uint32_t address, uint32_t r0, uint32_t r1)
+{
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(address), "r"(r0),
+               "r"(r1)
+               : "memory");
+}
+
 __device__ __forceinline__ void stmatrix_x4_trans(uint32_t address, const uint32_t r[4])
 {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),

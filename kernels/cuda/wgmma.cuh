@@ -73,6 +73,16 @@ template <int N> __device__ __forceinline__ void warpgroup_reg_alloc()
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
+// c = a * b^T (or c += with add), of 8 columns. TRANSPOSED: a has its rows in shared memory's rows, else k.
+template <bool TRANSPOSED>
+__device__ __forceinline__ void wgmma_8(float (&c)[4], uint64_t a, uint64_t b, bool add)
+{
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %6, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, %4, %5, p, 1, 1, %7, 0;}"
+               : TD_C4(0)
+               : "l"(a), "l"(b), "r"((int)add), "n"(TRANSPOSED ? 1 : 0));
+}
+
 // c = a * b^T (or c += with add): both from shared memory, both with k in their rows.
 __device__ __forceinline__ void wgmma_ss(float (&c)[8], uint64_t a, uint64_t b, bool add)
 {

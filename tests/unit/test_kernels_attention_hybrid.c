@@ -11,7 +11,7 @@
 
 #include "kernels/attention/work_list.h"
 
-enum { ROWS_MAX = 24, TOKENS_MAX = 2048, PREFILL_ROWS = 128, N_SMS = 132, KEYS_MAX = 20000 };
+enum { ROWS_MAX = 64, TOKENS_MAX = 2048, PREFILL_ROWS = 128, N_SMS = 132, KEYS_MAX = 20000 };
 
 static uint64_t state = 88172645463325252ull;
 static uint32_t below(uint32_t n)
@@ -58,8 +58,12 @@ static fixture device(uint32_t n_heads, uint32_t n_kv_heads)
                            .prefill_rows = PREFILL_ROWS,
                            .decode_rows = 16,
                            .warp_rows_min = 17};
-  c.hybrid = (td_hybrid_config){
-      .n_sms = N_SMS, .n_kv_heads = n_kv_heads, .head_dim = 128, .tile_keys = 128, .has_pairs = true};
+  c.hybrid = (td_hybrid_config){.n_sms = N_SMS,
+                                .n_kv_heads = n_kv_heads,
+                                .head_dim = 128,
+                                .tile_keys = 128,
+                                .has_pairs = true,
+                                .colocated_rows = 8};
   return (fixture){.config = c};
 }
 
@@ -69,6 +73,11 @@ static int by_query_and_key(const void *x, const void *y)
   if (a->query != b->query)
     return a->query < b->query ? -1 : 1;
   return (a->kv_begin > b->kv_begin) - (a->kv_begin < b->kv_begin);
+}
+
+static bool is_decode(const fixture *f, const td_plan_row *row)
+{
+  return row->q_len * f->config.gqa_group <= f->config.decode_rows;
 }
 
 /* An item's KV splits stand one behind the other; returns how many these are. */
@@ -107,7 +116,7 @@ static void check_prefill(fixture *f)
   qsort(f->list.items, n, sizeof *f->list.items, by_query_and_key);
   for (uint32_t r = 0; r < f->plan.n_rows; r++) {
     const td_plan_row *row = &f->rows[r];
-    if (row->q_len * f->config.gqa_group <= f->config.decode_rows)
+    if (is_decode(f, row))
       continue;
     for (uint32_t token = 0; token < row->q_len;) {
       const td_attention_item *it = &f->list.items[at];
@@ -125,10 +134,32 @@ static void check_prefill(fixture *f)
   assert_int_equal(n_partials, f->list.n_prefill_partials);
 }
 
+/* Whoever has a ticket does a colocated decode alone, up to TD_COLOCATED_SPLITS_MAX splits of it, and no
+ * warp-level items. */
+static void check_colocated(const fixture *f)
+{
+  const td_work_list *list = &f->list;
+  assert_int_equal(list->n_wide, list->n_items);
+  assert_true(list->n_partials <= td_work_list_partials_max(&f->config));
+  for (uint32_t r = 0; r < f->plan.n_rows; r++)
+    assert_true(!is_decode(f, &f->rows[r]) ||
+                f->rows[r].q_len * f->config.gqa_group <= f->config.hybrid.colocated_rows);
+  for (uint32_t i = list->n_prefill; i < list->n_items; i++) {
+    const td_attention_item *it = &list->items[i], *before = it - 1;
+    assert_in_range(it->n_partials, 1, TD_COLOCATED_SPLITS_MAX);
+    assert_true(it->kv_begin < it->kv_end);
+    if (it->n_partials > 1 && it->partial > it->first_partial) {
+      assert_int_equal(it->query, before->query);
+      assert_int_equal(it->kv_begin, before->kv_end);
+      assert_int_equal(it->partial, before->partial + 1);
+    }
+  }
+}
+
 static void test_every_key_is_in_one_split(void **ignored)
 {
   (void)ignored;
-  uint32_t n_split = 0, n_beside = 0, n_pairs = 0;
+  uint32_t n_split = 0, n_beside = 0, n_pairs = 0, n_colocated = 0;
   for (int i = 0; i < 4000; i++) {
     static const uint32_t heads[][2] = {{32, 8}, {32, 32}, {16, 4}, {64, 8}, {9, 3}, {4, 1}, {20, 1}};
     const uint32_t *h = heads[below(7)];
@@ -137,23 +168,28 @@ static void test_every_key_is_in_one_split(void **ignored)
     f.config.hybrid.tile_keys = below(4) ? 128 : 64;
     f.config.hybrid.window_tokens = below(3) ? 0 : 1 + below(5000);
     if (below(2)) {
-      f.policy.hybrid = (td_hybrid_cut){1 + below(2), below(2) * (1 + below(20)) * 128, below(40) * 2};
+      f.policy.hybrid = (td_hybrid_cut){1 + below(2), below(2) * (1 + below(20)) * 128, below(40) * 2,
+                                        below(2) * (1 + below(30)) * 128};
       f.config.policy = f.config.hybrid.policy = &f.policy;
     }
     uint32_t n = 1 + below(ROWS_MAX);
     for (uint32_t r = 0; r < n; r++) {
-      uint32_t q = below(2) ? 1 : 1 + below(below(2) ? 40 : 600);
+      uint32_t q = r % 3 > 0 || below(2) ? 1 : 1 + below(below(2) ? 40 : 600);
       q = f.plan.n_tokens + q > TOKENS_MAX - n ? 1 : q;
       add_row(&f, q, q + below(below(2) ? 200 : KEYS_MAX));
     }
     make_list(&f);
+    if (f.list.prefill.colocated_keys > 0)
+      check_colocated(&f);
     check_prefill(&f);
+    n_colocated += f.list.prefill.colocated_keys > 0;
     n_split += f.list.n_prefill_partials > 0;
     n_beside += f.list.prefill.sms_beside > 0;
     n_pairs += f.list.prefill.tiles == 2;
     free_list(&f);
   }
-  assert_true(n_split > 100 && n_beside > 100 && n_pairs > 100); /* it has seen all of it */
+  assert_true(n_split > 100 && n_beside > 100 && n_pairs > 100 &&
+              n_colocated > 100); /* it has seen all of it */
 }
 
 static td_hybrid_cut cut_of(fixture *f)
@@ -199,6 +235,32 @@ static void test_decodes_go_beside_where_that_pays(void **ignored)
   assert_int_equal(cut_of(&balanced).sms_beside, 0);
 }
 
+/* Where prefill outlasts decodes; and where the kernel can. */
+static void test_decodes_are_colocated_where_that_pays(void **ignored)
+{
+  (void)ignored;
+  fixture long_prefill = chunk(2048, 16384, 32, 8192), even = chunk(1024, 16384, 16, 16384),
+          long_decodes = chunk(512, 4096, 60, 16384), alone = chunk(2048, 16384, 0, 0),
+          many_rows = chunk(2048, 16384, 32, 8192), no_kernel = chunk(2048, 16384, 32, 8192),
+          short_decodes = chunk(2048, 16384, 60, 60), policy = chunk(2048, 16384, 4, 100000);
+  add_row(&many_rows, 4, 8192); /* 16 query rows */
+  no_kernel.config.hybrid.colocated_rows = 0;
+  policy.policy.hybrid = (td_hybrid_cut){.tiles = 1, .colocated_keys = 512};
+  policy.config.hybrid.policy = &policy.policy;
+  td_hybrid_cut c = cut_of(&long_prefill);
+  assert_true(c.colocated_keys > 0 && c.sms_beside == 0);
+  assert_true(cut_of(&even).colocated_keys > 0);
+  assert_int_equal(cut_of(&long_decodes).colocated_keys, 0);
+  assert_int_equal(cut_of(&alone).colocated_keys, 0);
+  assert_int_equal(cut_of(&many_rows).colocated_keys, 0);
+  assert_int_equal(cut_of(&no_kernel).colocated_keys, 0);
+  assert_int_equal(cut_of(&short_decodes).colocated_keys, 0); /* warp-level items */
+  make_list(&policy);
+  check_colocated(&policy);
+  assert_int_equal(policy.list.items[policy.list.n_prefill].n_partials, TD_COLOCATED_SPLITS_MAX);
+  free_list(&policy);
+}
+
 /* Where a row's result must not depend on the batch, where the step may be a captured one, where the kernel
  * has no such ways. */
 static void test_nothing_is_cut_where_it_must_not_be(void **ignored)
@@ -212,7 +274,7 @@ static void test_nothing_is_cut_where_it_must_not_be(void **ignored)
   fixture *all[] = {&invariant, &old, &captured};
   for (int i = 0; i < 3; i++) {
     td_hybrid_cut c = cut_of(all[i]);
-    assert_true(c.tiles == 1 && c.split_keys == 0 && c.sms_beside == 0);
+    assert_true(c.tiles == 1 && c.split_keys == 0 && c.sms_beside == 0 && c.colocated_keys == 0);
     assert_int_equal(all[i]->list.n_prefill_partials, 0);
   }
 }
@@ -223,6 +285,7 @@ int main(void)
       cmocka_unit_test(test_every_key_is_in_one_split),
       cmocka_unit_test(test_few_tiles_of_many_keys_are_split),
       cmocka_unit_test(test_decodes_go_beside_where_that_pays),
+      cmocka_unit_test(test_decodes_are_colocated_where_that_pays),
       cmocka_unit_test(test_nothing_is_cut_where_it_must_not_be),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,72 @@
+// What prefill's CTAs leave of colocated decodes (attention_colocated.cuh): CTAs of one such warpgroup and
+// its producer warp, several on an SM.
+//
+// They begin beside prefill where it leaves SMs free, and on each other SM when prefill's CTA has ended
+// there. They take tickets until there are none.
+#include "kernels/cuda/attention_colocated.cuh"
+
+#include <algorithm>
+
+enum { REST_THREADS = WG + 32, REST_CTAS_OF_SM = 3 };
+
+template <int HD> constexpr int rest_smem_bytes()
+{
+  return 1024 + colocated_shape<HD>::BYTES;
+} // and room to align
+
+template <int HD>
+__global__ void __launch_bounds__(REST_THREADS, REST_CTAS_OF_SM)
+    rest_kernel(attention_args a, device_batch batch, colocated_works works)
+{
+#ifdef TD_HAS_WGMMA
+  extern __shared__ unsigned char smem_raw[];
+  __shared__ colocated_state<HD> state;
+  unsigned char *smem = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024;
+  const colocated_rings<HD> rings(smem, state);
+  let_next_start();
+  if (blockIdx.x + 1 == gridDim.x) {
+    wait_for_input(); // this kernel must not end before prefill does
+    return;
+  }
+  if (threadIdx.x == 0) {
+    state.prefill_ended = 0;
+    rings.make();
+    barriers_made();
+  }
+  __syncthreads();
+  if (threadIdx.x >= WG)
+    produce_decodes<HD>(a, batch, works, rings, state);
+  else
+    colocated_consumer<HD>{a, rings, state, smem + colocated_shape<HD>::RING_BYTES}.run();
+#endif
+}
+
+template <int HD>
+static void launch(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t first,
+                   uint32_t n_works)
+{
+  uint32_t n = std::min(n_works * a.n_kv_heads, (uint32_t)b->device.n_sms * REST_CTAS_OF_SM);
+  queue_kernel(&b->device, rest_kernel<HD>, dim3(n + 1), REST_THREADS, rest_smem_bytes<HD>(), a,
+               td_cuda_batch_of(b, g), colocated_works_of(g, first));
+}
+
+void td_cuda_colocated_rest(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t first,
+                            uint32_t n_works)
+{
+  switch (g->spec.head_dim) { // colocated_rows said so
+  case 64: launch<64>(b, g, a, first, n_works); break;
+  case 128: launch<128>(b, g, a, first, n_works); break;
+  default: TD_BUG_ON(true);
+  }
+}
+
+template <int HD> static cudaError_t size_kernel()
+{
+  return cudaFuncSetAttribute(rest_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              rest_smem_bytes<HD>());
+}
+
+cudaError_t td_cuda_size_colocated(uint32_t head_dim)
+{
+  return head_dim == 64 ? size_kernel<64>() : size_kernel<128>();
+}

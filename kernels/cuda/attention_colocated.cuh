@@ -1,0 +1,396 @@
+// Decodes on the SMs of prefill tiles: one more warpgroup of prefill's CTA does them, with a producer warp of
+// its own.
+//
+// The one idea: a decode has few query rows and prefill has all registers, so the operands exchange their
+// roles. Keys (then elements of V) are wgmma's 64 rows, the query rows its 8 columns. So a thread has 4
+// scores and HD / 16 sums, K and V are read from shared memory once, as they are in the page, and hardly an
+// instruction is issued beside those of prefill's softmax. Memory streams while the tensor cores work.
+//
+// Warpgroups take work items by tickets, in the order of the list. One takes no more when its CTA's prefill
+// is done. What is left, and what SMs without prefill can do meanwhile, is done by the CTAs of another kernel
+// (attention_colocated.cu) with the same code. So a result does not depend on who had which ticket.
+// Source: POD-Attention (Kamath et al. 2025, section 4: CTAs of both kinds on one SM, and tickets), in
+// warpgroups of one CTA instead of CTAs, since Hopper's wgmma needs the registers of a whole SM.
+#pragma once
+
+#include "kernels/cuda/attention_epilogue.cuh"
+#include "kernels/cuda/attention_ring.cuh"
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/ring.cuh"
+
+template <int HD> struct colocated_shape {
+  static constexpr int KEYS = 48,
+                       COPY_KEYS = 16; // of a KV tile; of one copy, since pages have 16 keys or more
+  static constexpr int ROWS = 8, WARPS = WG / 32;
+  static constexpr int K_STAGES = HD == 128 ? 3 : 6, V_STAGES = HD == 128 ? 2 : 4; // as many as fit
+  static constexpr int ITEM_STAGES = 2;
+  static constexpr int STAGE_BYTES = KEYS * HD * 2, RING_BYTES = (K_STAGES + V_STAGES) * STAGE_BYTES;
+  // Queries, and the weights of two KV tiles; when an item ends, its sums are in their place.
+  static constexpr int QUERY_BYTES = ROWS * HD * 2, WEIGHT_BYTES = ROWS * 128;
+  static constexpr int OPERAND_BYTES = QUERY_BYTES + 2 * WEIGHT_BYTES, SUM_BYTES = ROWS * (HD + 4) * 4;
+  static constexpr int BYTES = RING_BYTES + (OPERAND_BYTES > SUM_BYTES ? OPERAND_BYTES : SUM_BYTES);
+  static constexpr uint32_t BARRIER = 5; // a named one: attention_ring.cuh has those before
+  static_assert(HD % 64 == 0, "elements of V are wgmma's rows");
+  static_assert(STAGE_BYTES % 1024 == 0 && RING_BYTES % 1024 == 0,
+                "the order of operands repeats after 1024");
+};
+
+// A launch of prefill and the launch behind it, which does the rest, count tickets in one counter.
+struct colocated_works {
+  const td_attention_item *items;
+  uint32_t first;                   // of the decodes
+  uint32_t *tickets, *next_tickets; // next_tickets: of the next such launches, which this one empties
+};
+enum { TICKET_COUNTERS = 2 }; // of this launch, and of the next one
+
+static inline colocated_works colocated_works_of(const attention_group *g, uint32_t first)
+{
+  return {g->device_items, first, g->tickets + g->n_colocated % TICKET_COUNTERS,
+          g->tickets + (g->n_colocated + 1) % TICKET_COUNTERS};
+}
+
+#ifdef TD_HAS_WGMMA
+// What the CTA's warps share of colocated decodes.
+template <int HD> struct colocated_state {
+  using S = colocated_shape<HD>;
+  uint64_t k_bars[2 * S::K_STAGES], v_bars[2 * S::V_STAGES], item_bars[2 * S::ITEM_STAGES];
+  uint32_t prefill_ended; // warpgroups
+  uint32_t ticket[S::ITEM_STAGES];
+  __align__(16) td_attention_item items[S::ITEM_STAGES];
+  float2 top[2][S::WARPS][4], sum[S::WARPS][4]; // of each warp's keys: two query rows in each element
+};
+
+template <int HD> struct colocated_rings {
+  using S = colocated_shape<HD>;
+  ring<S::K_STAGES, S::STAGE_BYTES, S::WARPS> k;
+  ring<S::V_STAGES, S::STAGE_BYTES, S::WARPS> v;
+  ring<S::ITEM_STAGES, 0, S::WARPS> items;
+
+  __device__ __forceinline__ colocated_rings(unsigned char *smem, const colocated_state<HD> &state)
+  {
+    uint32_t at = shared_address(smem);
+    k.place(at, shared_address(state.k_bars));
+    v.place(at + S::K_STAGES * S::STAGE_BYTES, shared_address(state.v_bars));
+    items.place(0, shared_address(state.item_bars));
+  }
+  // By one thread, before barriers_made.
+  __device__ __forceinline__ void make() const
+  {
+    k.init(0, S::K_STAGES);
+    v.init(0, S::V_STAGES);
+    items.init(0, S::ITEM_STAGES);
+  }
+};
+
+constexpr uint32_t NO_TICKET = UINT32_MAX;
+
+// The next work item, by the producer warp. False: there is none, or prefill is done.
+template <int HD>
+__device__ __forceinline__ bool take_ticket(const attention_args &a, const colocated_works &works,
+                                            uint32_t n_wide, colocated_state<HD> &state, uint32_t stage)
+{
+  uint32_t lane = threadIdx.x % 32, ticket = NO_TICKET;
+  if (lane == 0 && *(volatile uint32_t *)&state.prefill_ended < TILE_WARPGROUPS)
+    ticket = atomicAdd(works.tickets, 1);
+  ticket = __shfl_sync(0xffffffffu, ticket, 0);
+  uint32_t at = works.first + ticket / a.n_kv_heads;
+  bool is = ticket != NO_TICKET && at < n_wide;
+  if (is && lane < sizeof(td_attention_item) / 4)
+    ((uint32_t *)&state.items[stage])[lane] = __ldg((const uint32_t *)(works.items + at) + lane);
+  if (lane == 0)
+    state.ticket[stage] = is ? ticket : NO_TICKET;
+  __syncwarp();
+  return is;
+}
+
+// The producer: takes items, and copies their keys and values.
+template <int HD>
+__device__ __forceinline__ void produce_decodes(const attention_args &a, const device_batch &batch,
+                                                const colocated_works &works,
+                                                const colocated_rings<HD> &rings, colocated_state<HD> &state)
+{
+  using S = colocated_shape<HD>;
+  constexpr uint32_t COPIES = S::KEYS / S::COPY_KEYS, COPY_BYTES = S::COPY_KEYS * HD * 2,
+                     LOOK_UP_TILES = 32 / COPIES; // of which each lane knows one copy's page
+  auto k = rings.k.as_producer();
+  auto v = rings.v.as_producer();
+  auto items = rings.items.as_producer();
+  uint32_t lane = threadIdx.x % 32, n_wide = batch.counts[COUNT_WIDE_ITEMS],
+           page_shift = log2_of(batch.page_tokens);
+  size_t half = (size_t)batch.page_tokens * HD, page_stride = half * 2 * a.n_kv_heads;
+  uint64_t policy = read_once_policy();
+  fence_global_writes(); // pages were written by ordinary stores
+  for (bool more = true; more;) {
+    uint32_t stage = items.now.index;
+    items.acquire();
+    more = take_ticket(a, works, n_wide, state, stage);
+    if (lane == 0)
+      items.commit(stage);
+    items.advance();
+    if (!more)
+      break;
+    const td_attention_item &it = state.items[stage];
+    const bf16 *kv = a.kv + state.ticket[stage] % a.n_kv_heads * 2 * half;
+    const int32_t *pages = batch.page_table + it.page_table_offset;
+    uint32_t token = it.kv_begin, kv_end = it.kv_end;
+    int32_t page_id = 0;
+    for (uint32_t i = 0; token < kv_end; i++, token += S::KEYS) {
+      uint32_t mine = token + lane * S::COPY_KEYS;
+      if (i % LOOK_UP_TILES == 0)
+        page_id = mine < kv_end ? pages[mine >> page_shift] : 0;
+      int32_t page = __shfl_sync(0xffffffffu, page_id, i % LOOK_UP_TILES * COPIES + lane % COPIES);
+      const bf16 *src = kv + (size_t)page * page_stride + (size_t)(mine & (batch.page_tokens - 1)) * HD;
+      uint32_t n = min(COPIES, (kv_end - token + S::COPY_KEYS - 1) / S::COPY_KEYS);
+      auto copy = [&](auto &r, const bf16 *from) {
+        r.acquire();
+        if (lane == 0)
+          r.expect(n * COPY_BYTES);
+        __syncwarp();
+        if (lane < n)
+          copy_bulk_once(r.data() + lane * COPY_BYTES, from, COPY_BYTES, r.full(), policy);
+        r.advance();
+      };
+      copy(k, src);
+      copy(v, src + half);
+    }
+  }
+}
+
+// The warpgroup's sums of an item. A thread has query rows 2t and 2t + 1 (t = lane % 4); of their outputs,
+// of each 64 elements, 16 * warp + g and that + 8 (g = lane / 4).
+template <int HD> struct colocated_sums {
+  float o[HD / 64][4], m[2], l[2];
+};
+
+template <int HD> struct colocated_consumer {
+  using S = colocated_shape<HD>;
+  using T = key_tile<HD>;
+  const attention_args &a;
+  const colocated_rings<HD> &at;
+  colocated_state<HD> &state;
+  unsigned char *smem; // queries and weights, or sums
+
+  __device__ __forceinline__ static uint32_t warp() { return threadIdx.x % WG / 32; }
+  __device__ __forceinline__ static uint32_t row_pair() { return threadIdx.x % 4; }
+  __device__ __forceinline__ static uint32_t row_of_8() { return threadIdx.x % 32 / 4; }
+  __device__ __forceinline__ static void sync() { named_sync(S::BARRIER, WG); }
+
+  template <class RING> __device__ __forceinline__ static void release(RING &r)
+  {
+    if (threadIdx.x % 32 == 0)
+      r.release(r.now.index);
+    r.advance();
+  }
+
+  // Rows past the item's end repeat its last row.
+  __device__ __forceinline__ void copy_queries(const td_attention_item &it, uint32_t kv_head) const
+  {
+    constexpr uint32_t CHUNKS = HD / 8;
+    uint32_t i = threadIdx.x % WG;
+    if (i >= S::ROWS * CHUNKS)
+      return;
+    uint32_t r = i / CHUNKS, chunk = i % CHUNKS, p = min(r, it.n_tokens * a.group - 1);
+    const bf16 *src = a.qkv + (size_t)(it.query + p / a.group) * ((a.n_heads + 2 * a.n_kv_heads) * HD) +
+                      (kv_head * a.group + p % a.group) * HD + chunk * 8;
+    *(uint4 *)(smem + kv_chunk_at(HD, r, chunk) * 2) = *(const uint4 *)src;
+  }
+
+  // s: scores of keys 16 * warp + g (+ 8) and rows 2t, 2t + 1, in s[0..1] (and s[2..3]).
+  __device__ __forceinline__ void multiply_keys(float (&s)[4], uint32_t k_address) const
+  {
+    uint32_t k16 = warp_uniform(operand_address(k_address)),
+             q16 = warp_uniform(operand_address(shared_address(smem)));
+    wgmma_begin();
+#pragma unroll
+    for (int c = 0; c < HD / 16; c++)
+      wgmma_8<false>(s, wgmma_operand(k16 + T::k_step(c) / 16, 16, T::GROUP_BYTES, T::ATOM_LINE_BYTES),
+                     wgmma_operand(q16 + T::k_step(c) / 16, 16, T::GROUP_BYTES, T::ATOM_LINE_BYTES), c > 0);
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_hold(s);
+  }
+
+  __device__ __forceinline__ void multiply_values(colocated_sums<HD> &sums, uint32_t v_address,
+                                                  uint32_t weights) const
+  {
+    uint32_t v16 = warp_uniform(operand_address(v_address)), p16 = warp_uniform(operand_address(weights));
+    wgmma_begin();
+#pragma unroll
+    for (int c = 0; c < S::KEYS / 16; c++)
+#pragma unroll
+      for (int h = 0; h < HD / 64; h++)
+        wgmma_8<true>(sums.o[h],
+                      wgmma_operand(v16 + (c * 2 * T::GROUP_BYTES + h * T::ATOM_BYTES) / 16, T::ATOM_BYTES,
+                                    T::GROUP_BYTES, T::ATOM_LINE_BYTES),
+                      wgmma_operand(p16 + c * 2, 16, S::WEIGHT_BYTES), true);
+    wgmma_commit();
+    wgmma_wait<0>();
+#pragma unroll
+    for (int h = 0; h < HD / 64; h++)
+      wgmma_hold(sums.o[h]);
+  }
+
+  // The maximum of each row over the tile's keys, of all warps.
+  __device__ __forceinline__ void find_tops(float (&top)[2], const float (&s)[4], uint32_t buffer) const
+  {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      top[h] = fmaxf(s[h], s[h + 2]);
+#pragma unroll
+      for (int lanes = 4; lanes < 32; lanes *= 2)
+        top[h] = fmaxf(top[h], __shfl_xor_sync(0xffffffffu, top[h], lanes));
+    }
+    if (row_of_8() == 0)
+      state.top[buffer][warp()][row_pair()] = make_float2(top[0], top[1]);
+    sync();
+#pragma unroll
+    for (int w = 0; w < S::WARPS; w++) {
+      float2 other = state.top[buffer][w][row_pair()];
+      top[0] = fmaxf(top[0], other.x);
+      top[1] = fmaxf(top[1], other.y);
+    }
+  }
+
+  // Online softmax: scores become weights, in shared memory as an operand: [rows, keys]. The sums are
+  // rescaled.
+  __device__ __forceinline__ void soften(colocated_sums<HD> &sums, float (&s)[4], uint32_t buffer,
+                                         uint32_t weights) const
+  {
+    float top[2], corr[2];
+    find_tops(top, s, buffer);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      top[h] = fmaxf(sums.m[h], top[h] * a.scale_log2);
+      float safe = top[h] == -INFINITY ? 0 : top[h];
+      corr[h] = exp2_fast(sums.m[h] - safe); // 0 while nothing was seen
+      sums.m[h] = top[h];
+      s[h] = exp2_fast(fmaf(s[h], a.scale_log2, -safe));
+      s[h + 2] = exp2_fast(fmaf(s[h + 2], a.scale_log2, -safe));
+      sums.l[h] = sums.l[h] * corr[h] + s[h] + s[h + 2];
+    }
+    uint32_t row = threadIdx.x % 8, chunk = 2 * warp() + threadIdx.x / 8 % 2; // of this lane's address
+    stmatrix_x2_trans(weights + row * 128 + (chunk ^ row) * 16, pack2(s[0], s[1]), pack2(s[2], s[3]));
+    if (corr[0] != 1 || corr[1] != 1) // mostly the maximum is unchanged
+#pragma unroll
+      for (int h = 0; h < HD / 64; h++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+          sums.o[h][e] *= corr[e % 2];
+  }
+
+  // Zeroes lines past the item's end: their weight is zero, which would not remove a NaN.
+  __device__ __forceinline__ static void zero_lines(uint32_t v_address, uint32_t n_lines)
+  {
+    for (uint32_t i = n_lines * (HD / 8) + threadIdx.x % WG; i < S::KEYS * (HD / 8); i += WG)
+      asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(
+                       v_address + kv_chunk_at(HD, i / (HD / 8), i % (HD / 8)) * 2),
+                   "r"(0)
+                   : "memory");
+  }
+
+  // The main loop: an item's KV tiles.
+  template <class K, class V>
+  __device__ __forceinline__ void attend(colocated_sums<HD> &sums, const td_attention_item &it, K &k,
+                                         V &v) const
+  {
+    uint32_t last = it.n_tokens * a.group - 1, kv_end = it.kv_end;
+    int32_t first_pos = (int32_t)it.position,
+            pos[2] = {first_pos + (int32_t)(min(2 * row_pair(), last) / a.group),
+                      first_pos + (int32_t)(min(2 * row_pair() + 1, last) / a.group)};
+    int32_t from_all = a.window > 0 ? first_pos + (int32_t)(last / a.group) - (int32_t)a.window + 1 : 0;
+    uint32_t operands = shared_address(smem), buffer = 0;
+    for (uint32_t token = it.kv_begin; token < kv_end; token += S::KEYS, buffer ^= 1) {
+      float s[4];
+      uint32_t n_lines = min(kv_end - token, (uint32_t)S::KEYS), mine = 16 * warp() + row_of_8(),
+               weights = operands + S::QUERY_BYTES + buffer * S::WEIGHT_BYTES;
+      k.wait_full();
+      multiply_keys(s, k.data());
+      release(k);
+      if (16 * (warp() + 1) > n_lines || (int32_t)token < from_all ||
+          (int32_t)(token + S::KEYS) > first_pos + 1)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+          uint32_t line = mine + e / 2 * 8;
+          int32_t key = (int32_t)(token + line);
+          if (line >= n_lines || key > pos[e % 2] || (a.window > 0 && key <= pos[e % 2] - (int32_t)a.window))
+            s[e] = -INFINITY;
+        }
+      soften(sums, s, buffer, weights);
+      v.wait_full();
+      if (n_lines < S::KEYS)
+        zero_lines(v.data(), n_lines);
+      fence_shared_writes();
+      sync(); // all weights are there
+      multiply_values(sums, v.data(), weights);
+      release(v);
+    }
+  }
+
+  // The epilogue: sums go to the output, or to a partial.
+  __device__ __forceinline__ void store(colocated_sums<HD> &sums, const td_attention_item &it,
+                                        uint32_t kv_head) const
+  {
+    constexpr uint32_t STRIDE = HD + 4;
+    uint32_t t = row_pair(), n_rows = it.n_tokens * a.group;
+    float *rows = (float *)smem;
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+      for (int lanes = 4; lanes < 32; lanes *= 2)
+        sums.l[h] += __shfl_xor_sync(0xffffffffu, sums.l[h], lanes);
+    if (row_of_8() == 0)
+      state.sum[warp()][t] = make_float2(sums.l[0], sums.l[1]);
+    sync(); // and nobody reads queries and weights any more
+#pragma unroll
+    for (int h = 0; h < HD / 64; h++)
+#pragma unroll
+      for (int e = 0; e < 4; e++)
+        rows[(2 * t + e % 2) * STRIDE + h * 64 + 16 * warp() + row_of_8() + e / 2 * 8] = sums.o[h][e];
+    if (warp() == 0 && row_of_8() == 0) {
+      float2 all = {0, 0};
+#pragma unroll
+      for (int w = 0; w < S::WARPS; w++) {
+        all.x += state.sum[w][t].x;
+        all.y += state.sum[w][t].y;
+      }
+      *(float2 *)(rows + 2 * t * STRIDE + HD) = make_float2(sums.m[0], all.x);
+      *(float2 *)(rows + (2 * t + 1) * STRIDE + HD) = make_float2(sums.m[1], all.y);
+    }
+    sync();
+    const kv_split mine = {a.partials + it.first_partial * split_stride<HD>(a) +
+                               kv_head * TD_DECODE_ROWS * split_row<HD>::FLOATS,
+                           split_stride<HD>(a), it.partial - it.first_partial, it.n_partials};
+    for (uint32_t p = warp(); p < n_rows; p += S::WARPS) {
+      row_sum<HD / 32> sum[1];
+      sum[0].m = rows[p * STRIDE + HD];
+      sum[0].l = rows[p * STRIDE + HD + 1];
+      load_elements<HD / 32>(sum[0].o, rows + p * STRIDE);
+      if (it.n_partials > 1 && !reduce_all_splits<HD>(sum, mine, p))
+        continue;
+      store_output(output_of(a, it, kv_head, p, HD) + threadIdx.x % 32 * (HD / 32), sum[0]);
+    }
+  }
+
+  __device__ __forceinline__ void run() const
+  {
+    auto k = at.k;
+    auto v = at.v;
+    auto items = at.items;
+    for (;;) {
+      items.wait_full();
+      uint32_t stage = items.now.index, ticket = state.ticket[stage], kv_head = ticket % a.n_kv_heads;
+      if (ticket == NO_TICKET)
+        return;
+      const td_attention_item &it = state.items[stage];
+      copy_queries(it, kv_head);
+      fence_shared_writes();
+      sync();
+      colocated_sums<HD> sums = {{}, {-INFINITY, -INFINITY}, {0, 0}};
+      attend(sums, it, k, v);
+      store(sums, it, kv_head);
+      release(items);
+      sync(); // all sums were read
+    }
+  }
+};
+#endif
