@@ -123,7 +123,7 @@ static bool is_float_text(const unsigned char *p, size_t n)
 /* Whether the text is an integer that a double may not hold: over 15 digits. */
 static bool integer_is_big(const unsigned char *p, size_t n)
 {
-  size_t sign = n > 0 && p[0] == '-';
+  size_t sign = p[0] == '-';
   return n - sign > 15 && !is_float_text(p, n);
 }
 

@@ -82,7 +82,7 @@ static bool set_string(cJSON *message, const char *key, const char *value)
                 : cJSON_AddItemToObject(message, key, s);
   if (!ok)
     cJSON_Delete(s);
-  return ok;
+  return ok && s->string; /* cJSON replaces an item by one whose name has found no memory */
 }
 
 static bool normalise_content(cJSON *message, bool assistant, const char *path, td_unknown *unknown,

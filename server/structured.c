@@ -53,8 +53,11 @@ static bool read_json(td_api_request *r, td_grammar_kind kind, const char *field
                                  (size_t)td_limit_default(TD_LIMIT_JSON_NODES), TD_ERR_REQUEST};
   td_error err;
   if (cJSON_IsString(v) && !r->grammar_json) {
-    if (td_json_parse(v->valuestring, strlen(v->valuestring), &limits, &r->grammar_json, &err) != TD_OK)
-      return invalid(e, path, name, "is text, but not of JSON");
+    td_status st = td_json_parse(v->valuestring, strlen(v->valuestring), &limits, &r->grammar_json, &err);
+    if (st == TD_ERR_NOMEM)
+      td_api_error_from(e, &err);
+    if (st != TD_OK)
+      return st != TD_ERR_NOMEM && invalid(e, path, name, "is text, but not of JSON");
     v = r->grammar_json;
   }
   if (kind == TD_GRAMMAR_TAGS && !cJSON_IsObject(v))

@@ -52,9 +52,11 @@ static bool parse_arguments(cJSON *function, const char *path, size_t *nodes_lef
   }
   size_t n = count_nodes(object);
   *nodes_left -= n < *nodes_left ? n : *nodes_left;
-  if (cJSON_ReplaceItemInObjectCaseSensitive(function, "arguments", object))
+  bool replaced = cJSON_ReplaceItemInObjectCaseSensitive(function, "arguments", object);
+  if (replaced && object->string) /* cJSON takes one whose name has found no memory, too */
     return true;
-  cJSON_Delete(object);
+  if (!replaced)
+    cJSON_Delete(object);
   return no_memory(e);
 }
 

@@ -64,9 +64,11 @@ static td_status open_json_object(const td_model_files *files, const char *name,
                                   td_error *err)
 {
   TD_TRY(td_folder_json(files, name, absent, out, err));
-  if (*out && !cJSON_IsObject(*out))
-    return td_fail(err, TD_ERR_MODEL, "%s: not a JSON object", name);
-  return TD_OK;
+  if (!*out || cJSON_IsObject(*out))
+    return TD_OK;
+  cJSON_Delete(*out);
+  *out = NULL;
+  return td_fail(err, TD_ERR_MODEL, "%s: not a JSON object", name);
 }
 
 /* special_tokens_map.json says what tokenizer_config.json leaves out. */

@@ -72,6 +72,11 @@ static void test_buf_cap(void **state)
   td_buf_printf(&b, "%.*s", 95, text); /* one too many */
   assert_true(b.failed);
   assert_string_equal(b.data, "before");
+  td_buf_deinit(&b);
+  td_buf_init(&b, 3);
+  td_buf_append_str(&b, "four");
+  td_buf_printf(&b, "%s", ""); /* there is not even a terminator */
+  assert_true(b.failed && !b.data);
   td_buf_clear(&b);
   for (int n = 0; n <= 100; n++) { /* whatever room is there already */
     td_buf_deinit(&b);

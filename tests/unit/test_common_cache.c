@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "common/cache.h"
+#include "held_fixture.h"
 
 static td_error err;
 
@@ -26,8 +27,11 @@ static void test_folder(void **state)
   assert_true(td_cache_folder("auto", out));
   snprintf(want, sizeof want, "%s/.cache/tandem", base);
   assert_string_equal(out, want);
-  assert_int_equal(rmdir(want), 0); /* it was made */
+  struct stat made; /* it was made, for its owner alone */
+  assert_true(stat(want, &made) == 0 && (made.st_mode & 07777) == 0700);
+  assert_int_equal(rmdir(want), 0);
   *strrchr(want, '/') = '\0';
+  assert_true(stat(want, &made) == 0 && (made.st_mode & 07777) == 0700);
   assert_int_equal(rmdir(want), 0);
   setenv("XDG_CACHE_HOME", base, 1);
   assert_true(td_cache_folder("auto", out) && strncmp(out, base, strlen(base)) == 0 && rmdir(out) == 0);
@@ -81,5 +85,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_folder), cmocka_unit_test(test_path),
                                      cmocka_unit_test(test_read_and_write)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  umask(0);
+  int held = count_descriptors(), failed = cmocka_run_group_tests(tests, NULL, NULL);
+  return failed + (count_descriptors() != held);
 }

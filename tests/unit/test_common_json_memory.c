@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "allocations_fixture.h"
+#include "common/arena.h"
 #include "common/json.h"
 
 enum { ALLOCATIONS_MAX = 1000 };
@@ -79,11 +80,40 @@ static void cut_texts_are_refused(void **state)
   }
 }
 
+/* An arena tells want of memory from its own cap, and goes on with what it has. */
+static void arenas(void **state)
+{
+  td_arena a;
+  n_alive = 0;
+  td_arena_init(&a, 100000);
+  n_calls = fails_at = 0;
+  assert_null(td_arena_alloc(&a, 10));
+  fails_at = -1;
+  assert_true(a.no_memory && a.used_bytes == 0);
+  td_arena_deinit(&a);
+  td_arena_init(&a, 100000);
+  char *first = td_arena_alloc(&a, 16384 - 32), *second = td_arena_alloc(&a, 16);
+  assert_true(first && second && n_alive == 1); /* one block takes both */
+  n_calls = fails_at = 0;
+  assert_non_null(td_arena_alloc(&a, 16));
+  assert_null(td_arena_alloc(&a, 16));
+  n_calls = 0;
+  assert_null(td_arena_strdup(&a, "x", 1));
+  fails_at = -1;
+  assert_true(a.no_memory && n_alive == 1);
+  assert_non_null(td_arena_alloc(&a, 20000));
+  assert_null(td_arena_alloc(&a, 70000)); /* the cap */
+  assert_int_equal(n_alive, 2);
+  td_arena_deinit(&a);
+  assert_int_equal(n_alive, 0);
+}
+
 int main(void)
 {
   cJSON_Hooks hooks = {__wrap_malloc, __wrap_free};
   cJSON_InitHooks(&hooks);
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(arenas),
       cmocka_unit_test(each_allocation_may_fail),
       cmocka_unit_test(cut_texts_are_refused),
   };

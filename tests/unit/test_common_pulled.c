@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "common/pulled.h"
+#include "held_fixture.h"
 
 static char root[] = "/tmp/td_pulled_XXXXXX";
 
@@ -57,6 +58,34 @@ static void test_names(void **state)
   assert_false(td_pulled_is_name(long_name));
   long_name[TD_PULLED_NAME_BYTES - 1] = '\0';
   assert_true(td_pulled_is_name(long_name));
+}
+
+static void test_parts(void **state)
+{
+  static const struct {
+    const char *file;
+    unsigned part;
+    size_t n_stem;
+  } cases[] = {{"x-00001-of-00002.gguf", 1, 2},
+               {"-00003-of-00002.gguf", 0, 0},
+               {"00001-of-00002.gguf", 0, 0},
+               {"x00001-of-00002.gguf", 0, 0},
+               {"x-0000a-of-00002.gguf", 0, 0},
+               {"x-0000/-of-00002.gguf", 0, 0},
+               {"x-0000:-of-00002.gguf", 0, 0},
+               {"x-00001-of-0000a.gguf", 0, 0},
+               {"x-00001-to-00002.gguf", 0, 0},
+               {"x-00001-of-00002.ggux", 0, 0},
+               {"x-00000-of-00002.gguf", 0, 2},
+               {"ab-99990-of-09999.gguf", 99990, 3},
+               {"x.gguf", 0, 0},
+               {"", 0, 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    size_t n_stem = 0;
+    unsigned part = td_pulled_part(cases[i].file, &n_stem);
+    if (part != cases[i].part || n_stem != cases[i].n_stem)
+      fail_msg("'%s' is part %u behind %zu bytes", cases[i].file, part, n_stem);
+  }
 }
 
 static void test_find(void **state)
@@ -117,7 +146,8 @@ static int remove_root(void **state)
 
 int main(void)
 {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_names), cmocka_unit_test(test_find),
-                                     cmocka_unit_test(test_folders)};
-  return cmocka_run_group_tests(tests, make_root, remove_root);
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_names), cmocka_unit_test(test_parts),
+                                     cmocka_unit_test(test_find), cmocka_unit_test(test_folders)};
+  int held = count_descriptors(), failed = cmocka_run_group_tests(tests, make_root, remove_root);
+  return failed + (count_descriptors() != held);
 }

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "config/options_table.h"
+#include "held_fixture.h"
 
 enum { N_RENEWABLE = 21 };
 
@@ -172,6 +173,15 @@ static void test_unreadable(void **state)
   assert_non_null(strstr(err.message, "/nonexistent/tandem.conf: No such file"));
   assert_int_equal(td_options_read_file(&o, "/", &err), TD_ERR_CONFIG);
   assert_non_null(strstr(err.message, "/: Is a directory"));
+  static char name[sizeof o.config + 1];
+  for (size_t n = sizeof o.config - 1; n <= sizeof o.config; n++) {
+    memset(name, 'f', n);
+    td_options_init(&o);
+    assert_int_equal(td_options_read_file(&o, name, &err), TD_ERR_CONFIG);
+    assert_int_equal(strlen(o.config), n < sizeof o.config ? n : 0);
+  }
+  assert_int_equal(td_options_read_file(&o, "a\x01", &err), TD_ERR_CONFIG);
+  assert_string_equal(err.message, "a?: not text, or longer than 4095 bytes");
 }
 
 /* ---- command line ---- */
@@ -444,5 +454,7 @@ int main(void)
       cmocka_unit_test(test_renewal),
       cmocka_unit_test(test_every_limit),
   };
-  return cmocka_run_group_tests_name("config options", tests, make_file, remove_file);
+  int held = count_descriptors(),
+      failed = cmocka_run_group_tests_name("config options", tests, make_file, remove_file);
+  return failed + (count_descriptors() != held); /* files are closed, those with errors too */
 }

@@ -65,6 +65,12 @@ static void classes(void **state)
                                                (cp == '\r' || cp == '\n' ? TD_CLASS_NEWLINE : 0));
   assert_true(td_unicode_is_word(0x24B6) && td_unicode_is_word('_') && td_unicode_is_word(0x301));
   assert_false(td_unicode_is_word(0xBD) || td_unicode_is_word('-'));
+  static const uint32_t words[][2] = {
+      {0x200C, 0x200D}, {0x24B6, 0x24E9}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+    assert_true(td_unicode_is_word(words[i][0]) && td_unicode_is_word(words[i][1]));
+    assert_false(td_unicode_is_word(words[i][0] - 1) || td_unicode_is_word(words[i][1] + 1));
+  }
 }
 
 /* Lengths of the first pieces, where merges of real vocabularies seldom show a wrong border. */

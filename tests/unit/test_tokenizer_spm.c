@@ -455,15 +455,51 @@ static void refused(void **state)
   assert_null(load_model_bytes("IQ== 0\nIg== 1\n", 14, NULL, TD_ERR_MODEL, "not a SentencePiece model"));
 }
 
+/* A space that stands in front of the first word is none of the text's, where it is a whole text. */
+static void texts_that_go_on(void **state)
+{
+  (void)state;
+  td_tokenizer *t = load_model(NULL);
+  td_ids ids = util_encode(t, "a", 1, false);
+  for (int begins = 0; begins < 2; begins++) {
+    td_buf out;
+    td_detok d;
+    td_buf_init(&out, 0);
+    td_detok_init(&d, t, false, begins);
+    for (size_t i = 0; i < ids.n; i++)
+      td_detok_push(&d, ids.ids[i], &out);
+    td_detok_finish(&d, &out);
+    assert_string_equal(out.data, begins ? "a" : " a");
+    td_buf_clear(&out);
+    for (size_t i = 0; i < ids.n; i++)
+      td_tokenizer_token_bytes(t, ids.ids[i], &out); /* a token alone has it always */
+    assert_string_equal(out.data, " a");
+    size_t n = out.len_bytes;
+    td_tokenizer_token_bytes(t, -1, &out);
+    td_tokenizer_token_bytes(t, INT32_MAX, &out);
+    assert_int_equal(out.len_bytes, n);
+    td_buf_deinit(&out);
+  }
+  td_ids_deinit(&ids);
+  td_tokenizer_destroy(t);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(model_ids),   cmocka_unit_test(gguf_ids),
-      cmocka_unit_test(json_ids),    cmocka_unit_test(joined),
-      cmocka_unit_test(prefixes),    cmocka_unit_test(decodings),
-      cmocka_unit_test(equal_naive), cmocka_unit_test(config_tokens),
-      cmocka_unit_test(damaged),     cmocka_unit_test(refused),
-      cmocka_unit_test(spaces),      cmocka_unit_test(named_tokens_are_special),
+      cmocka_unit_test(model_ids),
+      cmocka_unit_test(gguf_ids),
+      cmocka_unit_test(json_ids),
+      cmocka_unit_test(joined),
+      cmocka_unit_test(prefixes),
+      cmocka_unit_test(decodings),
+      cmocka_unit_test(equal_naive),
+      cmocka_unit_test(config_tokens),
+      cmocka_unit_test(damaged),
+      cmocka_unit_test(refused),
+      cmocka_unit_test(spaces),
+      cmocka_unit_test(texts_that_go_on),
+      cmocka_unit_test(named_tokens_are_special),
   };
   return cmocka_run_group_tests(tests, read_all, free_all);
 }

@@ -1,0 +1,327 @@
+/* Files and the kernel's answers: what is interrupted is done again, what comes in pieces is put together,
+ * and what fails is told. And what a cgroup says of cores. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/cache.h"
+#include "common/cores.h"
+#include "common/hash.h"
+#include "common/io.h"
+#include "common/status.h"
+
+/* ---- faults: the next n calls fail so; pieces of at most so many bytes ---- */
+
+static int n_faults, fault_errno;
+static size_t piece = SIZE_MAX;
+
+static bool faulty(void)
+{
+  if (n_faults == 0)
+    return false;
+  n_faults--;
+  errno = fault_errno;
+  return true;
+}
+
+static size_t part_of(size_t n) { return n < piece ? n : piece; }
+
+int __real_openat(int dir, const char *path, int flags, mode_t mode);
+int __wrap_openat(int dir, const char *path, int flags, mode_t mode);
+int __wrap_openat(int dir, const char *path, int flags, mode_t mode)
+{
+  return faulty() ? -1 : __real_openat(dir, path, flags, mode);
+}
+
+ssize_t __real_pread(int fd, void *p, size_t n, off_t at);
+ssize_t __wrap_pread(int fd, void *p, size_t n, off_t at);
+ssize_t __wrap_pread(int fd, void *p, size_t n, off_t at)
+{
+  return faulty() ? -1 : __real_pread(fd, p, part_of(n), at);
+}
+
+static bool fail_read, fail_write, fail_sync, fail_rename;
+
+ssize_t __real_read(int fd, void *p, size_t n);
+ssize_t __wrap_read(int fd, void *p, size_t n);
+ssize_t __wrap_read(int fd, void *p, size_t n)
+{
+  return fail_read && faulty() ? -1 : __real_read(fd, p, part_of(n));
+}
+
+ssize_t __real_write(int fd, const void *p, size_t n);
+ssize_t __wrap_write(int fd, const void *p, size_t n);
+ssize_t __wrap_write(int fd, const void *p, size_t n)
+{
+  return fail_write && faulty() ? -1 : __real_write(fd, p, part_of(n));
+}
+
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd) { return fail_sync && faulty() ? -1 : __real_fsync(fd); }
+
+int __real_rename(const char *from, const char *to);
+int __wrap_rename(const char *from, const char *to);
+int __wrap_rename(const char *from, const char *to)
+{
+  return fail_rename && faulty() ? -1 : __real_rename(from, to);
+}
+
+/* ---- reading ---- */
+
+static void test_read_at(void **state)
+{
+  char name[] = "/tmp/td_io_XXXXXX", got[11];
+  int made = mkstemp(name);
+  assert_true(made >= 0 && __real_write(made, "0123456789", 10) == 10);
+  close(made);
+  n_faults = 3, fault_errno = EINTR;
+  int fd = td_open_at(AT_FDCWD, name, O_RDONLY | O_CLOEXEC, 0);
+  assert_true(fd >= 0 && n_faults == 0);
+  n_faults = 1, fault_errno = EMFILE;
+  assert_int_equal(td_open_at(AT_FDCWD, name, O_RDONLY, 0), -1);
+  assert_true(errno == EMFILE && n_faults == 0);
+  for (piece = 1; piece < 12; piece++) {
+    memset(got, 'x', sizeof got);
+    n_faults = 2, fault_errno = EINTR;
+    assert_int_equal(td_read_at(fd, got, 10, 0), 10);
+    assert_memory_equal(got, "0123456789x", 11);
+    assert_int_equal(td_read_at(fd, got, 4, 3), 4);
+    assert_memory_equal(got, "3456", 4);
+    assert_int_equal(td_read_at(fd, got, 10, 7), 3); /* the file ends */
+    assert_memory_equal(got, "789", 3);
+    assert_int_equal(td_read_at(fd, got, 1, 10), 0);
+  }
+  piece = SIZE_MAX;
+  n_faults = 1, fault_errno = EIO;
+  assert_int_equal(td_read_at(fd, got, 10, 0), -1);
+  assert_int_equal(errno, EIO);
+  close(fd);
+  assert_int_equal(unlink(name), 0);
+}
+
+/* ---- cache files ---- */
+
+static void test_cache(void **state)
+{
+  char folder[] = "/tmp/td_io_XXXXXX", path[TD_CACHE_PATH_BYTES];
+  td_buf text;
+  bool found;
+  td_error err;
+  assert_non_null(mkdtemp(folder));
+  assert_true(td_cache_path(folder, "k", "i", path));
+  td_buf_init(&text, 0);
+  piece = 3;
+  fail_write = true;
+  n_faults = 2, fault_errno = EINTR;
+  assert_int_equal(td_cache_write(path, "0123456789", 10, &err), TD_OK);
+  fail_write = false;
+  fail_read = true;
+  n_faults = 2;
+  assert_int_equal(td_cache_read(path, &text, &found, &err), TD_OK);
+  assert_true(found && text.len_bytes == 10 && memcmp(text.data, "0123456789", 10) == 0);
+  n_faults = 1, fault_errno = EIO;
+  assert_int_equal(td_cache_read(path, &text, &found, &err), TD_ERR_IO);
+  assert_string_equal(err.message, strerror(EIO));
+  fail_read = false;
+  n_faults = 1, fault_errno = EACCES; /* opening */
+  assert_int_equal(td_cache_read(path, &text, &found, &err), TD_ERR_IO);
+  assert_true(found);
+  bool *const steps[] = {&fail_write, &fail_sync, &fail_rename};
+  for (int i = 0; i < 3; i++) { /* the old file stays, and no other */
+    *steps[i] = true;
+    n_faults = 1, fault_errno = ENOSPC;
+    assert_int_equal(td_cache_write(path, "new", 3, &err), TD_ERR_IO);
+    *steps[i] = false;
+    assert_non_null(strstr(err.message, strerror(ENOSPC)));
+    assert_true(strncmp(err.message, path, strlen(path)) == 0);
+    td_buf_clear(&text);
+    assert_int_equal(td_cache_read(path, &text, &found, &err), TD_OK);
+    assert_int_equal(text.len_bytes, 10);
+  }
+  piece = SIZE_MAX;
+  struct stat st;
+  assert_true(stat(path, &st) == 0 && (st.st_mode & 0777 & ~0644u) == 0);
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(rmdir(folder), 0);
+  td_buf_deinit(&text);
+}
+
+/* Names of the very length that a path, and a file's name, may have. */
+static void test_cache_path_lengths(void **state)
+{
+  static char folder[TD_CACHE_PATH_BYTES + 10], name[400];
+  char out[TD_CACHE_PATH_BYTES];
+  memset(name, 'n', sizeof name);
+  name[255 - strlen("k-.txt")] = '\0';
+  assert_true(td_cache_path("/f", "k", name, out));
+  assert_int_equal(strlen(out), 3 + 255);
+  strcat(name, "n");
+  assert_false(td_cache_path("/f", "k", name, out));
+  for (size_t n = TD_CACHE_PATH_BYTES - 12; n < TD_CACHE_PATH_BYTES + 4; n++) {
+    memset(folder, 'f', sizeof folder);
+    folder[n] = '\0';
+    assert_int_equal(td_cache_path(folder, "k", "i", out), n + strlen("/k-i.txt") < TD_CACHE_PATH_BYTES);
+    assert_int_equal(td_cache_folder(folder, out), n < TD_CACHE_PATH_BYTES);
+  }
+  assert_true(td_cache_path("", "aZ09.", "@[`{/:az", out));
+  assert_string_equal(out, "/aZ09.-------az.txt");
+}
+
+/* ---- cores ---- */
+
+static const char *cpu_max, *cfs_quota, *cfs_period; /* what the files hold; NULL: there is none */
+
+FILE *__real_fopen(const char *path, const char *mode);
+FILE *__wrap_fopen(const char *path, const char *mode);
+FILE *__wrap_fopen(const char *path, const char *mode)
+{
+  const char *text = strcmp(path, "/sys/fs/cgroup/cpu.max") == 0                 ? cpu_max
+                     : strcmp(path, "/sys/fs/cgroup/cpu/cpu.cfs_quota_us") == 0  ? cfs_quota
+                     : strcmp(path, "/sys/fs/cgroup/cpu/cpu.cfs_period_us") == 0 ? cfs_period
+                                                                                 : NULL;
+  return text ? fmemopen((void *)(uintptr_t)text, strlen(text), mode) : NULL;
+}
+
+static void test_cores(void **state)
+{
+  static const struct {
+    const char *max, *quota, *period;
+    uint32_t cores; /* that the quota allows; 0: all */
+  } cases[] = {{NULL, NULL, NULL, 0},
+               {"max 100000\n", NULL, NULL, 0},
+               {"100000 100000\n", NULL, NULL, 1},
+               {"50000 100000\n", NULL, NULL, 1},
+               {"100001 100000\n", NULL, NULL, 2},
+               {"200000 100000\n", NULL, NULL, 2},
+               {"200001 100000\n", NULL, NULL, 3},
+               {"0 100000\n", NULL, NULL, 0},
+               {"100000 0\n", NULL, NULL, 0},
+               {"100000\n", NULL, NULL, 0},
+               {NULL, "-1\n", "100000\n", 0},
+               {NULL, "150000\n", "100000\n", 2},
+               {NULL, "100000\n", "100000\n", 1},
+               {NULL, "100000\n", NULL, 0},
+               {NULL, NULL, "100000\n", 0},
+               {NULL, "x\n", "100000\n", 0},
+               {NULL, "100000\n", "x\n", 0},
+               {"100000 100000\n", "300000\n", "100000\n", 1}}; /* the newer one counts */
+  cpu_set_t all, one;
+  assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+  uint32_t n = (uint32_t)CPU_COUNT(&all);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    cpu_max = cases[i].max, cfs_quota = cases[i].quota, cfs_period = cases[i].period;
+    assert_int_equal(td_usable_cores(), cases[i].cores > 0 && cases[i].cores < n ? cases[i].cores : n);
+  }
+  CPU_ZERO(&one);
+  for (int i = 0; i < CPU_SETSIZE; i++)
+    if (CPU_ISSET(i, &all) && CPU_COUNT(&one) == 0)
+      CPU_SET(i, &one);
+  cpu_max = "max 100000", cfs_quota = cfs_period = NULL;
+  assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+  assert_int_equal(td_usable_cores(), 1);
+  assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
+/* ---- random numbers ---- */
+
+static bool no_entropy;
+static int n_asked;
+
+ssize_t __real_getrandom(void *p, size_t n, unsigned flags);
+ssize_t __wrap_getrandom(void *p, size_t n, unsigned flags);
+ssize_t __wrap_getrandom(void *p, size_t n, unsigned flags)
+{
+  n_asked++;
+  return no_entropy ? -1 : __real_getrandom(p, n, flags);
+}
+
+/* No number twice, of the kernel's or without it, and the kernel is not asked for each. */
+static void test_random(void **state)
+{
+  enum { N = 200 };
+  static uint64_t v[2 * N];
+  n_asked = 0;
+  for (int i = 0; i < N; i++)
+    v[i] = td_random_u64();
+  assert_in_range(n_asked, 1, N / 8);
+  no_entropy = true;
+  for (int i = N; i < 2 * N; i++)
+    v[i] = td_random_u64();
+  no_entropy = false;
+  for (int i = 0; i < 2 * N; i++)
+    for (int k = 0; k < i; k++)
+      assert_true(v[i] != v[k]);
+}
+
+/* The same seed and bytes give the same, and each of them counts: all lengths, each byte. */
+static void test_hash(void **state)
+{
+  unsigned char bytes[40] = {0};
+  uint64_t seen[200];
+  size_t n_seen = 0;
+  for (size_t n = 0; n <= sizeof bytes; n++)
+    seen[n_seen++] = td_hash_bytes(1, bytes, n);
+  seen[n_seen++] = td_hash_bytes(2, bytes, 0);
+  seen[n_seen++] = td_hash_bytes(2, bytes, 40);
+  for (size_t i = 0; i < sizeof bytes; i++) {
+    bytes[i] = 1;
+    seen[n_seen++] = td_hash_bytes(1, bytes, sizeof bytes);
+    if (i + 1 < sizeof bytes) /* what lies behind does not count */
+      assert_true(td_hash_bytes(1, bytes, i) == seen[i]);
+    bytes[i] = 0;
+  }
+  for (size_t i = 0; i < n_seen; i++)
+    for (size_t k = 0; k < i; k++)
+      assert_true(seen[i] != seen[k]);
+}
+
+/* ---- the end of the road ---- */
+
+static void test_bug(void **state)
+{
+  int fds[2], status;
+  char text[200] = "";
+  assert_int_equal(pipe(fds), 0);
+  pid_t child = fork();
+  if (child == 0) {
+    dup2(fds[1], STDERR_FILENO);
+    signal(SIGABRT, SIG_DFL); /* not cmocka's */
+    td_bug("a.c", 7, "x > 0");
+    _exit(0);
+  }
+  close(fds[1]);
+  assert_true(__real_read(fds[0], text, sizeof text - 1) > 0);
+  close(fds[0]);
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_string_equal(text, "tandemd: bug: a.c:7: x > 0\n");
+  assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_read_at),
+      cmocka_unit_test(test_cache),
+      cmocka_unit_test(test_cache_path_lengths),
+      cmocka_unit_test(test_cores),
+      cmocka_unit_test(test_random),
+      cmocka_unit_test(test_hash),
+      cmocka_unit_test(test_bug),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
