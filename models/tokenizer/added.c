@@ -139,7 +139,7 @@ static const td_added *longest_at(const td_added_search *s, size_t p)
 
 /* ---- what surrounds a match ---- */
 
-/* The character that ends at offset e > from; UINT32_MAX if the bytes there are not valid. */
+/* The character that ends at offset e >= from; UINT32_MAX if there is none, or its bytes are not valid. */
 static uint32_t char_before(const unsigned char *text, size_t from, size_t e, size_t *len)
 {
   for (size_t k = 1; k <= 4 && k <= e - from; k++)
@@ -161,9 +161,9 @@ static bool is_whole_word(const td_added_search *s, size_t start, size_t end)
 {
   size_t len;
   uint32_t cp;
-  if (start > 0 && (cp = char_before(s->text, 0, start, &len)) != UINT32_MAX && td_unicode_is_word(cp))
+  if ((cp = char_before(s->text, 0, start, &len)) != UINT32_MAX && td_unicode_is_word(cp))
     return false;
-  return end == s->n || (cp = char_after(s->text, end, s->n, &len)) == UINT32_MAX || !td_unicode_is_word(cp);
+  return (cp = char_after(s->text, end, s->n, &len)) == UINT32_MAX || !td_unicode_is_word(cp);
 }
 
 static void strip(const td_added_search *s, uint8_t flags, td_added_match *m)
@@ -171,11 +171,11 @@ static void strip(const td_added_search *s, uint8_t flags, td_added_match *m)
   size_t len;
   uint32_t cp;
   if (flags & TD_ADDED_LSTRIP)
-    while (m->start > s->last_end && (cp = char_before(s->text, s->last_end, m->start, &len)) != UINT32_MAX &&
+    while ((cp = char_before(s->text, s->last_end, m->start, &len)) != UINT32_MAX &&
            (td_unicode_class(cp) & TD_CLASS_SPACE))
       m->start -= len;
   if (flags & TD_ADDED_RSTRIP)
-    while (m->end < s->n && (cp = char_after(s->text, m->end, s->n, &len)) != UINT32_MAX &&
+    while ((cp = char_after(s->text, m->end, s->n, &len)) != UINT32_MAX &&
            (td_unicode_class(cp) & TD_CLASS_SPACE))
       m->end += len;
 }

@@ -63,8 +63,7 @@ struct td_regex {
 static void destroy_steps(step *steps, uint32_t n)
 {
   for (uint32_t i = 0; i < n; i++) {
-    if (steps[i].ahead)
-      destroy_steps(steps[i].ahead, steps[i].n_ahead);
+    destroy_steps(steps[i].ahead, steps[i].n_ahead);
     free(steps[i].ahead);
     free(steps[i].words);
   }

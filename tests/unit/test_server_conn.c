@@ -1,5 +1,6 @@
 /* A connection's life by the clock: each deadline holds at its very millisecond and not a moment before, and
  * what a sweep does in each state. And what an engine says of an answer, as metrics and the log have it. */
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,6 +29,18 @@ static uint64_t clock_us;
 uint64_t __real_td_clock_us(void);
 uint64_t __wrap_td_clock_us(void);
 uint64_t __wrap_td_clock_us(void) { return clock_us > 0 ? clock_us : __real_td_clock_us(); }
+
+static int most_at_once = INT_MAX; /* bytes that the kernel takes; 0: none now */
+
+int __real_uv_try_write(uv_stream_t *s, const uv_buf_t bufs[], unsigned n);
+int __wrap_uv_try_write(uv_stream_t *s, const uv_buf_t bufs[], unsigned n);
+int __wrap_uv_try_write(uv_stream_t *s, const uv_buf_t bufs[], unsigned n)
+{
+  assert_int_equal(n, 1);
+  uv_buf_t b = bufs[0];
+  b.len = b.len < (size_t)most_at_once ? b.len : (size_t)most_at_once;
+  return most_at_once == 0 ? UV_EAGAIN : __real_uv_try_write(s, &b, 1);
+}
 
 typedef struct world {
   td_server *s;
@@ -376,6 +389,28 @@ static void test_pipelined(void **state)
   close_world(&w);
 }
 
+/* However little is taken at once, what comes is the whole answer, once. */
+static void test_pieces(void **state)
+{
+  static const int most[] = {INT_MAX, 0, 1, 2, 100};
+  char whole[2000] = "";
+  for (size_t i = 0; i < sizeof most / sizeof *most; i++) {
+    world w;
+    open_world(&w);
+    most_at_once = most[i];
+    say(&w, "GET /version HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: a\r\n\r\n");
+    const char *text = heard(&w);
+    most_at_once = INT_MAX;
+    assert_non_null(text);
+    if (i == 0)
+      snprintf(whole, sizeof whole, "%s", text);
+    assert_int_equal(strlen(text), strlen(whole)); /* the date may be another */
+    assert_string_equal(strstr(text, "\r\nx-request-id"), strstr(whole, "\r\nx-request-id"));
+    assert_int_equal(w.c->out.len_bytes, 0);
+    close_world(&w);
+  }
+}
+
 /* ---- health ---- */
 
 /* A step may take so long: as the operator says, by the longest that was predicted, or as nobody knows. */
@@ -452,8 +487,8 @@ int main(void)
       cmocka_unit_test(test_body),        cmocka_unit_test(test_stall),
       cmocka_unit_test(test_ping),        cmocka_unit_test(test_linger),
       cmocka_unit_test(test_hand_over),   cmocka_unit_test(test_heads_of_answers),
-      cmocka_unit_test(test_request_ids), cmocka_unit_test(test_pipelined),
-      cmocka_unit_test(test_health),
+      cmocka_unit_test(test_request_ids), cmocka_unit_test(test_pieces),
+      cmocka_unit_test(test_pipelined),   cmocka_unit_test(test_health),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

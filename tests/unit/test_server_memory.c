@@ -1,6 +1,7 @@
 /* Want of memory while a request is read or answered: the client is told 503 out_of_memory or is cut off, and
  * never gets an answer that looks whole and is not. Each allocation in turn fails, alone and with all that
  * follow. */
+#include <malloc.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -318,6 +319,25 @@ static bool is_answer(const cJSON *json, const char *body)
 
 static void test_answer(void **state) { try_each(end_answer, is_answer); }
 
+/* All that an answer took is given back: after some rounds, more of them take no more. */
+static void test_nothing_stays(void **state)
+{
+  static char text[65536];
+  size_t held[2];
+  for (int round = 0; round < 40; round++) {
+    world w;
+    cJSON *json;
+    const char *body;
+    open_world(&w);
+    end_answer(&w);
+    assert_int_equal(read_answer(text, turn(&w, text, sizeof text), &json, &body), 200);
+    cJSON_Delete(json);
+    close_world(&w);
+    held[round >= 20] = mallinfo2().uordblks;
+  }
+  assert_int_equal(held[1], held[0]);
+}
+
 /* ---- requests ---- */
 
 /* Reading fails of the server, not of the client: 503, never a 4xx. */
@@ -378,6 +398,7 @@ int main(void)
       cmocka_unit_test(test_model),
       cmocka_unit_test(test_metrics),
       cmocka_unit_test(test_answer),
+      cmocka_unit_test(test_nothing_stays),
       cmocka_unit_test(test_request),
       cmocka_unit_test(test_request_of_a_connection),
       cmocka_unit_test(test_logprobs_are_rendered_in_pieces),

@@ -632,6 +632,46 @@ static void gguf_kinds(void **state)
     }
 }
 
+/* Words of the very length of those that are known, and what a name means for composed characters. */
+static void gguf_words(void **state)
+{
+  static const struct {
+    const char *model, *pre;
+    int n; /* tokens of e and an accent: 1 where they are composed; 0: refused */
+  } cases[] = {{"gpt2", "gpt-2", 2},       {"gptx", "gpt-2", 0},
+               {"gpt2", "gpt-x", 0},       {"gpt2", "qwen2", 1},
+               {"gpt2", "command-r", 1},   {"gpt2", "qwen35", 1},
+               {"gpt2", "mpt", 1},         {"gpt2", "deepseek-r1-qwen", 1},
+               {"gpt2", "llama-bpe", 2},   {"gpt2", "smollm", 2},
+               {"gpt2", "deepseek-v3", 2}, {"gpt2", "gpt-4o", 2}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    gguf g = {0};
+    td_buf_init(&g.b, 0);
+    key(&g, "tokenizer.ggml.model", STRING);
+    str(&g, cases[i].model);
+    key(&g, "tokenizer.ggml.pre", STRING);
+    str(&g, cases[i].pre);
+    /* bytes of U+00E9, of e, and of U+0301, and both characters whole */
+    strings(
+        &g, "tokenizer.ggml.tokens",
+        (const char *const[]){"\u00c3", "\u00a9", "\u00c3\u00a9", "e", "\u00cc", "\u0123", "\u00cc\u0123"},
+        7);
+    strings(&g, "tokenizer.ggml.merges", (const char *const[]){"\u00c3 \u00a9", "\u00cc \u0123"}, 2);
+    td_error err = {0};
+    td_tokenizer *t = NULL;
+    td_status st = load_gguf(&g, &t, &err);
+    assert_int_equal(st == TD_OK, cases[i].n > 0);
+    if (t) {
+      td_ids ids = util_encode(t, "e\u0301", 3, false);
+      if (ids.n != (size_t)cases[i].n)
+        fail_msg("%s makes %zu tokens", cases[i].pre, ids.n);
+      td_ids_deinit(&ids);
+    }
+    td_tokenizer_destroy(t);
+    td_buf_deinit(&g.b);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -639,6 +679,7 @@ int main(void)
       cmocka_unit_test(json_damaged),  cmocka_unit_test(json_digits),   cmocka_unit_test(json_around),
       cmocka_unit_test(gguf_files),    cmocka_unit_test(gguf_kinds),    cmocka_unit_test(gguf_names),
       cmocka_unit_test(gguf_phi3),     cmocka_unit_test(gguf_gemma),    cmocka_unit_test(gguf_digits),
+      cmocka_unit_test(gguf_words),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -455,6 +455,30 @@ static void headers(void **state)
   remove_folder(folder);
 }
 
+/* Keys of which one begins another, in whatever order they stand. */
+static void keys_that_begin_alike(void **state)
+{
+  static const char *const keys[] = {"k", "kk", "kkk", "kka", "a", "kb"};
+  for (uint32_t first = 0; first < 6; first++) {
+    td_buf b;
+    td_error err = {0};
+    td_model_files *f;
+    uint64_t v;
+    td_buf_init(&b, 0);
+    put_header(&b, 0, 6);
+    for (uint32_t i = 0; i < 6; i++)
+      put_key_u32(&b, keys[(first + 5 * i) % 6], (first + 5 * i) % 6);
+    put_padding(&b, 32);
+    if (open_bytes(b.data, b.len_bytes, &f, &err) != TD_OK)
+      fail_msg("%s", err.message);
+    for (uint32_t i = 0; i < 6; i++)
+      assert_true(td_gguf_get_u64(f, keys[i], &v) && v == i);
+    assert_false(td_gguf_get_u64(f, "", &v) || td_gguf_get_u64(f, "kkkk", &v) || td_gguf_get_u64(f, "b", &v));
+    td_model_files_close(f);
+    td_buf_deinit(&b);
+  }
+}
+
 /* A file that is changed while it is mapped: what its texts say of their lengths is asked again. */
 static void texts_that_change(void **state)
 {
@@ -514,7 +538,8 @@ int main(void)
       cmocka_unit_test(each_allocation_may_fail),    cmocka_unit_test(descriptor_zero),
       cmocka_unit_test(what_is_wrong_is_given_back), cmocka_unit_test(templates_have_a_size),
       cmocka_unit_test(what_stands_beside_weights),  cmocka_unit_test(headers),
-      cmocka_unit_test(texts_that_change),           cmocka_unit_test(tokenizers_of_a_folder),
+      cmocka_unit_test(texts_that_change),           cmocka_unit_test(keys_that_begin_alike),
+      cmocka_unit_test(tokenizers_of_a_folder),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
