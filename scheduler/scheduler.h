@@ -73,7 +73,7 @@ typedef struct td_sched_config {
 /* tbt_slo_us and tbt_pace where nobody says. A GPU computes tokens of a long chunk faster than of a short
  * one, up to thousands; on a CPU a step of 128 gains a few percent of all tokens over one of 60, and holds
  * answers up. How long is too long depends on model, machine and how many answers run: they go at
- * a quarter of their pace at worst, or at 33 tokens a second if that is less. */
+ * a quarter of their pace at worst, or at 40 tokens a second if that is less. */
 void td_sched_set_default_slo(td_sched_config *c, bool on_device);
 
 /* TD_ERR_CONFIG: a size is out of range, step_tokens < max_running (a decode would wait), an unknown policy,

@@ -291,7 +291,7 @@ static void an_slo_below_what_can_be_kept(void **state)
   assert_int_equal(td_budget_chunk(&b, 0, 10000), 2048 - 16);
 }
 
-/* A CPU's SLO: four times the decodes, from 30 ms to 100; a GPU's is one figure. */
+/* A CPU's SLO: four times the decodes, from 24 ms to 100; a GPU's is one figure. */
 static void an_slo_that_follows_the_decodes(void **state)
 {
   (void)state;
@@ -312,14 +312,14 @@ static void an_slo_that_follows_the_decodes(void **state)
   assert_int_equal(td_budget_init(&b, &c, &err), TD_OK);
   for (uint32_t kv_len = 16; kv_len <= 8192; kv_len += kv_len) {
     begin_for(&b, 1, kv_len, 1);
-    double alone_us = td_budget_predict_us(&b, &b.work), slo_us = fmin(fmax(4 * alone_us, 30000), 100000);
+    double alone_us = td_budget_predict_us(&b, &b.work), slo_us = fmin(fmax(4 * alone_us, 24000), 100000);
     uint32_t q = td_budget_chunk(&b, 0, REST);
     assert_true(b.limit_us == slo_us);
     assert_true(q <= c.page_tokens || with_us(&b, 0, q, REST) <= slo_us);
-    assert_true(slo_us > 30000 || q <= longest); /* the decodes' share of 30 ms grows */
+    assert_true(slo_us > 24000 || q <= longest); /* the decodes' share of 24 ms grows */
     longest = q;
-    n_least += slo_us == 30000;
-    n_times += slo_us > 30000 && slo_us < 100000;
+    n_least += slo_us == 24000;
+    n_times += slo_us > 24000 && slo_us < 100000;
     begin_for(&b, 16, kv_len, 1);
     n_most += b.limit_us == 100000;
   }
