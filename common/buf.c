@@ -24,7 +24,7 @@ void td_buf_deinit(td_buf *b)
 void td_buf_clear(td_buf *b)
 {
   b->len_bytes = 0;
-  b->failed = false;
+  b->failed = b->is_full = false;
   if (b->data)
     b->data[0] = '\0';
 }
@@ -34,6 +34,7 @@ static bool buf_reserve(td_buf *b, size_t n)
 {
   size_t limit = b->max_bytes && b->max_bytes < SIZE_MAX / 4 ? b->max_bytes : SIZE_MAX / 4;
   if (b->failed || n > limit - b->len_bytes) {
+    b->is_full |= !b->failed;
     b->failed = true;
     return false;
   }

@@ -17,6 +17,7 @@ typedef struct td_buf {
   size_t cap_bytes;
   size_t max_bytes; /* hard cap on len_bytes; 0 = no cap but memory */
   bool failed;
+  bool is_full; /* failed because of the cap */
 } td_buf;
 
 void td_buf_init(td_buf *b, size_t max_bytes);

@@ -1,6 +1,7 @@
 /* Whole answers. A short one is written on the loop. One with many log-probabilities or vectors takes longer
  * than others can wait, so a worker writes it; the call is that worker's meanwhile. */
 #include "server/call.h"
+#include "server/held.h"
 
 enum { LONG_NUMBERS_BYTES = 32768 };
 
@@ -30,7 +31,13 @@ static void render(td_call *call)
 
 static void respond(td_call *call)
 {
+  td_api_error e;
   td_buf headers;
+  if (call->answer.is_full) {
+    td_held_too_long(call->answer.max_bytes, &e);
+    td_call_fail(call, &e);
+    return;
+  }
   td_buf_init(&headers, 0);
   timing_headers(&call->conn->note, &headers);
   td_call_respond(call, &headers, &call->answer);

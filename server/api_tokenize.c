@@ -1,7 +1,7 @@
 /* POST /tokenize and /detokenize, in vLLM's shapes; answered by the worker alone. */
 #include <string.h>
 
-#include "server/call.h"
+#include "server/held.h"
 
 static bool append_text(td_call *c, const int32_t *ids, size_t n, td_buf *out)
 {
@@ -32,6 +32,10 @@ static bool finish_answer(td_call *c)
 {
   if (!c->answer.failed)
     return true;
+  if (c->answer.is_full) {
+    td_held_too_long(c->answer.max_bytes, &c->error);
+    return false;
+  }
   td_api_error_set(&c->error, 503, "out_of_memory", NULL, "no memory for the answer");
   return false;
 }
@@ -88,12 +92,13 @@ static bool prepare_detokenize(td_call *c)
   if (!td_call_alloc_prompts(c, 1) || !td_call_read_ids(c, c->request.tokens, "tokens", &c->prompts[0]))
     return false;
   td_buf text;
-  td_buf_init(&text, 0);
+  td_buf_init(&text, c->answer.max_bytes);
   bool ok = append_text(c, c->prompts[0].ids, c->prompts[0].n, &text);
   td_buf_append_str(&c->answer, "{\"prompt\":");
   td_buf_append_json_string(&c->answer, text.data ? text.data : "", text.len_bytes);
   td_buf_append_char(&c->answer, '}');
   c->answer.failed |= text.failed;
+  c->answer.is_full |= text.is_full;
   td_buf_deinit(&text);
   return ok && finish_answer(c);
 }

@@ -9,6 +9,7 @@
 #include "common/hash.h"
 #include "common/progress.h"
 #include "config/share.h"
+#include "server/held.h"
 #include "server/translate.h"
 
 /* ---- for workers ---- */
@@ -271,6 +272,9 @@ static void uncount_asking(td_call *call)
   call->asking = false;
 }
 
+/* What a worker has still is gone soon. */
+static void uncount_held(td_call *call) { td_held_set(call->server, call->tenant, &call->held_bytes, 0); }
+
 static td_conn *detach(td_call *call)
 {
   td_conn *c = call->conn;
@@ -280,7 +284,7 @@ static td_conn *detach(td_call *call)
   return c;
 }
 
-void td_call_respond(td_call *call, td_buf *headers, const td_buf *body)
+void td_call_respond(td_call *call, td_buf *headers, td_buf *body)
 {
   td_buf none = {.failed = true};
   td_unknown_render(&call->request.unknown, headers);
@@ -427,7 +431,7 @@ void td_call_begin(td_conn *c, const td_api *api)
   call->created_s = (int64_t)time(NULL);
   call->tenant = td_tenant_share(c->tenant);
   atomic_init(&call->abandoned, false);
-  td_buf_init(&call->answer, 0);
+  td_buf_init(&call->answer, (size_t)td_option(s->options, TD_LIMIT_ANSWER_BYTES));
   make_id(call);
   call->body = c->http.body;
   td_buf_init(&c->http.body, 0);
@@ -457,6 +461,7 @@ void td_call_abandon(td_call *call)
   call->conn = NULL;
   atomic_store(&call->abandoned, true);
   uncount_asking(call);
+  uncount_held(call);
   if (call->generating)
     td_generation_cancel(call, TD_FINISHED_ABORT);
   if (!call->with_worker)
@@ -498,6 +503,7 @@ void td_call_fail(td_call *call, const td_api_error *e)
     td_conn_respond_error(c, e);
   }
   uncount_asking(call);
+  uncount_held(call);
   if (call->with_worker)
     atomic_store(&call->abandoned, true);
   else
@@ -551,6 +557,7 @@ void td_call_destroy(td_call *call)
   if (call->next)
     call->next->prev = call->prev;
   s->n_calls--;
+  uncount_held(call);
   td_tenant_drop(&s->tenants, call->tenant);
   call->tenant = NULL;
   if (s->polling) { /* updates in hand may still name it */

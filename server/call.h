@@ -59,6 +59,7 @@ typedef struct td_choice {
   const char *finish;  /* "stop", "length": the text is complete */
   bool opened, closed; /* first and last chunk are sent */
   bool first_seen;     /* metrics have its first token */
+  uint64_t held_bytes; /* its part of the call's */
 } td_choice;
 
 typedef struct td_prompt {
@@ -124,6 +125,7 @@ struct td_call {
   atomic_bool abandoned; /* the worker need not go on */
   td_buf body;
   uint64_t body_counted; /* its part of the tenant's and the server's body_bytes */
+  uint64_t held_bytes; /* the same of held_bytes: of its choices, and the whole answer that is made of them */
 
   /* made by who reads it */
   cJSON *root; /* of the body, or the chat that was made of it; until it is prepared */
@@ -162,7 +164,7 @@ void td_call_writable(td_call *call);
 void td_call_fail(td_call *call, const td_api_error *e);
 /* A whole 200 answer in JSON, with the names of ignored fields; the connection is no longer the call's.
  * headers: lines; freed here. */
-void td_call_respond(td_call *call, td_buf *headers, const td_buf *body);
+void td_call_respond(td_call *call, td_buf *headers, td_buf *body);
 void td_call_destroy(td_call *call);
 /* Frees the calls that ended while updates were being read. */
 void td_call_bury(td_server *s);

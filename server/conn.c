@@ -11,6 +11,7 @@
 #include "config/share.h"
 #include "server/call.h"
 #include "server/forwarded.h"
+#include "server/held.h"
 #include "server/key_limits.h"
 #include "server/origin.h"
 #include "server/router.h"
@@ -18,6 +19,7 @@
 
 enum { CUT_LINES_PER_S = 10 };
 enum { KEPT_OUT_BYTES = 2048 }; /* that a connection keeps for its next answer */
+enum { MOVED_BYTES = 65536 };   /* a longer body is sent from where it was written: the loop copies none */
 /* When the next process takes over: time for the first request of a connection, and for the next. */
 enum { HAND_OVER_FIRST_MS = 1000, HAND_OVER_NEXT_MS = 100 };
 
@@ -56,6 +58,7 @@ static void note_cut(td_conn *c, td_cut why)
       [TD_CUT_HEAD_TIMEOUT] = "its request head took longer than http_header_timeout_ms",
       [TD_CUT_BODY_RATE] = "its request body came slower than http_body_min_rate",
       [TD_CUT_BODY_TIMEOUT] = "its request body took longer than http_body_timeout_ms",
+      [TD_CUT_HELD] = "its unread answer takes memory that others need (answers_bytes)",
       [TD_CUT_MEMORY] = "there is no memory for what it sends or gets",
   };
   td_server *s = c->server;
@@ -105,6 +108,21 @@ static void uncount_body(td_conn *c)
   c->body_counted = 0;
 }
 
+void td_conn_belong(td_conn *c, td_tenant *tenant)
+{
+  uint64_t held = c->held_bytes; /* of answers before, unread yet */
+  td_held_set(c->server, c->tenant, &c->held_bytes, 0);
+  td_tenant_drop(&c->server->tenants, c->tenant);
+  c->tenant = tenant;
+  td_held_set(c->server, tenant, &c->held_bytes, held);
+}
+
+void td_conn_cut(td_conn *c, td_cut why)
+{
+  note_cut(c, why);
+  td_conn_close(c);
+}
+
 void td_conn_close(td_conn *c)
 {
   if (c->state == TD_CONN_CLOSING)
@@ -125,6 +143,7 @@ void td_conn_close(td_conn *c)
     td_call_abandon(call);
   td_watch_forget(c);
   uncount_body(c);
+  td_held_set(c->server, c->tenant, &c->held_bytes, 0);
   td_tenant_drop(&c->server->tenants, c->tenant);
   c->tenant = NULL;
   unlink_conn(c);
@@ -138,6 +157,7 @@ typedef struct write_request {
   uv_write_t uv;
   td_conn *conn;
   char *data;
+  size_t n;
 } write_request;
 
 static void mark_dirty(td_conn *c)
@@ -147,6 +167,11 @@ static void mark_dirty(td_conn *c)
   c->dirty = true;
   c->dirty_next = c->server->dirty;
   c->server->dirty = c;
+}
+
+static void count_held(td_conn *c)
+{
+  td_held_set(c->server, c->tenant, &c->held_bytes, c->queued_bytes + c->out.cap_bytes);
 }
 
 static size_t unsent(const td_conn *c) { return c->out.len_bytes + c->uv.stream.write_queue_size; }
@@ -162,10 +187,12 @@ static void on_written(uv_write_t *w, int status)
 {
   write_request *r = (write_request *)w;
   td_conn *c = r->conn;
+  c->queued_bytes -= r->n;
   free(r->data);
   free(r);
   if (c->state == TD_CONN_CLOSING)
     return;
+  count_held(c);
   if (status < 0) {
     td_conn_close(c);
     return;
@@ -177,12 +204,6 @@ static void on_written(uv_write_t *w, int status)
 }
 
 static void on_shutdown(uv_shutdown_t *r, int status) { free(r); }
-
-static void close_without_memory(td_conn *c)
-{
-  note_cut(c, TD_CUT_MEMORY);
-  td_conn_close(c);
-}
 
 /* Most answers are taken at once, and then nothing is to be remembered or waited for. False: something is
  * left. A stream that has more than it may render waits for its turn with the others. */
@@ -203,35 +224,45 @@ static bool write_at_once(td_conn *c)
   return true;
 }
 
+/* Takes the bytes of buf, which wait until the socket has them. False: the connection is closed. */
+static bool queue(td_conn *c, td_buf *buf)
+{
+  write_request *r = malloc(sizeof *r);
+  size_t n = 0;
+  char *data = r ? td_buf_take(buf, &n) : NULL;
+  if (!data) {
+    free(r);
+    td_conn_cut(c, TD_CUT_MEMORY);
+    return false;
+  }
+  *r = (write_request){.conn = c, .data = data, .n = n};
+  uv_buf_t b = uv_buf_init(data, (unsigned)n);
+  if (c->uv.stream.write_queue_size == 0)
+    c->progress_ms = now_ms(c);
+  if (c->queued_bytes == 0)
+    c->unread_since_ms = now_ms(c);
+  if (uv_write(&r->uv, &c->uv.stream, &b, 1, on_written) != 0) {
+    free(data);
+    free(r);
+    td_conn_close(c);
+    return false;
+  }
+  c->queued_bytes += n;
+  c->sent_ms = now_ms(c);
+  return true;
+}
+
 static void flush_one(td_conn *c)
 {
   if (c->out.failed) { /* a part of the answer is missing: it must not look whole */
-    close_without_memory(c);
+    td_conn_cut(c, TD_CUT_MEMORY);
     return;
   }
   if (c->out.len_bytes > 0 && write_at_once(c))
     resume(c);
-  if (c->out.len_bytes > 0) {
-    write_request *r = malloc(sizeof *r);
-    size_t n = 0;
-    char *data = r ? td_buf_take(&c->out, &n) : NULL;
-    if (!data) {
-      free(r);
-      close_without_memory(c);
-      return;
-    }
-    *r = (write_request){.conn = c, .data = data};
-    uv_buf_t b = uv_buf_init(data, (unsigned)n);
-    if (c->uv.stream.write_queue_size == 0)
-      c->progress_ms = now_ms(c);
-    if (uv_write(&r->uv, &c->uv.stream, &b, 1, on_written) != 0) {
-      free(data);
-      free(r);
-      td_conn_close(c);
-      return;
-    }
-    c->sent_ms = now_ms(c);
-  }
+  if (c->out.len_bytes > 0 && !queue(c, &c->out))
+    return;
+  count_held(c);
   if (c->state == TD_CONN_LINGERING) {
     uv_shutdown_t *r = malloc(sizeof *r);
     if (!r || uv_shutdown(r, &c->uv.stream, on_shutdown) != 0)
@@ -332,8 +363,7 @@ static void answer_end(td_conn *c)
     resume(c);
 }
 
-void td_conn_respond(td_conn *c, int status, const char *content_type, const char *headers, const char *body,
-                     size_t n)
+static void whole_head(td_conn *c, int status, const char *content_type, const char *headers, size_t n)
 {
   answer_head(c, status, content_type, headers);
   if (status != 204 && status != 304) {
@@ -342,6 +372,12 @@ void td_conn_respond(td_conn *c, int status, const char *content_type, const cha
     td_buf_append_str(&c->out, "\r\n");
   }
   td_buf_append_str(&c->out, "\r\n");
+}
+
+void td_conn_respond(td_conn *c, int status, const char *content_type, const char *headers, const char *body,
+                     size_t n)
+{
+  whole_head(c, status, content_type, headers, n);
   if (!c->head_only)
     td_buf_append(&c->out, body, n);
   answer_end(c);
@@ -356,13 +392,17 @@ static void respond_no_memory(td_conn *c)
   td_conn_respond(c, 503, "application/json", "retry-after: 2\r\n", body, sizeof body - 1);
 }
 
-void td_conn_respond_buf(td_conn *c, int status, const char *content_type, const char *headers,
-                         const td_buf *body)
+void td_conn_respond_buf(td_conn *c, int status, const char *content_type, const char *headers, td_buf *body)
 {
-  if (body->failed)
+  if (body->failed) {
     respond_no_memory(c);
-  else
+  } else if (body->len_bytes > MOVED_BYTES && !c->head_only) {
+    whole_head(c, status, content_type, headers, body->len_bytes);
+    if (queue(c, &c->out) && queue(c, body))
+      answer_end(c);
+  } else {
     td_conn_respond(c, status, content_type, headers, body->data ? body->data : "", body->len_bytes);
+  }
 }
 
 static void respond_error(td_conn *c, const td_api_error *e, const char *headers)
@@ -505,7 +545,7 @@ static void read_ahead(td_conn *c, const char *data, size_t n)
 {
   td_buf_append(&c->pending, data, n);
   if (c->pending.failed) {
-    close_without_memory(c);
+    td_conn_cut(c, TD_CUT_MEMORY);
     return;
   }
   if (c->pending.len_bytes > td_limit_max(TD_LIMIT_HTTP_AHEAD_BYTES) && c->reading) {
@@ -668,8 +708,7 @@ void td_conn_sweep(td_conn *c, uint64_t now)
     c->progress_ms = now;
   c->unsent_bytes = n;
   if (n > 0 && now - c->progress_ms > (uint64_t)option(c, TD_LIMIT_SSE_STALL_MS)) {
-    note_cut(c, TD_CUT_STALL);
-    td_conn_close(c);
+    td_conn_cut(c, TD_CUT_STALL);
     return;
   }
   switch (c->state) {

@@ -45,11 +45,13 @@ struct td_conn {
   char request_id[132];
   td_tenant *tenant;     /* of the last request that was let in; NULL: none was yet */
   uint64_t body_counted; /* its part of the tenant's and the server's body_bytes */
+  uint64_t held_bytes;   /* the same of held_bytes */
+  uint64_t queued_bytes; /* buffers that wait for the socket: each stays until its last byte is taken */
   td_body_pace pace;
 
   /* uv_now() of: the state's start, the request's first byte, the body's, the last output, the last progress
-   * of output */
-  uint64_t since_ms, first_byte_ms, body_ms, sent_ms, progress_ms, arrival_us;
+   * of output, when buffers began to wait */
+  uint64_t since_ms, first_byte_ms, body_ms, sent_ms, progress_ms, unread_since_ms, arrival_us;
   size_t unsent_bytes;
   int status; /* of the answer under way; 0: none is */
   td_request_note note;
@@ -59,6 +61,10 @@ struct td_conn {
 void td_conn_start(td_conn *c);
 /* Frees all that hangs on it and closes; c is gone soon after. */
 void td_conn_close(td_conn *c);
+/* The same by our doing, not by the client's: the log and the metrics tell. */
+void td_conn_cut(td_conn *c, td_cut why);
+/* From now on its requests are this tenant's, of which it becomes a user. */
+void td_conn_belong(td_conn *c, td_tenant *tenant);
 void td_conn_sweep(td_conn *c, uint64_t now_ms);
 /* The next process takes over: closes it unless a request is on its way. */
 void td_conn_hand_over(td_conn *c, uint64_t now_ms);
@@ -70,9 +76,9 @@ void td_conn_peer(const td_conn *c, char out[TD_ADDRESS_TEXT_BYTES]);
 /* One whole answer. headers: extra lines, each with CRLF, or NULL. Ends the request. */
 void td_conn_respond(td_conn *c, int status, const char *content_type, const char *headers, const char *body,
                      size_t n);
-/* The same of a rendered body; what could not be rendered whole becomes a 503. */
-void td_conn_respond_buf(td_conn *c, int status, const char *content_type, const char *headers,
-                         const td_buf *body);
+/* The same of a rendered body, which is taken if it is long; what could not be rendered whole becomes a 503.
+ */
+void td_conn_respond_buf(td_conn *c, int status, const char *content_type, const char *headers, td_buf *body);
 void td_conn_respond_error(td_conn *c, const td_api_error *e);
 /* A streamed answer: begin, send any number of times, end. */
 void td_conn_stream_begin(td_conn *c, const char *content_type, const char *headers);

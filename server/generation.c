@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "server/call.h"
+#include "server/held.h"
 #include "server/key_limits.h"
 
 enum { POLL_BATCH = 64, CHUNK_TOKENS = 512, ERROR_LINES_PER_S = 10 };
@@ -509,7 +510,7 @@ static bool echo_prompt(td_choice *ch)
 }
 
 /* As far as tokens and the client's reading allow. */
-static void pump_choice(td_choice *ch)
+static void read_and_send(td_choice *ch)
 {
   td_call *call = ch->call;
   bool stream = call->request.stream;
@@ -526,12 +527,29 @@ static void pump_choice(td_choice *ch)
   }
 }
 
+static void pump_choice(td_choice *ch)
+{
+  read_and_send(ch);
+  td_held_count(ch);
+}
+
+/* What the pumped choices come to. */
+static void go_on(td_call *call)
+{
+  td_api_error e;
+  if (call->n_open == 0) {
+    end_call(call);
+  } else if (call->held_bytes > call->answer.max_bytes) {
+    td_held_too_long(call->answer.max_bytes, &e);
+    td_call_fail(call, &e);
+  }
+}
+
 void td_generation_pump(td_call *call)
 {
   for (uint32_t i = 0; i < call->n_choices; i++)
     pump_choice(&call->choices[i]);
-  if (call->n_open == 0)
-    end_call(call);
+  go_on(call);
 }
 
 /* ---- updates from the engine ---- */
@@ -670,8 +688,7 @@ static void apply(const td_engine_update *u)
     return;
   }
   pump_choice(ch);
-  if (call->n_open == 0)
-    end_call(call);
+  go_on(call);
 }
 
 void td_generation_poll(td_server *s)

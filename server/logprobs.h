@@ -17,6 +17,9 @@ typedef struct td_logprob_record {
   td_top_token top[];   /* [n_top] */
 } td_logprob_record;
 
+/* About what one log-probability takes in an answer: token, number, bytes, and the names of these. */
+enum { TD_LOGPROB_TEXT_BYTES = 80 };
+
 static inline size_t td_logprob_record_bytes(uint32_t n_top)
 {
   return sizeof(td_logprob_record) + n_top * sizeof(td_top_token);

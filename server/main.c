@@ -1,4 +1,5 @@
 /* tandemd: reads the options and runs the server. */
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -6,11 +7,21 @@
 #include "config/options.h"
 #include "server/server.h"
 
+/* What a client made us hold goes back to the system when it is freed. Left alone, glibc would keep blocks of
+ * up to 32 MB once one of that size was freed, and zero the engine's arrays of tokens that may never come. */
+static void give_memory_back(void)
+{
+  enum { OWN_MAPPING_BYTES = 64 << 10, KEPT_BYTES = 16 << 20 };
+  (void)mallopt(M_MMAP_THRESHOLD, OWN_MAPPING_BYTES);
+  (void)mallopt(M_TRIM_THRESHOLD, KEPT_BYTES);
+}
+
 int main(int argc, char **argv)
 {
   static td_options options;
   td_options_action action;
   td_error err = {0};
+  give_memory_back();
   td_options_init(&options);
   if (td_options_read(&options, argc, argv, &action, &err) != TD_OK) {
     fprintf(stderr, "tandemd: %s\n", err.message);

@@ -35,6 +35,7 @@ typedef enum td_cut {
   TD_CUT_HEAD_TIMEOUT,
   TD_CUT_BODY_RATE,
   TD_CUT_BODY_TIMEOUT,
+  TD_CUT_HELD, /* its unread answer takes memory that others need */
   TD_CUT_MEMORY,
   TD_CUT_KINDS
 } td_cut;
@@ -59,6 +60,7 @@ typedef struct td_metrics_view {
   double step_error_median, step_error_p99;
   const char *model_name;
   uint32_t n_conns, queued_calls, n_watchers;
+  uint64_t held_bytes;
   const td_tenant *accounts;           /* by account, those of keys; NULL: no keys are asked */
   uint32_t only_account;               /* of whom usage is told; 0: of all */
   const td_engine_gpu *gpu;            /* NULL: nothing is known of one */

@@ -7,6 +7,7 @@
 
 #include "common/clock.h"
 #include "server/call.h"
+#include "server/held.h"
 #include "server/key_limits.h"
 #include "server/origin.h"
 #include "server/watch.h"
@@ -131,8 +132,7 @@ static bool admit_tenant(td_conn *c, uint32_t account, td_api_error *e)
     return false;
   }
   TD_BUG_ON(c->body_counted > 0);
-  td_tenant_drop(t, c->tenant);
-  c->tenant = tenant;
+  td_conn_belong(c, tenant);
   return true;
 }
 
@@ -191,7 +191,7 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
     return true;
   bool generates = r->api->render_delta != NULL;
   return admit_kind(c->server, r, e) && admit_body(h, e) && admit_tenant(c, account, e) &&
-         (!generates || admit_load(c->server, c->tenant, e)) &&
+         td_held_admit(c, e) && (!generates || admit_load(c->server, c->tenant, e)) &&
          (c->early || td_key_limits_admit(c->tenant, generates, td_clock_us(), e)); /* else it was refused */
 }
 

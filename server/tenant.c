@@ -93,7 +93,8 @@ void td_tenant_drop(td_tenants *t, td_tenant *tenant)
 {
   if (!tenant || --tenant->n_users > 0 || !is_address(t, tenant))
     return;
-  TD_BUG_ON(tenant->body_bytes > 0 || tenant->n_reading > 0 || tenant->n_choices > 0);
+  TD_BUG_ON(tenant->body_bytes > 0 || tenant->held_bytes > 0 || tenant->n_reading > 0 ||
+            tenant->n_choices > 0);
   td_tenant **at = &t->addresses[tenant->ip_bucket];
   while (*at != tenant)
     at = &(*at)->next;

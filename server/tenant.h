@@ -35,6 +35,7 @@ typedef struct td_tenant {
   td_rate requests, tokens;      /* of a key that has such limits */
   td_usage usage;                /* of a key */
   uint64_t body_bytes;           /* being received, or held until they are read */
+  uint64_t held_bytes;           /* of answers (held.h) */
   uint32_t n_users;              /* connections and calls */
   td_work work;
   /* of an address only: */

@@ -252,6 +252,7 @@ static td_call *make_call(world *w, const int32_t *tokens, uint32_t n_generated)
                     .choices = ch,
                     .n_choices = 1,
                     .n_open = 1};
+  td_buf_init(&call->answer, (size_t)td_option(&w->options, TD_LIMIT_ANSWER_BYTES));
   call->prompts = calloc(1, sizeof *call->prompts);
   call->n_prompts = 1;
   call->tenant = td_tenant_of(&w->s->tenants, w->c, 0);

@@ -1,0 +1,161 @@
+/* Memory of answers: see held.h. */
+#include "server/held.h"
+
+#include <inttypes.h>
+
+#include "config/share.h"
+
+enum { LEAST_WAIT_MS = 1000 }; /* so that what was sent just now counts by its size */
+
+static uint64_t budget_of(const td_server *s)
+{
+  return (uint64_t)td_option(s->options, TD_LIMIT_ANSWERS_BYTES);
+}
+
+void td_held_set(td_server *s, td_tenant *t, uint64_t *held, uint64_t bytes)
+{
+  uint64_t more = bytes - *held; /* modulo 2^64: it may be less */
+  s->held_bytes += more;
+  *(t ? &t->held_bytes : &s->held_for_nobody) += more;
+  *held = bytes;
+}
+
+/* ---- choices ---- */
+
+/* The engine's arrays, which go with the ticket. */
+static uint64_t engine_bytes(const td_choice *ch)
+{
+  const td_api_request *r = &ch->call->request;
+  uint64_t of_one = 0;
+  if (r->wants_logprobs || r->scores_prompt)
+    of_one = sizeof(td_token_logprob) + r->n_top * sizeof(td_top_token);
+  if (ch->ticket.generation == 0)
+    return 0;
+  return ch->n_generated * (sizeof(int32_t) + of_one) + ch->n_scored * of_one;
+}
+
+/* About what will be written, where the answer is written whole. */
+static uint64_t text_bytes(const td_choice *ch)
+{
+  const td_call *call = ch->call;
+  const td_api_request *r = &call->request;
+  uint64_t of_record = td_logprob_record_bytes(r->n_top), n = 0;
+  uint64_t n_prompt = call->prompts[ch->prompt].logprobs.len_bytes / of_record;
+  if (r->stream)
+    return 0;
+  if (r->wants_logprobs)
+    n = (ch->logprobs.len_bytes / of_record + (r->echo ? n_prompt : 0)) * (1 + (uint64_t)r->top_logprobs);
+  if (r->has_prompt_logprobs)
+    n += n_prompt * (1 + (uint64_t)r->prompt_logprobs);
+  uint64_t of_out = call->info->makes_embeddings ? 4 : 1; /* digits of a vector's numbers */
+  return n * TD_LOGPROB_TEXT_BYTES + ch->out.len_bytes * of_out + ch->said.text.len_bytes + ch->ids.len_bytes;
+}
+
+void td_held_count(td_choice *ch)
+{
+  td_call *call = ch->call;
+  const td_prompt *p = &call->prompts[ch->prompt];
+  uint64_t bytes = engine_bytes(ch) + text_bytes(ch) + ch->out.cap_bytes + ch->ids.cap_bytes +
+                   ch->logprobs.cap_bytes + ch->said.text.cap_bytes + ch->told.text.cap_bytes;
+  if (ch->index == 0 || ch[-1].prompt != ch->prompt) /* its choices share it */
+    bytes += p->logprobs.cap_bytes + p->text.cap_bytes + p->json.cap_bytes;
+  td_held_set(call->server, call->tenant, &call->held_bytes, call->held_bytes + bytes - ch->held_bytes);
+  ch->held_bytes = bytes;
+}
+
+/* ---- who is ended ---- */
+
+static uint64_t waited_ms(const td_conn *c) { return uv_now(&c->server->loop) - c->unread_since_ms; }
+
+static uint64_t bytes_of(const td_conn *c) { return c->held_bytes + (c->call ? c->call->held_bytes : 0); }
+
+static uint64_t bytes_of_tenant(const td_conn *c)
+{
+  return c->tenant ? c->tenant->held_bytes : c->server->held_for_nobody;
+}
+
+/* What it has cost: bytes times time. */
+static double cost(const td_conn *c) { return (double)bytes_of(c) * (double)(LEAST_WAIT_MS + waited_ms(c)); }
+
+/* Tokens and log-probabilities that its answer may come to. */
+static uint64_t most_numbers(const td_call *call)
+{
+  const td_api_request *r = &call->request;
+  return (uint64_t)call->n_choices * call->max_new *
+         (1 + (r->wants_logprobs ? 1 + (uint64_t)r->top_logprobs : 0));
+}
+
+static bool goes_before(const td_conn *a, const td_conn *b)
+{
+  bool is_unread = a->queued_bytes > 0;
+  if (bytes_of_tenant(a) != bytes_of_tenant(b))
+    return bytes_of_tenant(a) > bytes_of_tenant(b);
+  if (is_unread != (b->queued_bytes > 0))
+    return is_unread;
+  if (is_unread)
+    return cost(a) > cost(b);
+  uint64_t most_a = most_numbers(a->call), most_b = most_numbers(b->call);
+  return most_a != most_b ? most_a > most_b : a->call->arrival_us > b->call->arrival_us;
+}
+
+static td_conn *find_victim(const td_server *s)
+{
+  td_conn *found = NULL;
+  for (td_conn *c = s->conns; c; c = c->next)
+    if ((c->queued_bytes > 0 || (c->call && c->call->held_bytes > 0)) && (!found || goes_before(c, found)))
+      found = c;
+  return found;
+}
+
+void td_held_trim(td_server *s)
+{
+  td_conn *c;
+  td_api_error e;
+  while (s->held_bytes > budget_of(s) && (c = find_victim(s))) {
+    if (c->queued_bytes > 0) {
+      td_conn_cut(c, TD_CUT_HELD);
+      continue;
+    }
+    td_api_error_set(
+        &e, 503, "answers_full", NULL,
+        "there is no room to hold this answer beside others until it is read (answers_bytes is %" PRIu64
+        "): ask for fewer choices or log-probabilities, or come again",
+        budget_of(s));
+    td_call_fail(c->call, &e);
+  }
+}
+
+/* ---- who gets in ---- */
+
+/* Beside somebody who holds more there is always room: it is his that goes. */
+static bool has_room(const td_conn *c)
+{
+  const td_server *s = c->server;
+  bool several = td_tenants_are_several(&s->tenants);
+  if (several ? td_share_allows(budget_of(s), s->held_bytes, c->tenant->held_bytes, 1)
+              : s->held_bytes < budget_of(s))
+    return true;
+  for (const td_conn *o = s->conns; o; o = o->next)
+    if (bytes_of_tenant(o) > bytes_of_tenant(c))
+      return true;
+  return false;
+}
+
+bool td_held_admit(const td_conn *c, td_api_error *e)
+{
+  if (has_room(c))
+    return true;
+  td_api_error_set(e, 429, "answers_full", NULL,
+                   "your answers that are not read yet take %" PRIu64 " of %" PRIu64
+                   " bytes (answers_bytes): read them, or close their connections",
+                   c->tenant->held_bytes, budget_of(c->server));
+  return false;
+}
+
+void td_held_too_long(uint64_t most, td_api_error *e)
+{
+  td_api_error_set(e, 400, "answer_too_long", NULL,
+                   "the answer takes more than the %" PRIu64 " bytes that one may take until it is read "
+                   "(answer_bytes): ask for fewer choices, tokens or log-probabilities",
+                   most);
+}
