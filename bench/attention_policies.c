@@ -52,7 +52,7 @@ static const td_attention_policy
     shared_beside = {.name = "shared prefixes beside",
                      .always_shares = true,
                      .hybrid = {.tiles = 1, .sms_beside = 16}},
-    colocated = {.name = "colocated", .hybrid = {.tiles = 1, .colocated_keys = 1024}},
+    colocated = {.name = "colocated", .hybrid = {.tiles = 1, .colocated_keys = 128}},
     colocated_pairs = {.name = "colocated pairs in splits beside",
                        .hybrid = {.tiles = 2, .split_keys = 256, .sms_beside = 16, .colocated_keys = 512}};
 

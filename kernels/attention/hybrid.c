@@ -127,7 +127,8 @@ static double step_us(const prefill_time *t, double decode_us, const td_hybrid_c
   return beside >= decode_us ? prefill : prefill + decode_us - beside;
 }
 
-/* Of the cuts that leave so many SMs, the best one, if it takes less than *us. */
+/* Of the cuts that leave so many SMs, or colocate decodes in such KV splits, the best one, if it takes less
+ * than *us. */
 static void try_cuts(const td_hybrid_config *c, const td_hybrid_chunk *chunks, uint32_t n_chunks,
                      double decode_us, uint32_t sms_beside, uint32_t colocated_keys, td_hybrid_cut *best,
                      double *us)

@@ -586,10 +586,12 @@ void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_lis
   decodes d = {.tokens = tokens, .n_rows = plan->n_rows};
   count_above(&d, warp_tokens(n_decodes, c));
   if (n_prefills > 0 && !c->tiles_only && plan->n_tokens > plan->n_rows) {
-    const td_hybrid_decodes beside = {sharing ? 0 : n_tokens, !sharing && d.n > 0 && d.n == n_decodes &&
-                                                                  most_rows <= hybrid.colocated_rows};
-    out->prefill =
-        cut_prefill(plan, &hybrid, tokens, order, &beside, (td_hybrid_chunk *)(order + plan->n_rows));
+    const td_hybrid_decodes all = {sharing ? 0 : n_tokens, !sharing && n_decodes > 0 &&
+                                                               most_rows <= hybrid.colocated_rows &&
+                                                               !(c->policy && c->policy->kv_splits)};
+    out->prefill = cut_prefill(plan, &hybrid, tokens, order, &all, (td_hybrid_chunk *)(order + plan->n_rows));
+    if (out->prefill.colocated_keys > 0)
+      count_above(&d, 0); /* a warpgroup does an item, however short */
   }
   for (uint32_t i = 0; i < plan->n_rows && n_prefills > 0; i++)
     if (tokens[i] == 0)

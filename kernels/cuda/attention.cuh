@@ -98,18 +98,19 @@ static inline bool td_cuda_decode_has_norms(uint32_t head_dim) { return head_dim
 void td_cuda_decode_rotated(cuda_backend *b, attention_group *g, const attention_args &a,
                             const decode_rotation &by, uint32_t n_works);
 
-// Whether the step's decodes run on prefill's SMs, or begin beside it at least; never in a captured step.
+// Whether the step's decodes run on prefill's SMs; never in a captured step.
 static inline bool is_colocated(const cuda_backend *b, const attention_group *g)
 {
   return !is_capture(&b->attention) && g->work.prefill.colocated_keys > 0;
 }
+// Whether they begin while prefill runs, there or on other SMs.
 static inline bool has_decodes_beside(const cuda_backend *b, const attention_group *g)
 {
   return !is_capture(&b->attention) && (g->work.prefill.sms_beside > 0 || g->work.prefill.colocated_keys > 0);
 }
 // attention_colocated.cu: does what prefill's CTAs have left, where is_colocated.
-void td_cuda_colocated_rest(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t first,
-                            uint32_t n_works);
+void td_cuda_colocated_rest(cuda_backend *b, const attention_group *g, const attention_args &a,
+                            uint32_t first, uint32_t n_works);
 cudaError_t td_cuda_size_colocated(uint32_t head_dim);
 
 // Asks for shared memory above 48 KB, which must be done on each device, for the kernels of a group's head

@@ -50,8 +50,8 @@ static void launch(cuda_backend *b, const attention_group *g, const attention_ar
                td_cuda_batch_of(b, g), colocated_works_of(g, first));
 }
 
-void td_cuda_colocated_rest(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t first,
-                            uint32_t n_works)
+void td_cuda_colocated_rest(cuda_backend *b, const attention_group *g, const attention_args &a,
+                            uint32_t first, uint32_t n_works)
 {
   switch (g->spec.head_dim) { // colocated_rows said so
   case 64: launch<64>(b, g, a, first, n_works); break;

@@ -19,18 +19,21 @@
 #include "kernels/cuda/ring.cuh"
 
 template <int HD> struct colocated_shape {
-  static constexpr int KEYS = 48,
-                       COPY_KEYS = 16; // of a KV tile; of one copy, since pages have 16 keys or more
+  // Keys of a KV tile: beside prefill of heads of 128 elements there is room for 60 KB of them, in stages
+  // enough to hide memory's latency. 64, which is what wgmma takes, would leave too few.
+  static constexpr int KEYS = 48;
+  static constexpr int COPY_KEYS = 16; // pages have as many, or more
   static constexpr int ROWS = 8, WARPS = WG / 32;
-  static constexpr int K_STAGES = HD == 128 ? 3 : 6, V_STAGES = HD == 128 ? 2 : 4; // as many as fit
+  static constexpr int K_STAGES = HD == 128 ? 3 : 6, V_STAGES = HD == 128 ? 2 : 4; // 60 KB
   static constexpr int ITEM_STAGES = 2;
   static constexpr int STAGE_BYTES = KEYS * HD * 2, RING_BYTES = (K_STAGES + V_STAGES) * STAGE_BYTES;
   // Queries, and the weights of two KV tiles; when an item ends, its sums are in their place.
   static constexpr int QUERY_BYTES = ROWS * HD * 2, WEIGHT_BYTES = ROWS * 128;
   static constexpr int OPERAND_BYTES = QUERY_BYTES + 2 * WEIGHT_BYTES, SUM_BYTES = ROWS * (HD + 4) * 4;
   static constexpr int BYTES = RING_BYTES + (OPERAND_BYTES > SUM_BYTES ? OPERAND_BYTES : SUM_BYTES);
-  static constexpr uint32_t BARRIER = 5; // a named one: attention_ring.cuh has those before
+  static constexpr uint32_t BARRIER = 5; // a named one: prefill's warpgroups have those before
   static_assert(HD % 64 == 0, "elements of V are wgmma's rows");
+  static_assert(ROWS * HD / 8 <= WG, "copy_queries: a thread copies 16 bytes at most");
   static_assert(STAGE_BYTES % 1024 == 0 && RING_BYTES % 1024 == 0,
                 "the order of operands repeats after 1024");
 };
@@ -195,7 +198,8 @@ template <int HD> struct colocated_consumer {
     *(uint4 *)(smem + kv_chunk_at(HD, r, chunk) * 2) = *(const uint4 *)src;
   }
 
-  // s: scores of keys 16 * warp + g (+ 8) and rows 2t, 2t + 1, in s[0..1] (and s[2..3]).
+  // s: scores of keys 16 * warp + g (+ 8) and rows 2t, 2t + 1, in s[0..1] (and s[2..3]). The last warp's keys
+  // are not of this tile: they are lines of the stage behind, which may be on their way, and are masked.
   __device__ __forceinline__ void multiply_keys(float (&s)[4], uint32_t k_address) const
   {
     uint32_t k16 = warp_uniform(operand_address(k_address)),
@@ -388,8 +392,8 @@ template <int HD> struct colocated_consumer {
       colocated_sums<HD> sums = {{}, {-INFINITY, -INFINITY}, {0, 0}};
       attend(sums, it, k, v);
       store(sums, it, kv_head);
+      sync(); // all sums were read, and the item
       release(items);
-      sync(); // all sums were read
     }
   }
 };

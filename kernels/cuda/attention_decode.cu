@@ -228,9 +228,9 @@ static void launch(cuda_backend *b, attention_group *g, const attention_args &a,
 {
   auto kernel = decode_kernel<HD, FORM>;
   g->decode_kernel = (const void *)kernel;
-  decode_start start = is_capture(&b->attention)  ? STARTS_EARLY
-                       : has_decodes_beside(b, g) ? STARTS_BESIDE
-                                                  : STARTS_AFTER;
+  decode_start start = is_capture(&b->attention)        ? STARTS_EARLY
+                       : g->work.prefill.sms_beside > 0 ? STARTS_BESIDE
+                                                        : STARTS_AFTER;
   queue_kernel(&b->device, kernel, dim3(n_works * a.n_kv_heads + (start == STARTS_BESIDE)), WARPS * 32,
                decode_shape<HD>::SMEM_BYTES, a, by,
                shared_prefixes{g->device_plan, g->slots, g->prefix_flags, b->attention.n_launches++},

@@ -58,7 +58,9 @@ static td_work_list_config list_config(const cuda_backend *b, const td_kv_group 
   c.n_resident = td_cuda_resident_ctas(b, s->head_dim, shares);
   c.prefill_rows = wgmma ? TD_PREFILL_ROWS_WGMMA : TD_PREFILL_ROWS_MMA;
   c.hybrid = hybrid_config(b, s, wgmma);
-  c.hybrid.colocated_rows = wgmma && !shares && !b->config.batch_invariant ? colocated_rows(s->head_dim) : 0;
+  bool colocates =
+      wgmma && !shares && !b->config.batch_invariant && c.gqa_group <= colocated_rows(s->head_dim);
+  c.hybrid.colocated_rows = colocates ? colocated_rows(s->head_dim) : 0;
   c.decode_rows = TD_DECODE_ROWS;
   c.warp_rows_min = wgmma ? TD_WARP_ITEM_ROWS_MIN : 0;
   c.tiles_only = b->config.batch_invariant;

@@ -323,7 +323,8 @@ static void launch_in(cuda_backend *b, attention_group *g, const attention_args 
 }
 
 template <int HD, int CTAS>
-static void launch_pairs(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t n_items)
+static void launch_with_decodes(cuda_backend *b, attention_group *g, const attention_args &a,
+                                uint32_t n_items)
 {
   if constexpr (colocated_rows(HD) > 0)
     if (is_colocated(b, g))
@@ -336,8 +337,8 @@ static void launch(cuda_backend *b, attention_group *g, const attention_args &a,
 {
   if constexpr (has_prefill_pairs(HD))
     if (!is_capture(&b->attention) && g->work.prefill.tiles == 2)
-      return launch_pairs<HD, 2>(b, g, a, n_items);
-  launch_pairs<HD, 1>(b, g, a, n_items);
+      return launch_with_decodes<HD, 2>(b, g, a, n_items);
+  launch_with_decodes<HD, 1>(b, g, a, n_items);
 }
 
 void td_cuda_prefill_attention(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t n_items)

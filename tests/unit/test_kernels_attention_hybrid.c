@@ -134,6 +134,14 @@ static void check_prefill(fixture *f)
   assert_int_equal(n_partials, f->list.n_prefill_partials);
 }
 
+static const td_plan_row *row_of(const fixture *f, uint32_t query)
+{
+  uint32_t r = 0;
+  while (f->rows[r].q_start != query)
+    r++;
+  return &f->rows[r];
+}
+
 /* Whoever has a ticket does a colocated decode alone, up to TD_COLOCATED_SPLITS_MAX splits of it, and no
  * warp-level items. */
 static void check_colocated(const fixture *f)
@@ -148,7 +156,13 @@ static void check_colocated(const fixture *f)
     const td_attention_item *it = &list->items[i], *before = it - 1;
     assert_in_range(it->n_partials, 1, TD_COLOCATED_SPLITS_MAX);
     assert_true(it->kv_begin < it->kv_end);
-    if (it->n_partials > 1 && it->partial > it->first_partial) {
+    const td_plan_row *row = row_of(f, it->query);
+    uint32_t window = f->config.hybrid.window_tokens, seen = row->kv_len - row->q_len + 1;
+    bool first = it->n_partials == 1 || it->partial == it->first_partial,
+         last = it->n_partials == 1 || it->partial + 1 == it->first_partial + it->n_partials;
+    assert_true(!first || it->kv_begin <= (window > 0 && seen > window ? seen - window : 0));
+    assert_true(!last || it->kv_end == row->kv_len);
+    if (!first) {
       assert_int_equal(it->query, before->query);
       assert_int_equal(it->kv_begin, before->kv_end);
       assert_int_equal(it->partial, before->partial + 1);
@@ -235,15 +249,23 @@ static void test_decodes_go_beside_where_that_pays(void **ignored)
   assert_int_equal(cut_of(&balanced).sms_beside, 0);
 }
 
-/* Where prefill outlasts decodes; and where the kernel can. */
+static uint32_t two_splits(uint32_t n_decodes, uint32_t n_resident)
+{
+  (void)n_decodes, (void)n_resident;
+  return 2;
+}
+
+/* Where prefill outlasts decodes; and where the kernel can, and no policy says how decodes are cut. */
 static void test_decodes_are_colocated_where_that_pays(void **ignored)
 {
   (void)ignored;
   fixture long_prefill = chunk(2048, 16384, 32, 8192), even = chunk(1024, 16384, 16, 16384),
           long_decodes = chunk(512, 4096, 60, 16384), alone = chunk(2048, 16384, 0, 0),
           many_rows = chunk(2048, 16384, 32, 8192), no_kernel = chunk(2048, 16384, 32, 8192),
-          short_decodes = chunk(2048, 16384, 60, 60), policy = chunk(2048, 16384, 4, 100000);
+          short_decodes = chunk(2048, 16384, 58, 4096), splits = chunk(2048, 16384, 32, 8192),
+          policy = chunk(2048, 16384, 4, 100000);
   add_row(&many_rows, 4, 8192); /* 16 query rows */
+  add_row(&short_decodes, 1, 20);
   no_kernel.config.hybrid.colocated_rows = 0;
   policy.policy.hybrid = (td_hybrid_cut){.tiles = 1, .colocated_keys = 512};
   policy.config.hybrid.policy = &policy.policy;
@@ -254,7 +276,11 @@ static void test_decodes_are_colocated_where_that_pays(void **ignored)
   assert_int_equal(cut_of(&alone).colocated_keys, 0);
   assert_int_equal(cut_of(&many_rows).colocated_keys, 0);
   assert_int_equal(cut_of(&no_kernel).colocated_keys, 0);
-  assert_int_equal(cut_of(&short_decodes).colocated_keys, 0); /* warp-level items */
+  c = cut_of(&short_decodes); /* the long ones are worth it; none is a warp-level item */
+  assert_true(c.colocated_keys > 0);
+  splits.policy.kv_splits = two_splits;
+  splits.config.policy = splits.config.hybrid.policy = &splits.policy;
+  assert_int_equal(cut_of(&splits).colocated_keys, 0);
   make_list(&policy);
   check_colocated(&policy);
   assert_int_equal(policy.list.items[policy.list.n_prefill].n_partials, TD_COLOCATED_SPLITS_MAX);
