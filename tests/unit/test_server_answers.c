@@ -15,6 +15,7 @@
 #include "common/hash.h"
 #include "common/progress.h"
 #include "server/call.h"
+#include "server/request_log.h"
 #include "server/said_json.h"
 
 /* Tokens of an engine that is not there: 'a' is 1, a letter of two bytes in halves 20 and 21, a quote 22. */
@@ -865,6 +866,35 @@ static void test_errors_of_ours(void **state)
   }
 }
 
+/* What the log tells of a call: the sums of its tokens, the times of its slowest choice, and how it ended. */
+static void test_note_for_the_log(void **state)
+{
+  td_choice choices[3] = {
+      {.n_prompt = 7, .n_cached = 1, .n_generated = 2, .submit_us = 1000, .first_run_us = 3500},
+      {.n_prompt = 8, .n_cached = 2, .n_generated = 3, .submit_us = 1000, .first_run_us = 2000},
+      {.n_prompt = 9, .n_cached = 4, .n_generated = 5, .first_run_us = 5000}, /* of no known begin */
+  };
+  choices[0].first_token_us = 4000;
+  choices[0].last_token_us = 9000;
+  choices[1].first_token_us = 6000;
+  choices[1].last_token_us = 7000;
+  td_call call = {.choices = choices, .n_choices = 3};
+  td_request_note n = {0}, none = {0};
+  td_request_log_note(&n, &call, NULL);
+  assert_true(n.has_tokens);
+  assert_true(n.prompt_tokens == 24 && n.cached_tokens == 7 && n.output_tokens == 10);
+  assert_true(n.queue_ms == 2.5 && n.prefill_ms == 4 && n.decode_ms == 5);
+  assert_string_equal(n.finish, "stop");
+  choices[1].finish = "length";
+  choices[2].finish = "stop";
+  td_request_log_note(&n, &call, NULL);
+  assert_string_equal(n.finish, "length");
+  td_request_log_note(&n, &call, "abort");
+  assert_string_equal(n.finish, "abort");
+  td_request_log_note(&none, &(td_call){0}, "error");
+  assert_false(none.has_tokens);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -875,7 +905,7 @@ int main(void)
       cmocka_unit_test(test_logprobs),         cmocka_unit_test(test_logprobs_of_pieces),
       cmocka_unit_test(test_usage_of_prompts), cmocka_unit_test(test_completion_with_logprobs),
       cmocka_unit_test(test_embeddings),       cmocka_unit_test(test_reasons),
-      cmocka_unit_test(test_errors_of_ours),
+      cmocka_unit_test(test_errors_of_ours),   cmocka_unit_test(test_note_for_the_log),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

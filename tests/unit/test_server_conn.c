@@ -79,7 +79,8 @@ static void close_world(world *w)
 {
   while (w->s->conns)
     td_conn_close(w->s->conns);
-  uv_run(&w->s->loop, UV_RUN_DEFAULT);
+  while (uv_run(&w->s->loop, UV_RUN_DEFAULT)) /* again where the server had stopped it */
+    ;
   assert_int_equal(uv_loop_close(&w->s->loop), 0);
   close(w->client);
   td_tenants_deinit(&w->s->tenants);
@@ -411,6 +412,32 @@ static void test_pieces(void **state)
   }
 }
 
+/* ---- drain ---- */
+
+/* A drain is over when there is nothing to be answered, nothing to be sent, and nobody to be waited for. */
+static void test_end_of_a_drain(void **state)
+{
+  enum { OVER, NO_DRAIN, A_CALL, UNSENT, AFTER_A_FAILURE, HANDS_OVER, HANDED_OVER, CASES };
+  for (int i = 0; i < CASES; i++) {
+    world w;
+    open_world(&w);
+    w.s->draining = i != NO_DRAIN;
+    w.s->n_calls = i == A_CALL;
+    if (i == UNSENT)
+      td_buf_append_str(&w.c->out, "x");
+    if (i == AFTER_A_FAILURE)
+      w.s->answers_until_ms = uv_now(&w.s->loop) + 1;
+    w.s->handing_over = i == HANDS_OVER || i == HANDED_OVER;
+    if (i == HANDED_OVER)
+      w.c->state = TD_CONN_ANSWERING; /* by somebody who watches: no request of it is to come */
+    td_server_idle(w.s);
+    assert_int_equal(w.s->stopping, i == OVER || i == HANDED_OVER);
+    w.s->draining = false;
+    w.s->n_calls = 0;
+    close_world(&w);
+  }
+}
+
 /* ---- health ---- */
 
 /* A step may take so long: as the operator says, by the longest that was predicted, or as nobody knows. */
@@ -487,8 +514,9 @@ int main(void)
       cmocka_unit_test(test_body),        cmocka_unit_test(test_stall),
       cmocka_unit_test(test_ping),        cmocka_unit_test(test_linger),
       cmocka_unit_test(test_hand_over),   cmocka_unit_test(test_heads_of_answers),
-      cmocka_unit_test(test_request_ids), cmocka_unit_test(test_pieces),
-      cmocka_unit_test(test_pipelined),   cmocka_unit_test(test_health),
+      cmocka_unit_test(test_request_ids), cmocka_unit_test(test_end_of_a_drain),
+      cmocka_unit_test(test_pieces),      cmocka_unit_test(test_pipelined),
+      cmocka_unit_test(test_health),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

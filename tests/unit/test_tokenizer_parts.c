@@ -293,6 +293,41 @@ static void regex_refused(void **state)
       fail_msg("\"%s\" is taken", bad[i]);
 }
 
+/* How much of each kind an expression may hold: so much is taken, one more is not. */
+static void regex_bounds(void **state)
+{
+  static const struct {
+    const char *before, *each, *behind;
+    unsigned most;
+  } cases[] = {
+      {"[", "\xc3\xa9", "]", 1024},
+      {"[", "\xc3\xa9", "]\xc3\xa9", 1023},
+      {"[", "\xc3\xa9", "](?i:s)", 1023},
+      {"[", "\xc3\xa9", "](?i:k)", 1023},
+      {"a", "|a", "", 23},
+      {"", "a", "", 64},
+      {"", "a", "|b", 63},
+      {"(?:a", "|a", ")", 11},
+      {"(?:", "a", ")", 4},
+      {"a(?=", "b", ")", 4},
+      {"a{", "1", "}", 2},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (unsigned n = cases[i].most > 1 ? cases[i].most - 1 : 1; n <= cases[i].most + 1; n++) {
+      td_buf text = {0};
+      td_buf_append_str(&text, cases[i].before);
+      for (unsigned k = 0; k < n; k++)
+        td_buf_append_str(&text, cases[i].each);
+      td_buf_append_str(&text, cases[i].behind);
+      assert_false(text.failed);
+      td_regex *r = td_regex_create(text.data);
+      if ((r != NULL) != (n <= cases[i].most))
+        fail_msg("case %zu with %u is %s", i, n, r ? "taken" : "refused");
+      td_regex_destroy(r);
+      td_buf_deinit(&text);
+    }
+}
+
 /* An expression that looks to the end of the text for each character: refused after so many steps, not served
  * for minutes. */
 static void regex_steps(void **state)
@@ -602,11 +637,11 @@ static void long_words_equal_naive(void **state)
 {
   td_tokenizer *t = load_small();
   unsigned seed = 5;
-  const char *letters = "etaoinshr dlu\x04";
+  const char *letters = "etaoinshr dlu\x04!"; /* the last is token 0 */
   for (int round = 0; round < 400; round++) {
     unsigned char word[300];
     size_t n = 1 + (size_t)(rand_r(&seed) % 300);
-    int kinds = 1 + rand_r(&seed) % 14;
+    int kinds = 1 + rand_r(&seed) % 15;
     for (size_t i = 0; i < n; i++)
       word[i] = (unsigned char)letters[rand_r(&seed) % kinds];
     uint32_t want[300];
@@ -862,6 +897,7 @@ int main(void)
       cmocka_unit_test(punctuation_versions),
       cmocka_unit_test(digits_versions),
       cmocka_unit_test(regex_refused),
+      cmocka_unit_test(regex_bounds),
       cmocka_unit_test(regex_steps),
       cmocka_unit_test(nfc_versions),
       cmocka_unit_test(nul_is_text),
