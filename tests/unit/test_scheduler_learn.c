@@ -276,6 +276,26 @@ static void guesses(void **state)
   }
 }
 
+/* From one token to beyond the last knot: what is learned of a step is said of it. */
+static void each_knot_learns(void **state)
+{
+  td_cost_model base = {.n_points = TD_COST_KNOTS + 1};
+  for (uint32_t k = 0; k < base.n_points; k++) {
+    base.tokens[k] = 1u << 2 * k;
+    base.tokens_us[k] = 1000 + 10.0 * base.tokens[k];
+  }
+  for (uint32_t k = 0; k < base.n_points; k++) {
+    td_cost_learner l;
+    const td_step_work w = {.n_tokens = base.tokens[k], .n_rows = 1};
+    td_cost_learner_init(&l, &base, TD_COST_UNSURE_GUESSED);
+    for (int i = 0; i < 50; i++)
+      td_cost_learner_observe(&l, &w, 2 * base.tokens_us[k]);
+    const td_cost_model m = td_cost_learner_model(&l);
+    if (fabs(m.tokens_us[k] / base.tokens_us[k] - 2) > 0.05)
+      fail_msg("%u tokens: %g us", base.tokens[k], m.tokens_us[k]);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -286,6 +306,7 @@ int main(void)
       cmocka_unit_test(one_absurd_step_is_forgotten),
       cmocka_unit_test(it_follows_a_device_that_changes),
       cmocka_unit_test(one_load_teaches_no_wrong_shares),
+      cmocka_unit_test(each_knot_learns),
       cmocka_unit_test(guesses),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
