@@ -249,6 +249,28 @@ static void test_nearest(void **state)
   }
 }
 
+/* Each word of an option that has words is taken, as it stands; nothing near it is. */
+static void test_each_word(void **state)
+{
+  int n = 0;
+  for (int row = 0; row < td_n_option_rows; row++)
+    for (int i = 0; td_option_rows[row].words && td_option_rows[row].words[i]; i++, n++) {
+      const char *word = td_option_rows[row].words[i];
+      char longer[64];
+      td_options o;
+      td_error err;
+      td_options_init(&o);
+      if (td_option_take(&o, row, word, "test", 1, &err) != TD_OK)
+        fail_msg("%s", err.message);
+      snprintf(longer, sizeof longer, "%s_", word);
+      assert_int_not_equal(td_option_take(&o, row, longer, "test", 1, &err), TD_OK);
+      assert_int_not_equal(td_option_take(&o, row, "", "test", 1, &err), TD_OK);
+      if (td_option_rows[row].kind == TD_OPTION_TEXT)
+        assert_string_equal(td_option_text(&o, &td_option_rows[row]), word);
+    }
+  assert_true(n > 5);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -257,6 +279,7 @@ int main(void)
       cmocka_unit_test(test_warnings_of_variables),
       cmocka_unit_test(test_unknown),
       cmocka_unit_test(test_nearest),
+      cmocka_unit_test(test_each_word),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
