@@ -102,6 +102,19 @@ def test_drain_has_an_end():
         assert b'"error"' in raw and b"[DONE]" not in raw.split(b'"error"')[0]
 
 
+def test_second_signal_ends_at_once():
+    with Daemon("--drain-timeout-ms", int(60000 * SLOWNESS)) as d:
+        s = d.connect(60)
+        d.send_request(s, "/v1/completions", LONG)
+        read_until(s, b"data: ")
+        begin = time.monotonic()
+        d.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        d.process.send_signal(signal.SIGTERM)
+        d.process.wait(10 * SLOWNESS)
+        assert time.monotonic() - begin < 10 * SLOWNESS
+
+
 def test_idle_daemon_stops_at_once():
     for sig in (signal.SIGTERM, signal.SIGINT):
         with Daemon() as d:
