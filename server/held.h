@@ -3,11 +3,12 @@
  * One budget of all (answers_bytes), shared by tenant as room in the queue is (config/share.h), and one of
  * each answer (answer_bytes). A client that reads slowly is waited for while nobody needs the memory. Then:
  *   - who already holds his share gets no further request in: 429, at the head;
- *   - where answers under way outgrow what is there, somebody of the tenant that holds most is ended: who has
- *     held most for longest of those that do not read is cut; if all read, of the answers under way the one
- * that may become longest gets its error, of equals the youngest, so that the others end. Counted are
- * buffers, what the engine keeps of a choice, and, before a whole answer is written, about what that will
- * take. Loop thread only. */
+ *   - where answers under way outgrow what is there, somebody of the tenant that holds most is ended. Who has
+ *     held most for longest of those that do not read is cut. If all read, of the answers under way the one
+ *     that may become longest gets its error, of equals the youngest, so that the others end.
+ *
+ * Counted are buffers, what the engine keeps of a choice, and, before a whole answer is written, about what
+ * that will take. Loop thread only. */
 #ifndef TD_SERVER_HELD_H
 #define TD_SERVER_HELD_H
 

@@ -86,12 +86,14 @@ def test_one_after_another(model, tmp_path):
         assert 8 * MIB <= held(d) <= 13 * MIB
         cut_label = 'reason="answers_bytes"'
         assert metric(d, "tandem:connections_cut_total", label=cut_label) == 0
-        others = [unread(d, headers=OTHER + CLOSE) for _ in range(2)]  # what is left is less than they take
-        d.eventually(lambda: is_idle(d), 10, "idle")
+        others = []
+        while metric(d, "tandem:connections_cut_total", label=cut_label) == 0 and len(others) < 6:  # one by one: he holds less than the greedy one
+            others.append(unread(d, headers=OTHER + CLOSE))
+            d.eventually(lambda: d.log().count("key=other ") == len(others), 10, "an answer")
         assert rss(d) - before < 40 * MIB and held(d) <= 16 * MIB
         cut = metric(d, "tandem:connections_cut_total", label=cut_label)
         assert cut > 0 and "its unread answer takes memory that others need (answers_bytes)" in d.log()
-        assert [outcome(s) for s in others] == ["whole"] * 2
+        assert [outcome(s) for s in others] == ["whole"] * len(others)
         seen = [outcome(s) for s in sockets]
         assert seen[:int(cut)] == ["cut"] * int(cut), "who has held for longest goes first"
         assert seen.count("cut") == cut and seen.count("whole") >= 1 and seen.count("answers_full") == 20 - cut - seen.count("whole")

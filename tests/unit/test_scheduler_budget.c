@@ -97,7 +97,10 @@ static void steps_end_where_tiles_do(void **state)
   begin(&b, 56, 1024);
   assert_int_equal(td_budget_chunk(&b, 0, 10000), 512 - 56);
   assert_int_equal(td_budget_chunk(&b, 0, 100),
-                   100);         /* the end of a prompt is not cut: the next one fills the tile */
+                   100);             /* the end of a prompt is not cut: the next one fills the tile */
+  td_budget roomy = make(&c, 17000); /* 536 tokens fit, behind the edge of 512 */
+  begin(&roomy, 56, 1024);
+  assert_int_equal(td_budget_chunk(&roomy, 0, 480), 480);
   begin_for(&b, 56, 1024, 1000); /* by need too, a step that takes the SLO's very time keeps it */
   assert_int_equal(td_budget_chunk(&b, 0, 10000), 512 - 56);
   b = make(&c, 16499); /* 513 would not fit, 512 do */
