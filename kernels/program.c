@@ -58,7 +58,7 @@ td_devptr td_program_buffer_at(const td_program *p, const char *name)
 
 td_status td_program_keep(const td_program *p, uint32_t kinds, td_program **out, td_error *err)
 {
-  td_program *kept;
+  td_program *kept = NULL;
   uint32_t n_unsampled = 0;
   TD_TRY(td_program_create(p->n_ops, &kept, err));
   for (uint32_t i = 0; i < p->n_ops; i++)
