@@ -141,9 +141,23 @@ def run_model(name, model, prompts, steps):
     return runs
 
 
+def some_logits(model, prompt):
+    """[[id, logit], ...] behind the prompt, and the largest of all."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([prompt]), use_cache=False).logits[0, -1]
+    return [[i, float("%.8g" % logits[i])] for i in range(0, 512, 64)], float("%.4g" % logits.abs().max())
+
+
+def with_logits(model, runs):
+    for run in runs:
+        run["logits"], run["scale"] = some_logits(model, run["prompt"])
+    return runs
+
+
 def tiny(folder):
     models = {}
-    for name in list(tiny_models.FOLDERS) + list(tiny_models.GGUFS):
+    others = {**families.folders(tiny_models.config), **families.ggufs(tiny_models.config)}
+    for name in [n for n in (*tiny_models.FOLDERS, *tiny_models.GGUFS) if n not in others]:
         rng = random.Random("tandem prompts " + name)
         prompts = [[rng.randrange(3, 512) for _ in range(n)] for n in TINY_LENGTHS]
         if name in tiny_models.FOLDERS:
@@ -151,7 +165,7 @@ def tiny(folder):
                 os.path.join(folder, name), dtype=torch.float32, attn_implementation="eager").eval()
         else:
             model = model_from_gguf([os.path.join(folder, name + ".gguf")], tiny_models.GGUFS[name][2])
-        models[name] = run_model(name, model, prompts, TINY_STEPS)
+        models[name] = with_logits(model, run_model(name, model, prompts, TINY_STEPS))
     write("golden_tiny.json", models)
 
 
@@ -176,13 +190,6 @@ def family_model(folder, name):
     return with_weights(reference_config(config), state)
 
 
-def some_logits(model, prompt):
-    """[[id, logit], ...] behind the prompt, and the largest of all."""
-    with torch.no_grad():
-        logits = model(input_ids=torch.tensor([prompt]), use_cache=False).logits[0, -1]
-    return [[i, float("%.8g" % logits[i])] for i in range(0, 512, 64)], float("%.4g" % logits.abs().max())
-
-
 def all_families(folder):
     models = {}
     for name in list(families.folders(tiny_models.config)) + list(families.ggufs(tiny_models.config)):
@@ -190,9 +197,7 @@ def all_families(folder):
         prompts = [[rng.randrange(3, 512) for _ in range(n)] for n in FAMILY_LENGTHS]
         model = family_model(folder, name)
         pin_rope(model, (tiny_models.FOLDERS.get(name) or tiny_models.GGUFS[name])[2])
-        models[name] = run_model(name, model, prompts, TINY_STEPS)
-        for run in models[name]:
-            run["logits"], run["scale"] = some_logits(model, run["prompt"])
+        models[name] = with_logits(model, run_model(name, model, prompts, TINY_STEPS))
     write("golden_families.json", models)
 
 
