@@ -426,21 +426,22 @@ static void test_responses_whole(void **state)
   whole(&s, "stop");
   expect(
       &s,
-      RESPONSE("completed") "null,\"echo\":1,\"output\":[" REASONING("0", "completed", THOUGHT("hm\\\"")) "," CONTENT(
-          "1", "completed",
-          TEXT("one")) "," CALL("2", "completed", "f",
-                                "{\\\"a\\\":1}") "," CALL("3", "completed", "g",
-                                                          "") "," CONTENT("4", "completed",
-                                                                          TEXT("two")) "]" RESPONSE_USAGE,
+      // clang-format off
+      RESPONSE("completed") "null,\"echo\":1,\"output\":[" REASONING("0", "completed", THOUGHT("hm\\\""))
+      "," CONTENT("1", "completed", TEXT("one")) "," CALL("2", "completed", "f", "{\\\"a\\\":1}") ","
+      CALL("3", "completed", "g", "") "," CONTENT("4", "completed", TEXT("two")) "]" RESPONSE_USAGE
+      // clang-format on
+      ,
       id_of(&s, 0), id_of(&s, 1));
   td_said_cut(&s.choice.said, 4, 1);
   whole(&s, "length"); /* only the last of it is cut, which is a call here */
   expect(&s,
-         RESPONSE("incomplete") "{\"reason\":\"max_output_tokens\"},\"echo\":1,\"output\":[" REASONING(
-             "0", "completed",
-             THOUGHT("hm\\\"")) "," CONTENT("1", "completed",
-                                            TEXT("one")) "," CALL("2", "incomplete", "f",
-                                                                  "{\\\"a\\\":1}") "]" RESPONSE_USAGE,
+         // clang-format off
+        RESPONSE("incomplete") "{\"reason\":\"max_output_tokens\"},\"echo\":1,\"output\":["
+        REASONING("0", "completed", THOUGHT("hm\\\"")) "," CONTENT("1", "completed", TEXT("one")) ","
+        CALL("2", "incomplete", "f", "{\\\"a\\\":1}") "]" RESPONSE_USAGE
+         // clang-format on
+         ,
          id_of(&s, 0));
   close_scene(&s);
 }
@@ -584,21 +585,14 @@ static void test_logprobs(void **state)
   v.end = 3;
   td_logprobs_render_chat(NULL, &v, &out);
   is(&out,
-     "{\"content\":[" MEMBERS("b", "-1.5", "98") ",\"top_logprobs\":[" MEMBERS(
-         "a", "-0.5",
-         "97") "}," MEMBERS("b", "-1.5",
-                            "98") "}]}," MEMBERS("\\\"", "-9999",
-                                                 "34") ",\"top_logprobs\":[" MEMBERS("\xEF\xBF\xBD", "-0.25",
-                                                                                     "195") "}," MEMBERS("\xEF\xBF\xBD",
-                                                                                                         "-2",
-                                                                                                         "16"
-                                                                                                         "9") "}]}," MEMBERS("c",
-                                                                                                                             "-0.125",
-                                                                                                                             "99") ",\"top_logprobs\":[" MEMBERS("c",
-                                                                                                                                                                 "-0.125",
-                                                                                                                                                                 "99") "}," MEMBERS("d",
-                                                                                                                                                                                    "-3",
-                                                                                                                                                                                    "100") "}]}],\"refusal\":null}");
+     // clang-format off
+     "{\"content\":[" MEMBERS("b", "-1.5", "98") ",\"top_logprobs\":[" MEMBERS("a", "-0.5", "97") "},"
+     MEMBERS("b", "-1.5", "98") "}]}," MEMBERS("\\\"", "-9999", "34") ",\"top_logprobs\":["
+     MEMBERS("\xEF\xBF\xBD", "-0.25", "195") "}," MEMBERS("\xEF\xBF\xBD", "-2", "169") "}]},"
+     MEMBERS("c", "-0.125", "99") ",\"top_logprobs\":[" MEMBERS("c", "-0.125", "99") "},"
+     MEMBERS("d", "-3", "100") "}]}],\"refusal\":null}"
+     // clang-format on
+  );
   v.begin = 2;
   v.n_told = 1;
   td_logprobs_render_list(NULL, &v, &out);
@@ -658,12 +652,15 @@ static void test_logprobs_of_pieces(void **state)
   say(&s, TD_SAID_CONTENT, 0, "\"c");
   whole(&s, "stop");
   expect(&s,
-         RESPONSE("completed") "null,\"output\":[" REASONING("0", "completed", THOUGHT("b")) "," CONTENT(
-             "1", "completed",
-             "{\"type\":\"output_text\",\"annotations\":[],\"text\":\"\\\"c\",\"logprobs\":[" MEMBERS(
-                 "\\\"", "-9999",
-                 "34") ",\"top_logprobs\":[]}," MEMBERS("c", "-0.125",
-                                                        "99") ",\"top_logprobs\":[]}]}") "]" RESPONSE_USAGE);
+         // clang-format off
+        RESPONSE("completed") "null,\"output\":[" REASONING("0", "completed", THOUGHT("b")) ","
+        CONTENT("1", "completed",
+                "{\"type\":\"output_text\",\"annotations\":[],\"text\":\"\\\"c\",\"logprobs\":["
+                MEMBERS("\\\"", "-9999", "34") ",\"top_logprobs\":[]},"
+                MEMBERS("c", "-0.125", "99") ",\"top_logprobs\":[]}]}")
+        "]" RESPONSE_USAGE
+         // clang-format on
+  );
   s.choice.n_logprobs_gone = 1;
   memmove(s.choice.logprobs.data, s.choice.logprobs.data + td_logprob_record_bytes(2),
           5 * td_logprob_record_bytes(2));

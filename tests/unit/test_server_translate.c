@@ -119,123 +119,86 @@ static void test_messages(void **state)
        "text, tool_use, "
        "tool_result and thinking, each in its role"});
   /* thoughts, calls and results, each in its role */
-  CHECK(
-      &td_api_messages,
-      {"{'max_tokens':5,'messages':[{'role':'assistant','content':[{'type':'thinking','thinking':'hm'},"
-       "{'type':'thinking','thinking':'more'},{'type':'redacted_thinking','data':'z'},{'type':'text','text':'"
-       "a'},"
-       "{'type':'tool_use','id':'i','name':'f','input':{'a':[1]}},{'type':'tool_use','id':'j','name':'g','"
-       "input':{}}]},"
-       "{'role':'user','content':[{'type':'text','text':'b'},{'type':'tool_result','tool_use_id':'i','"
-       "content':'r'},"
-       "{'type':'tool_result','tool_use_id':'j'},{'type':'text','text':'c'},"
-       "{'type':'tool_result','tool_use_id':'k','content':[{'type':'text','text':'1'},{'type':'text','text':'"
-       "2'}]},"
-       "{'type':'tool_result','tool_use_id':'l','content':[]},{'type':'tool_result','tool_use_id':'m','"
-       "content':null}]}]}",
-       "{'messages':[{'role':'assistant','reasoning_content':'hm','content':[" PART(
-           "a") "],'tool_calls':["
-                "{'function':{'name':'f','arguments':'{\\'a\\':[1]}'},'id':'i','type':'function'},"
-                "{'function':{'name':'g','arguments':'{}'},'id':'j','type':'function'}]}," USER(
-                    "b") ",{'role':'tool','tool_call_id':'i','content':[" PART("r") "]},"
-                                                                                    "{'role':'tool','tool_"
-                                                                                    "call_id':'j','content':"
-                                                                                    "[" PART("") "]}," USER("c") ",{'role':'tool','tool_call_id':'k','content':[" PART(
-                                                                                        "1") "," PART("2") "]"
-                                                                                                           "}"
-                                                                                                           ","
-                                                                                                           "{"
-                                                                                                           "'"
-                                                                                                           "r"
-                                                                                                           "o"
-                                                                                                           "l"
-                                                                                                           "e"
-                                                                                                           "'"
-                                                                                                           ":"
-                                                                                                           "'"
-                                                                                                           "t"
-                                                                                                           "o"
-                                                                                                           "o"
-                                                                                                           "l"
-                                                                                                           "'"
-                                                                                                           ","
-                                                                                                           "'"
-                                                                                                           "t"
-                                                                                                           "o"
-                                                                                                           "o"
-                                                                                                           "l"
-                                                                                                           "_"
-                                                                                                           "c"
-                                                                                                           "a"
-                                                                                                           "l"
-                                                                                                           "l"
-                                                                                                           "_"
-                                                                                                           "i"
-                                                                                                           "d"
-                                                                                                           "'"
-                                                                                                           ":"
-                                                                                                           "'"
-                                                                                                           "l"
-                                                                                                           "'"
-                                                                                                           ","
-                                                                                                           "'"
-                                                                                                           "c"
-                                                                                                           "o"
-                                                                                                           "n"
-                                                                                                           "t"
-                                                                                                           "e"
-                                                                                                           "n"
-                                                                                                           "t"
-                                                                                                           "'"
-                                                                                                           ":"
-                                                                                                           "[" PART(
-                                                                                                               "") "]},"
-                                                                                                                   "{'role':'tool','tool_call_id':'m','content':[" PART(
-                                                                                                                       "") "]}],'max_tokens':5}"},
-      {"{'max_tokens':5,'messages':[{'role':'user','content':[{'type':'tool_result','content':'r'}]}]}",
-       "400 invalid_value messages[0].content[0].tool_use_id: 'messages[0].content[0].tool_use_id' is "
-       "required and must be "
-       "a string"},
-      {"{'max_tokens':5,'messages':[{'role':'user','content':[{'type':'tool_result','tool_use_id':'i','"
-       "content':["
-       "{'type':'image','text':'x'}]}]}]}",
-       "400 unsupported_parameter messages[0].content[0].content: 'messages[0].content[0].content' is served "
-       "as text"},
-      {"{'max_tokens':5,'messages':[{'role':'user','content':[{'type':'tool_result','tool_use_id':'i','"
-       "content':["
-       "{'type':'text'}]}]}]}",
-       "400 unsupported_parameter messages[0].content[0].content: 'messages[0].content[0].content' is served "
-       "as text"},
-      {"{'max_tokens':5,'messages':[{'role':'assistant','content':[{'type':'tool_result','tool_use_id':'i'}]}"
-       "]}",
-       "400 unsupported_parameter messages[0].content[0].type: 'messages[0].content[0].type' is served as "
-       "text, tool_use, "
-       "tool_result and thinking, each in its role"},
-      {"{'max_tokens':5,'messages':[{'role':'user','content':[{'type':'tool_use','id':'i','name':'f','input':"
-       "{}}]}]}",
-       "400 unsupported_parameter messages[0].content[0].type: 'messages[0].content[0].type' is served as "
-       "text, tool_use, "
-       "tool_result and thinking, each in its role"},
-      {"{'max_tokens':5,'messages':[{'role':'user','content':[{'type':'thinking','thinking':'hm'}]}]}",
-       "400 unsupported_parameter messages[0].content[0].type: 'messages[0].content[0].type' is served as "
-       "text, tool_use, "
-       "tool_result and thinking, each in its role"},
-      {"{'max_tokens':5,'messages':[{'role':'user','content':[{'type':'redacted_thinking'}]}]}",
-       "400 unsupported_parameter messages[0].content[0].type: 'messages[0].content[0].type' is served as "
-       "text, tool_use, "
-       "tool_result and thinking, each in its role"},
-      {"{'max_tokens':5,'messages':[{'role':'assistant','content':[{'type':'tool_use','name':'f','input':{}}]"
-       "}]}",
-       "400 invalid_value messages[0].content[0].id: 'messages[0].content[0].id' is required and must be a "
-       "string"},
-      {"{'max_tokens':5,'messages':[{'role':'assistant','content':[{'type':'tool_use','id':'i','input':{}}]}]"
-       "}",
-       "400 invalid_value messages[0].content[0].name: 'messages[0].content[0].name' is required and must be "
-       "a string"},
-      {"{'max_tokens':5,'messages':[{'role':'assistant','content':[{'type':'tool_use','id':'i','name':'f','"
-       "input':'{}'}]}]}",
-       "400 invalid_value messages[0].content[0].input: 'messages[0].content[0].input' is required and must "
-       "be an object"});
+  CHECK(&td_api_messages,
+        {
+            "{'max_tokens':5,'messages':[{'role':'assistant','content':[{'type':'thinking','thinking':'hm'},"
+            "{'type':'thinking','thinking':'more'},{'type':'redacted_thinking','data':'z'},{'type':'text','"
+            "text':'"
+            "a'},"
+            "{'type':'tool_use','id':'i','name':'f','input':{'a':[1]}},{'type':'tool_use','id':'j','name':'g'"
+            ",'"
+            "input':{}}]},"
+            "{'role':'user','content':[{'type':'text','text':'b'},{'type':'tool_result','tool_use_id':'i','"
+            "content':'r'},"
+            "{'type':'tool_result','tool_use_id':'j'},{'type':'text','text':'c'},"
+            "{'type':'tool_result','tool_use_id':'k','content':[{'type':'text','text':'1'},{'type':'text','"
+            "text':'"
+            "2'}]},"
+            "{'type':'tool_result','tool_use_id':'l','content':[]},{'type':'tool_result','tool_use_id':'m','"
+            "content':null}]}]}",
+            // clang-format off
+       "{'messages':[{'role':'assistant','reasoning_content':'hm','content':[" PART("a")
+       "],'tool_calls':[{'function':{'name':'f','arguments':'{\\'a\\':[1]}'},'id':'i',"
+       "'type':'function'},{'function':{'name':'g','arguments':'{}'},'id':'j','type':'function'}]},"
+       USER("b") ",{'role':'tool','tool_call_id':'i','content':[" PART("r")
+       "]},{'role':'tool','tool_call_id':'j','content':[" PART("") "]}," USER("c")
+       ",{'role':'tool','tool_call_id':'k','content':[" PART("1") "," PART("2")
+       "]},{'role':'tool','tool_call_id':'l','content':[" PART("")
+       "]},{'role':'tool','tool_call_id':'m','content':[" PART("") "]}],'max_tokens':5}"
+            // clang-format on
+        },
+        {"{'max_tokens':5,'messages':[{'role':'user','content':[{'type':'tool_result','content':'r'}]}]}",
+         "400 invalid_value messages[0].content[0].tool_use_id: 'messages[0].content[0].tool_use_id' is "
+         "required and must be "
+         "a string"},
+        {"{'max_tokens':5,'messages':[{'role':'user','content':[{'type':'tool_result','tool_use_id':'i','"
+         "content':["
+         "{'type':'image','text':'x'}]}]}]}",
+         "400 unsupported_parameter messages[0].content[0].content: 'messages[0].content[0].content' is "
+         "served "
+         "as text"},
+        {"{'max_tokens':5,'messages':[{'role':'user','content':[{'type':'tool_result','tool_use_id':'i','"
+         "content':["
+         "{'type':'text'}]}]}]}",
+         "400 unsupported_parameter messages[0].content[0].content: 'messages[0].content[0].content' is "
+         "served "
+         "as text"},
+        {"{'max_tokens':5,'messages':[{'role':'assistant','content':[{'type':'tool_result','tool_use_id':'i'}"
+         "]}"
+         "]}",
+         "400 unsupported_parameter messages[0].content[0].type: 'messages[0].content[0].type' is served as "
+         "text, tool_use, "
+         "tool_result and thinking, each in its role"},
+        {"{'max_tokens':5,'messages':[{'role':'user','content':[{'type':'tool_use','id':'i','name':'f','"
+         "input':"
+         "{}}]}]}",
+         "400 unsupported_parameter messages[0].content[0].type: 'messages[0].content[0].type' is served as "
+         "text, tool_use, "
+         "tool_result and thinking, each in its role"},
+        {"{'max_tokens':5,'messages':[{'role':'user','content':[{'type':'thinking','thinking':'hm'}]}]}",
+         "400 unsupported_parameter messages[0].content[0].type: 'messages[0].content[0].type' is served as "
+         "text, tool_use, "
+         "tool_result and thinking, each in its role"},
+        {"{'max_tokens':5,'messages':[{'role':'user','content':[{'type':'redacted_thinking'}]}]}",
+         "400 unsupported_parameter messages[0].content[0].type: 'messages[0].content[0].type' is served as "
+         "text, tool_use, "
+         "tool_result and thinking, each in its role"},
+        {"{'max_tokens':5,'messages':[{'role':'assistant','content':[{'type':'tool_use','name':'f','input':{}"
+         "}]"
+         "}]}",
+         "400 invalid_value messages[0].content[0].id: 'messages[0].content[0].id' is required and must be a "
+         "string"},
+        {"{'max_tokens':5,'messages':[{'role':'assistant','content':[{'type':'tool_use','id':'i','input':{}}]"
+         "}]"
+         "}",
+         "400 invalid_value messages[0].content[0].name: 'messages[0].content[0].name' is required and must "
+         "be "
+         "a string"},
+        {"{'max_tokens':5,'messages':[{'role':'assistant','content':[{'type':'tool_use','id':'i','name':'f','"
+         "input':'{}'}]}]}",
+         "400 invalid_value messages[0].content[0].input: 'messages[0].content[0].input' is required and "
+         "must "
+         "be an object"});
   /* the answer's beginning is gone on with, unless it has called */
   CHECK(&td_api_messages,
         {"{'max_tokens':5,'messages':[{'role':'assistant','content':'a'}]}",
@@ -460,37 +423,34 @@ static void test_turns(void **state)
 #define THINKS(text) "{'type':'reasoning','content':[{'type':'reasoning_text','text':'" text "'}]}"
 #define CALLS(id, name) "{'type':'function_call','call_id':'" id "','name':'" name "','arguments':'{}'}"
 #define CALLED(id, name) "{'function':{'name':'" name "','arguments':'{}'},'id':'" id "','type':'function'}"
-  CHECK(
-      &td_api_responses,
-      {"{'input':[" THINKS("hm") ",{'role':'assistant','content':'a'}," CALLS("i", "f") "," CALLS(
-           "j", "g") ",{'type':'function_call_output','call_id':'i','output':'r'},"
+  CHECK(&td_api_responses,
+        {
+            "{'input':[" THINKS("hm") ",{'role':'assistant','content':'a'}," CALLS("i", "f") "," CALLS(
+                "j",
+                "g") ",{'type':'function_call_output','call_id':'i','output':'r'},"
                      "{'type':'function_call_output','call_id':'j','output':[{'type':'input_text','text':'s'}"
                      "]}," CALLS("k", "h") "]}",
-       "{'messages':[{'role':'assistant','reasoning_content':'hm','content':[" PART(
-           "a") "],'tool_calls':[" CALLED("i", "f") "," CALLED("j",
-                                                               "g") "]},{'role':'tool','tool_call_id':'i','"
-                                                                    "content':[" PART(
-                                                                        "r") "]},"
-                                                                             "{'role':'tool','tool_"
-                                                                             "call_id':'j','content'"
-                                                                             ":[" PART("s") "]},{'role':'"
-                                                                                            "assistant','"
-                                                                                            "tool_calls':"
-                                                                                            "[" CALLED(
-                                                                                                "k",
-                                                                                                "h") "]}]}"},
-      {"{'input':[{'role':'assistant','content':'a'},{'role':'assistant','content':'b'}]}",
-       "{'messages':[" SAYS("assistant", "a") "," SAYS("assistant", "b") "]}"},
-      {"{'input':[" CALLS("i", "f") ",{'role':'assistant','content':'b'}]}",
-       "{'messages':[{'role':'assistant','tool_calls':[" CALLED("i", "f") "]}," SAYS("assistant", "b") "]}"},
-      {"{'input':[" THINKS("a") ",{'role':'user','content':'x'}," CALLS("i", "f") "]}",
-       "{'messages':[{'role':'assistant','reasoning_content':'a'}," X
-       ",{'role':'assistant','tool_calls':[" CALLED("i", "f") "]}]}"},
-      {"{'input':[" THINKS("a") "," THINKS("b") "]}", "{'messages':[{'role':'assistant','reasoning_content':'"
-                                                      "a'},{'role':'assistant','reasoning_content':'b'}]}"},
-      {"{'input':[{'type':'reasoning','encrypted_content':'z'},{'type':'reasoning','content':'z'},"
-       "{'role':'user','content':'x'}]}",
-       "{'messages':[" X "]}"});
+            // clang-format off
+       "{'messages':[{'role':'assistant','reasoning_content':'hm','content':[" PART("a") "],'tool_calls':["
+       CALLED("i", "f") "," CALLED("j", "g") "]},{'role':'tool','tool_call_id':'i','content':[" PART("r")
+       "]},{'role':'tool','tool_call_id':'j','content':[" PART("s") "]},{'role':'assistant','tool_calls':["
+       CALLED("k", "h") "]}]}"
+            // clang-format on
+        },
+        {"{'input':[{'role':'assistant','content':'a'},{'role':'assistant','content':'b'}]}",
+         "{'messages':[" SAYS("assistant", "a") "," SAYS("assistant", "b") "]}"},
+        {"{'input':[" CALLS("i", "f") ",{'role':'assistant','content':'b'}]}",
+         "{'messages':[{'role':'assistant','tool_calls':[" CALLED("i", "f") "]}," SAYS("assistant",
+                                                                                       "b") "]}"},
+        {"{'input':[" THINKS("a") ",{'role':'user','content':'x'}," CALLS("i", "f") "]}",
+         "{'messages':[{'role':'assistant','reasoning_content':'a'}," X
+         ",{'role':'assistant','tool_calls':[" CALLED("i", "f") "]}]}"},
+        {"{'input':[" THINKS("a") "," THINKS("b") "]}",
+         "{'messages':[{'role':'assistant','reasoning_content':'"
+         "a'},{'role':'assistant','reasoning_content':'b'}]}"},
+        {"{'input':[{'type':'reasoning','encrypted_content':'z'},{'type':'reasoning','content':'z'},"
+         "{'role':'user','content':'x'}]}",
+         "{'messages':[" X "]}"});
 }
 
 static void test_responses_wishes(void **state)
