@@ -117,6 +117,7 @@ bool td_call_check_context(td_call *call, bool default_rest)
   const char *param = r->messages ? "messages" : r->input ? "input" : "prompt";
   int64_t asked = asked_tokens(r);
   uint64_t want = asked > 0 ? (uint64_t)asked : 1; /* of an answer that has none, the engine makes one */
+  uint64_t longest_rest = 0;
   call->max_new = asked > 0                   ? (uint32_t)asked
                   : !r->has_answer            ? 1
                   : asked < 0 || default_rest ? UINT32_MAX
@@ -130,7 +131,11 @@ bool td_call_check_context(td_call *call, bool default_rest)
     }
     if (call->prompts[i].n + want > call->info->max_context_tokens)
       return td_call_fail_context(call, param, call->prompts[i].n, false);
+    uint64_t rest = call->info->max_context_tokens - call->prompts[i].n;
+    longest_rest = rest > longest_rest ? rest : longest_rest;
   }
+  if (call->max_new > longest_rest)
+    call->max_new = (uint32_t)longest_rest;
   if ((uint64_t)call->n_prompts * (uint64_t)r->n > call->max_choices) {
     td_api_error_set(&call->error, 400, "invalid_value", r->input ? param : "n",
                      "%u prompts with %d choices each are more than the %u "

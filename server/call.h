@@ -125,7 +125,7 @@ struct td_call {
   atomic_bool abandoned; /* the worker need not go on */
   td_buf body;
   uint64_t body_counted; /* its part of the tenant's and the server's body_bytes */
-  uint64_t held_bytes; /* the same of held_bytes: of its choices, and the whole answer that is made of them */
+  uint64_t held_bytes;   /* its part of theirs (held.h): its choices, and the answer that is made of them */
 
   /* made by who reads it */
   cJSON *root; /* of the body, or the chat that was made of it; until it is prepared */

@@ -169,11 +169,6 @@ static void mark_dirty(td_conn *c)
   c->server->dirty = c;
 }
 
-static void count_held(td_conn *c)
-{
-  td_held_set(c->server, c->tenant, &c->held_bytes, c->queued_bytes + c->out.cap_bytes);
-}
-
 static size_t unsent(const td_conn *c) { return c->out.len_bytes + c->uv.stream.write_queue_size; }
 
 bool td_conn_writable(const td_conn *c)
@@ -187,12 +182,12 @@ static void on_written(uv_write_t *w, int status)
 {
   write_request *r = (write_request *)w;
   td_conn *c = r->conn;
-  c->queued_bytes -= r->n;
+  size_t n = r->n;
   free(r->data);
   free(r);
-  if (c->state == TD_CONN_CLOSING)
+  if (c->state == TD_CONN_CLOSING) /* holds nothing any more */
     return;
-  count_held(c);
+  td_held_set(c->server, c->tenant, &c->held_bytes, c->held_bytes - n);
   if (status < 0) {
     td_conn_close(c);
     return;
@@ -236,18 +231,16 @@ static bool queue(td_conn *c, td_buf *buf)
     return false;
   }
   *r = (write_request){.conn = c, .data = data, .n = n};
-  uv_buf_t b = uv_buf_init(data, (unsigned)n);
+  uv_buf_t b = {.base = data, .len = n}; /* uv_buf_init takes 32 bits */
   if (c->uv.stream.write_queue_size == 0)
     c->progress_ms = now_ms(c);
-  if (c->queued_bytes == 0)
-    c->unread_since_ms = now_ms(c);
   if (uv_write(&r->uv, &c->uv.stream, &b, 1, on_written) != 0) {
     free(data);
     free(r);
     td_conn_close(c);
     return false;
   }
-  c->queued_bytes += n;
+  td_held_set(c->server, c->tenant, &c->held_bytes, c->held_bytes + n);
   c->sent_ms = now_ms(c);
   return true;
 }
@@ -262,7 +255,6 @@ static void flush_one(td_conn *c)
     resume(c);
   if (c->out.len_bytes > 0 && !queue(c, &c->out))
     return;
-  count_held(c);
   if (c->state == TD_CONN_LINGERING) {
     uv_shutdown_t *r = malloc(sizeof *r);
     if (!r || uv_shutdown(r, &c->uv.stream, on_shutdown) != 0)

@@ -45,13 +45,12 @@ struct td_conn {
   char request_id[132];
   td_tenant *tenant;     /* of the last request that was let in; NULL: none was yet */
   uint64_t body_counted; /* its part of the tenant's and the server's body_bytes */
-  uint64_t held_bytes;   /* the same of held_bytes */
-  uint64_t queued_bytes; /* buffers that wait for the socket: each stays until its last byte is taken */
+  uint64_t held_bytes;   /* buffers that wait for the socket, each until its last byte is taken (held.h) */
   td_body_pace pace;
 
   /* uv_now() of: the state's start, the request's first byte, the body's, the last output, the last progress
-   * of output, when buffers began to wait */
-  uint64_t since_ms, first_byte_ms, body_ms, sent_ms, progress_ms, unread_since_ms, arrival_us;
+   * of output */
+  uint64_t since_ms, first_byte_ms, body_ms, sent_ms, progress_ms, arrival_us;
   size_t unsent_bytes;
   int status; /* of the answer under way; 0: none is */
   td_request_note note;

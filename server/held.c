@@ -22,13 +22,17 @@ void td_held_set(td_server *s, td_tenant *t, uint64_t *held, uint64_t bytes)
 
 /* ---- choices ---- */
 
+/* The engine's log-probabilities of a token. */
+static uint64_t logprob_bytes(const td_api_request *r)
+{
+  return r->wants_logprobs || r->scores_prompt ? sizeof(td_token_logprob) + r->n_top * sizeof(td_top_token)
+                                               : 0;
+}
+
 /* The engine's arrays, which go with the ticket. */
 static uint64_t engine_bytes(const td_choice *ch)
 {
-  const td_api_request *r = &ch->call->request;
-  uint64_t of_one = 0;
-  if (r->wants_logprobs || r->scores_prompt)
-    of_one = sizeof(td_token_logprob) + r->n_top * sizeof(td_top_token);
+  uint64_t of_one = logprob_bytes(&ch->call->request);
   if (ch->ticket.generation == 0)
     return 0;
   return ch->n_generated * (sizeof(int32_t) + of_one) + ch->n_scored * of_one;
@@ -65,7 +69,8 @@ void td_held_count(td_choice *ch)
 
 /* ---- who is ended ---- */
 
-static uint64_t waited_ms(const td_conn *c) { return uv_now(&c->server->loop) - c->unread_since_ms; }
+/* How long it has taken nothing. */
+static uint64_t waited_ms(const td_conn *c) { return uv_now(&c->server->loop) - c->progress_ms; }
 
 static uint64_t bytes_of(const td_conn *c) { return c->held_bytes + (c->call ? c->call->held_bytes : 0); }
 
@@ -77,24 +82,26 @@ static uint64_t bytes_of_tenant(const td_conn *c)
 /* What it has cost: bytes times time. */
 static double cost(const td_conn *c) { return (double)bytes_of(c) * (double)(LEAST_WAIT_MS + waited_ms(c)); }
 
-/* Tokens and log-probabilities that its answer may come to. */
-static uint64_t most_numbers(const td_call *call)
+/* What its answer may come to. */
+static uint64_t most_bytes(const td_call *call)
 {
   const td_api_request *r = &call->request;
-  return (uint64_t)call->n_choices * call->max_new *
-         (1 + (r->wants_logprobs ? 1 + (uint64_t)r->top_logprobs : 0));
+  uint64_t of_token = sizeof(int32_t) + logprob_bytes(r);
+  if (r->wants_logprobs && !r->stream)
+    of_token += (1 + (uint64_t)r->top_logprobs) * TD_LOGPROB_TEXT_BYTES;
+  return call->n_choices * of_token * call->max_new;
 }
 
 static bool goes_before(const td_conn *a, const td_conn *b)
 {
-  bool is_unread = a->queued_bytes > 0;
+  bool is_unread = a->held_bytes > 0;
   if (bytes_of_tenant(a) != bytes_of_tenant(b))
     return bytes_of_tenant(a) > bytes_of_tenant(b);
-  if (is_unread != (b->queued_bytes > 0))
+  if (is_unread != (b->held_bytes > 0))
     return is_unread;
   if (is_unread)
     return cost(a) > cost(b);
-  uint64_t most_a = most_numbers(a->call), most_b = most_numbers(b->call);
+  uint64_t most_a = most_bytes(a->call), most_b = most_bytes(b->call);
   return most_a != most_b ? most_a > most_b : a->call->arrival_us > b->call->arrival_us;
 }
 
@@ -102,7 +109,7 @@ static td_conn *find_victim(const td_server *s)
 {
   td_conn *found = NULL;
   for (td_conn *c = s->conns; c; c = c->next)
-    if ((c->queued_bytes > 0 || (c->call && c->call->held_bytes > 0)) && (!found || goes_before(c, found)))
+    if ((c->held_bytes > 0 || (c->call && c->call->held_bytes > 0)) && (!found || goes_before(c, found)))
       found = c;
   return found;
 }
@@ -112,7 +119,7 @@ void td_held_trim(td_server *s)
   td_conn *c;
   td_api_error e;
   while (s->held_bytes > budget_of(s) && (c = find_victim(s))) {
-    if (c->queued_bytes > 0) {
+    if (c->held_bytes > 0) {
       td_conn_cut(c, TD_CUT_HELD);
       continue;
     }

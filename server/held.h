@@ -3,9 +3,10 @@
  * One budget of all (answers_bytes), shared by tenant as room in the queue is (config/share.h), and one of
  * each answer (answer_bytes). A client that reads slowly is waited for while nobody needs the memory. Then:
  *   - who already holds his share gets no further request in: 429, at the head;
- *   - where answers under way outgrow what is there, somebody of the tenant that holds most is ended. Who has
- *     held most for longest of those that do not read is cut. If all read, of the answers under way the one
- *     that may become longest gets its error, of equals the youngest, so that the others end.
+ *   - where answers under way outgrow what is there, somebody of the tenant that holds most is ended. First
+ *     come connections that have not taken all of an answer yet: the one is cut whose bytes, times how long
+ *     it has taken nothing, are most. If there is none, the answer under way that may become largest gets
+ *     its error, of equals the youngest, so that the others end.
  *
  * Counted are buffers, what the engine keeps of a choice, and, before a whole answer is written, about what
  * that will take. Loop thread only. */

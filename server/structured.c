@@ -54,10 +54,12 @@ static bool read_json(td_api_request *r, td_grammar_kind kind, const char *field
   td_error err;
   if (cJSON_IsString(v) && !r->grammar_json) {
     td_status st = td_json_parse(v->valuestring, strlen(v->valuestring), &limits, &r->grammar_json, &err);
-    if (st == TD_ERR_NOMEM)
+    if (st == TD_ERR_NOMEM) {
       td_api_error_from(e, &err);
+      return false;
+    }
     if (st != TD_OK)
-      return st != TD_ERR_NOMEM && invalid(e, path, name, "is text, but not of JSON");
+      return invalid(e, path, name, "is text, but not of JSON");
     v = r->grammar_json;
   }
   if (kind == TD_GRAMMAR_TAGS && !cJSON_IsObject(v))
