@@ -27,16 +27,19 @@
 /* ---- faults: the next n calls fail so; pieces of at most so many bytes ---- */
 
 static int n_faults, fault_errno;
+static bool fail_read, fail_write, fail_sync, fail_rename; /* none: opening fails, and reading at a place */
 static size_t piece = SIZE_MAX;
 
-static bool faulty(void)
+static bool faulty(bool here)
 {
-  if (n_faults == 0)
+  if (!here || n_faults == 0)
     return false;
   n_faults--;
   errno = fault_errno;
   return true;
 }
+
+static bool none_else(void) { return !fail_read && !fail_write && !fail_sync && !fail_rename; }
 
 static size_t part_of(size_t n) { return n < piece ? n : piece; }
 
@@ -44,41 +47,39 @@ int __real_openat(int dir, const char *path, int flags, mode_t mode);
 int __wrap_openat(int dir, const char *path, int flags, mode_t mode);
 int __wrap_openat(int dir, const char *path, int flags, mode_t mode)
 {
-  return faulty() ? -1 : __real_openat(dir, path, flags, mode);
+  return faulty(none_else()) ? -1 : __real_openat(dir, path, flags, mode);
 }
 
 ssize_t __real_pread(int fd, void *p, size_t n, off_t at);
 ssize_t __wrap_pread(int fd, void *p, size_t n, off_t at);
 ssize_t __wrap_pread(int fd, void *p, size_t n, off_t at)
 {
-  return faulty() ? -1 : __real_pread(fd, p, part_of(n), at);
+  return faulty(none_else()) ? -1 : __real_pread(fd, p, part_of(n), at);
 }
-
-static bool fail_read, fail_write, fail_sync, fail_rename;
 
 ssize_t __real_read(int fd, void *p, size_t n);
 ssize_t __wrap_read(int fd, void *p, size_t n);
 ssize_t __wrap_read(int fd, void *p, size_t n)
 {
-  return fail_read && faulty() ? -1 : __real_read(fd, p, part_of(n));
+  return faulty(fail_read) ? -1 : __real_read(fd, p, part_of(n));
 }
 
 ssize_t __real_write(int fd, const void *p, size_t n);
 ssize_t __wrap_write(int fd, const void *p, size_t n);
 ssize_t __wrap_write(int fd, const void *p, size_t n)
 {
-  return fail_write && faulty() ? -1 : __real_write(fd, p, part_of(n));
+  return faulty(fail_write) ? -1 : __real_write(fd, p, part_of(n));
 }
 
 int __real_fsync(int fd);
 int __wrap_fsync(int fd);
-int __wrap_fsync(int fd) { return fail_sync && faulty() ? -1 : __real_fsync(fd); }
+int __wrap_fsync(int fd) { return faulty(fail_sync) ? -1 : __real_fsync(fd); }
 
 int __real_rename(const char *from, const char *to);
 int __wrap_rename(const char *from, const char *to);
 int __wrap_rename(const char *from, const char *to)
 {
-  return fail_rename && faulty() ? -1 : __real_rename(from, to);
+  return faulty(fail_rename) ? -1 : __real_rename(from, to);
 }
 
 /* ---- reading ---- */
@@ -129,11 +130,12 @@ static void test_cache(void **state)
   fail_write = true;
   n_faults = 2, fault_errno = EINTR;
   assert_int_equal(td_cache_write(path, "0123456789", 10, &err), TD_OK);
+  assert_int_equal(n_faults, 0);
   fail_write = false;
   fail_read = true;
   n_faults = 2;
   assert_int_equal(td_cache_read(path, &text, &found, &err), TD_OK);
-  assert_true(found && text.len_bytes == 10 && memcmp(text.data, "0123456789", 10) == 0);
+  assert_true(n_faults == 0 && found && text.len_bytes == 10 && memcmp(text.data, "0123456789", 10) == 0);
   n_faults = 1, fault_errno = EIO;
   assert_int_equal(td_cache_read(path, &text, &found, &err), TD_ERR_IO);
   assert_string_equal(err.message, strerror(EIO));
@@ -147,6 +149,7 @@ static void test_cache(void **state)
     n_faults = 1, fault_errno = ENOSPC;
     assert_int_equal(td_cache_write(path, "new", 3, &err), TD_ERR_IO);
     *steps[i] = false;
+    assert_int_equal(n_faults, 0);
     assert_non_null(strstr(err.message, strerror(ENOSPC)));
     assert_true(strncmp(err.message, path, strlen(path)) == 0);
     td_buf_clear(&text);

@@ -103,6 +103,8 @@ static td_status device_tune(td_backend *b, td_compiled *compiled, td_tuning *ou
 {
   assert_true(d.n_begun == 1 && d.n_done < d.n_pieces);
   assert_true(b->n_under_way == 0 && d.e->stats.n_running == 0);
+  if (d.n_done > 0 && d.changing == 0 && !d.e->calibrates) /* 1: the end is not yet told */
+    assert_int_equal(d.e->stats.tuning_left, 1 + d.n_pieces - d.n_done);
   note(PIECE, ++d.n_done);
   now += PIECE_US;
   if (d.submit_in == d.n_done)
@@ -204,6 +206,8 @@ static void run(td_status want)
 {
   td_error err;
   assert_int_equal(td_engine_run(d.e, &err), want);
+  if (want != TD_OK)
+    assert_string_equal(err.message, "the device said so");
 }
 
 static void end(void) { td_engine_destroy(d.e); }
@@ -227,6 +231,21 @@ static void expect_start(uint32_t *at) { expect_captures(at, (const uint32_t[]){
 
 static uint32_t idle_ms(void) { return (uint32_t)td_limit_max(TD_LIMIT_IDLE_MS); }
 
+/* Runs to the end; the events behind the start, and up to the first piece. */
+static void run_to_idleness(uint32_t *at)
+{
+  run(TD_OK);
+  expect_start(at);
+  expect(at, WAIT, idle_ms());
+}
+
+/* Of one request. */
+static void expect_steps(uint32_t *at)
+{
+  for (int i = 0; i < 3; i++)
+    expect(at, STEP, 1);
+}
+
 static void a_start_measures_nothing(void **state)
 {
   uint32_t at = 0;
@@ -248,13 +267,10 @@ static void whoever_comes_waits_for_one_piece(void **state)
   uint32_t at = 0;
   start(5, -1);
   d.submit_in = 2;
-  run(TD_OK);
-  expect_start(&at);
-  expect(&at, WAIT, idle_ms());
+  run_to_idleness(&at);
   expect(&at, PIECE, 1);
   expect(&at, PIECE, 2);
-  for (int i = 0; i < 3; i++)
-    expect(&at, STEP, 1);
+  expect_steps(&at);
   expect(&at, WAIT, idle_ms()); /* an idle moment begins anew */
   for (uint32_t i = 3; i <= 5; i++)
     expect(&at, PIECE, i);
@@ -267,11 +283,8 @@ static void a_short_pause_is_no_idle_moment(void **state)
   uint32_t at = 0;
   start(1, -1);
   d.submit_ms = idle_ms() - 1;
-  run(TD_OK);
-  expect_start(&at);
-  expect(&at, WAIT, idle_ms());
-  for (int i = 0; i < 3; i++)
-    expect(&at, STEP, 1);
+  run_to_idleness(&at);
+  expect_steps(&at);
   expect(&at, WAIT, idle_ms());
   expect(&at, PIECE, 1);
   expect(&at, ASLEEP, 0);
@@ -292,9 +305,7 @@ static void steps_that_changed_are_captured_anew(void **state)
     d.changing = 1;
     d.changed_least = cases[i].least;
     d.changed_most = cases[i].most;
-    run(TD_OK);
-    expect_start(&at);
-    expect(&at, WAIT, idle_ms());
+    run_to_idleness(&at);
     expect(&at, PIECE, 1);
     expect_captures(&at, cases[i].captures, cases[i].n);
     expect(&at, PIECE, 2);
@@ -315,9 +326,7 @@ static void changes_of_the_last_piece_count(void **state)
     d.changed_most = 16;
     if (!captures)
       d.e->least_captured = UINT32_MAX;
-    run(TD_OK);
-    expect_start(&at);
-    expect(&at, WAIT, idle_ms());
+    run_to_idleness(&at);
     expect(&at, PIECE, 1);
     if (captures)
       expect_captures(&at, (const uint32_t[]){16, 8, 4, 2, 1}, 5);
@@ -334,12 +343,9 @@ static void somebody_comes_between_two_captures(void **state)
   d.submit_in = d.changing = 1;
   d.changed_least = 1;
   d.changed_most = 16;
-  run(TD_OK);
-  expect_start(&at);
-  expect(&at, WAIT, idle_ms());
+  run_to_idleness(&at);
   expect(&at, PIECE, 1);
-  for (int i = 0; i < 3; i++)
-    expect(&at, STEP, 1);
+  expect_steps(&at);
   expect(&at, WAIT, idle_ms());
   expect_captures(&at, (const uint32_t[]){16, 8, 4, 2, 1}, 5);
   expect(&at, ASLEEP, 0);
@@ -389,13 +395,10 @@ static void faults(void **state)
   start(5, -1);
   d.fails_in = d.submit_in = 2;
   d.fails_as = TD_ERR_CAPACITY;
-  run(TD_OK);
-  expect_start(&at);
-  expect(&at, WAIT, idle_ms());
+  run_to_idleness(&at);
   expect(&at, PIECE, 1);
   expect(&at, PIECE, 2);
-  for (int i = 0; i < 3; i++)
-    expect(&at, STEP, 1);
+  expect_steps(&at);
   expect(&at, ASLEEP, 0);
   end();
 
@@ -405,9 +408,7 @@ static void faults(void **state)
   d.changing = 1;
   d.changed_least = 1;
   d.changed_most = 16;
-  run(TD_OK);
-  expect_start(&at);
-  expect(&at, WAIT, idle_ms());
+  run_to_idleness(&at);
   expect(&at, PIECE, 1);
   expect(&at, CAPTURE, 16);
   expect(&at, ASLEEP, 0);

@@ -149,9 +149,12 @@ static void check_colocated(const fixture *f)
   const td_work_list *list = &f->list;
   assert_int_equal(list->n_wide, list->n_items);
   assert_true(list->n_partials <= td_work_list_partials_max(&f->config));
-  for (uint32_t r = 0; r < f->plan.n_rows; r++)
+  uint32_t n_decodes = 0, n_first = 0, n_last = 0; /* no decode is left out */
+  for (uint32_t r = 0; r < f->plan.n_rows; r++) {
+    n_decodes += is_decode(f, &f->rows[r]);
     assert_true(!is_decode(f, &f->rows[r]) ||
                 f->rows[r].q_len * f->config.gqa_group <= f->config.hybrid.colocated_rows);
+  }
   for (uint32_t i = list->n_prefill; i < list->n_items; i++) {
     const td_attention_item *it = &list->items[i], *before = it - 1;
     assert_in_range(it->n_partials, 1, TD_COLOCATED_SPLITS_MAX);
@@ -160,6 +163,8 @@ static void check_colocated(const fixture *f)
     uint32_t window = f->config.hybrid.window_tokens, seen = row->kv_len - row->q_len + 1;
     bool first = it->n_partials == 1 || it->partial == it->first_partial,
          last = it->n_partials == 1 || it->partial + 1 == it->first_partial + it->n_partials;
+    n_first += first;
+    n_last += last;
     assert_true(!first || it->kv_begin <= (window > 0 && seen > window ? seen - window : 0));
     assert_true(!last || it->kv_end == row->kv_len);
     if (!first) {
@@ -168,6 +173,7 @@ static void check_colocated(const fixture *f)
       assert_int_equal(it->partial, before->partial + 1);
     }
   }
+  assert_true(n_first == n_decodes && n_last == n_decodes);
 }
 
 static void test_every_key_is_in_one_split(void **ignored)

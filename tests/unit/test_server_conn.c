@@ -11,11 +11,8 @@
 
 #include <cmocka.h>
 
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include "common/clock.h"
-#include "server/call.h"
+#include "server_world_fixture.h"
 
 static td_engine_info info;
 static td_engine_stats stats;
@@ -30,6 +27,10 @@ uint64_t __real_td_clock_us(void);
 uint64_t __wrap_td_clock_us(void);
 uint64_t __wrap_td_clock_us(void) { return clock_us > 0 ? clock_us : __real_td_clock_us(); }
 
+static uint64_t now_ms; /* the loop's */
+uint64_t __wrap_uv_now(const uv_loop_t *l);
+uint64_t __wrap_uv_now(const uv_loop_t *l) { return now_ms; }
+
 static int most_at_once = INT_MAX; /* bytes that the kernel takes; 0: none now */
 
 int __real_uv_try_write(uv_stream_t *s, const uv_buf_t bufs[], unsigned n);
@@ -42,49 +43,12 @@ int __wrap_uv_try_write(uv_stream_t *s, const uv_buf_t bufs[], unsigned n)
   return most_at_once == 0 ? UV_EAGAIN : __real_uv_try_write(s, &b, 1);
 }
 
-typedef struct world {
-  td_server *s;
-  td_options options;
-  td_conn *c;
-  int client;
-} world;
-
 static void open_world(world *w)
 {
-  int fds[2];
-  td_error err;
   clock_us = 0;
+  now_ms = 1000000;
   memset(&stats, 0, sizeof stats);
-  td_options_init(&w->options);
-  w->s = calloc(1, sizeof *w->s);
-  w->c = calloc(1, sizeof *w->c);
-  assert_true(w->s && w->c);
-  assert_int_equal(uv_loop_init(&w->s->loop), 0);
-  w->s->options = &w->options;
-  w->s->engine_state = TD_ENGINE_READY;
-  assert_int_equal(td_tenants_init(&w->s->tenants, &(td_keys){.asked = true}, &err), TD_OK);
-  td_metrics_init(&w->s->metrics);
-  assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-  w->client = fds[0];
-  assert_int_equal(uv_pipe_init(&w->s->loop, &w->c->uv.pipe, 0), 0);
-  assert_int_equal(uv_pipe_open(&w->c->uv.pipe, fds[1]), 0);
-  w->c->server = w->s;
-  w->s->conns = w->c;
-  w->s->n_conns = 1;
-  uv_update_time(&w->s->loop);
-  td_conn_start(w->c);
-}
-
-static void close_world(world *w)
-{
-  while (w->s->conns)
-    td_conn_close(w->s->conns);
-  while (uv_run(&w->s->loop, UV_RUN_DEFAULT)) /* again where the server had stopped it */
-    ;
-  assert_int_equal(uv_loop_close(&w->s->loop), 0);
-  close(w->client);
-  td_tenants_deinit(&w->s->tenants);
-  free(w->s);
+  make_world(w);
 }
 
 static void turn(world *w)
@@ -97,6 +61,7 @@ static void turn(world *w)
 
 static void say(world *w, const char *text)
 {
+  now_ms += 1000;
   assert_int_equal(send(w->client, text, strlen(text), 0), (ssize_t)strlen(text));
   turn(w);
 }
@@ -138,7 +103,7 @@ static void test_idle(void **state)
         assert_non_null(heard(&w));
       }
       uint64_t ms = option(&w, answered ? TD_LIMIT_HTTP_IDLE_TIMEOUT_MS : TD_LIMIT_HTTP_HEADER_TIMEOUT_MS);
-      td_conn_sweep(w.c, w.c->since_ms + ms + (uint64_t)late);
+      td_conn_sweep(w.c, now_ms + ms + (uint64_t)late);
       assert_int_equal(is_open(&w), !late);
       assert_int_equal(n_cut(&w), 0);
       assert_null(heard(&w));
@@ -153,7 +118,7 @@ static void test_head(void **state)
     open_world(&w);
     say(&w, "GET /version HTTP/1.1\r\nHos");
     uint64_t ms = option(&w, TD_LIMIT_HTTP_HEADER_TIMEOUT_MS);
-    td_conn_sweep(w.c, w.c->first_byte_ms + ms + (uint64_t)late);
+    td_conn_sweep(w.c, now_ms + ms + (uint64_t)late);
     const char *text = heard(&w);
     assert_int_equal(text != NULL, late);
     assert_int_equal(w.s->metrics.connections_cut[TD_CUT_HEAD_TIMEOUT], late);
@@ -180,8 +145,8 @@ static void test_body(void **state)
     say(&w, BODY_HEAD);
     assert_int_equal(w.c->state, TD_CONN_READING);
     uint64_t ms = option(&w, TD_LIMIT_HTTP_BODY_TIMEOUT_MS), grace = option(&w, TD_LIMIT_HTTP_BODY_GRACE_MS);
-    w.c->pace.slot_end_ms = w.c->body_ms + ms; /* its pace was good till then */
-    td_conn_sweep(w.c, w.c->body_ms + ms - (late ? 0 : 1) + (uint64_t)late);
+    w.c->pace.slot_end_ms = now_ms + ms + 1; /* its pace was good till then */
+    td_conn_sweep(w.c, now_ms + ms + (uint64_t)late);
     const char *text = heard(&w);
     assert_int_equal(text != NULL, late);
     assert_int_equal(w.s->metrics.connections_cut[TD_CUT_BODY_TIMEOUT], late);
@@ -191,7 +156,7 @@ static void test_body(void **state)
 
     open_world(&w); /* one that comes too slowly, in a whole window */
     say(&w, BODY_HEAD);
-    uint64_t begin = w.c->body_ms;
+    uint64_t begin = now_ms;
     for (uint64_t at = 0; at < grace; at += grace / 16)
       td_conn_sweep(w.c, begin + at);
     assert_int_equal(n_cut(&w), 0);
@@ -242,9 +207,10 @@ static void test_ping(void **state)
       if (stream)
         td_conn_stream_begin(w.c, "text/event-stream", NULL);
       w.c->state = TD_CONN_ANSWERING;
+      now_ms += 1000;
       assert_int_equal(heard(&w) != NULL, stream);
       uint64_t ms = option(&w, TD_LIMIT_SSE_PING_MS);
-      td_conn_sweep(w.c, w.c->sent_ms + ms - 1 + (uint64_t)late);
+      td_conn_sweep(w.c, now_ms + ms - 1 + (uint64_t)late);
       const char *text = heard(&w);
       assert_int_equal(text != NULL, stream && late);
       if (text)
@@ -261,7 +227,7 @@ static void test_linger(void **state)
     say(&w, "GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     assert_non_null(heard(&w));
     assert_int_equal(w.c->state, TD_CONN_LINGERING);
-    td_conn_sweep(w.c, w.c->since_ms + td_limit_max(TD_LIMIT_HTTP_LINGER_MS) + (uint64_t)late);
+    td_conn_sweep(w.c, now_ms + td_limit_max(TD_LIMIT_HTTP_LINGER_MS) + (uint64_t)late);
     assert_int_equal(is_open(&w), !late);
     close_world(&w);
   }
@@ -282,7 +248,7 @@ static void test_hand_over(void **state)
         }
         if (begun)
           say(&w, "GET /");
-        td_conn_hand_over(w.c, w.c->since_ms + (answered || begun ? 100 : 1000) - 1 + (uint64_t)late);
+        td_conn_hand_over(w.c, now_ms + (answered || begun ? 100 : 1000) - 1 + (uint64_t)late);
         assert_int_equal(is_open(&w), begun || !late);
         close_world(&w);
       }

@@ -13,11 +13,8 @@
 
 #include <cmocka.h>
 
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include "common/json.h"
-#include "server/call.h"
+#include "server_world_fixture.h"
 
 /* ---- faults ---- */
 
@@ -82,49 +79,12 @@ void __wrap_td_engine_token_bytes(const td_engine *e, int32_t id, td_buf *out)
 
 /* ---- a connection with a client at its other end ---- */
 
-typedef struct world {
-  td_server *s;
-  td_options options;
-  td_conn *c;
-  int client;
-} world;
-
 static void open_world(world *w)
 {
-  int fds[2];
   n_before_fault = -1;
-  td_options_init(&w->options);
   strcpy(info.model_name, "a-model-with-a-rather-long-name");
   info.max_context_tokens = 100;
-  w->s = calloc(1, sizeof *w->s);
-  w->c = calloc(1, sizeof *w->c);
-  assert_true(w->s && w->c);
-  assert_int_equal(uv_loop_init(&w->s->loop), 0);
-  w->s->options = &w->options;
-  w->s->engine_state = TD_ENGINE_READY;
-  td_error err;
-  assert_int_equal(td_tenants_init(&w->s->tenants, &(td_keys){.asked = true}, &err), TD_OK);
-  td_metrics_init(&w->s->metrics);
-  assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-  w->client = fds[0];
-  assert_int_equal(uv_pipe_init(&w->s->loop, &w->c->uv.pipe, 0), 0);
-  assert_int_equal(uv_pipe_open(&w->c->uv.pipe, fds[1]), 0);
-  w->c->server = w->s;
-  w->s->conns = w->c;
-  w->s->n_conns = 1;
-  td_conn_start(w->c);
-}
-
-static void close_world(world *w)
-{
-  n_before_fault = -1;
-  while (w->s->conns)
-    td_conn_close(w->s->conns);
-  uv_run(&w->s->loop, UV_RUN_DEFAULT);
-  assert_int_equal(uv_loop_close(&w->s->loop), 0);
-  close(w->client);
-  td_tenants_deinit(&w->s->tenants);
-  free(w->s);
+  make_world(w);
 }
 
 /* What the server does until it waits; returns what the client then has. */
