@@ -386,10 +386,11 @@ static void take_cuts(bench *b)
       if (strcmp(c->name, named_cuts[i].name) == 0)
         c->of_cell = named_cuts[i].of_cell;
     c->is_fixed = !c->is_serial && !c->of_cell && strcmp(c->name, "auto") != 0;
-    if (c->is_fixed && (sscanf(c->name, "%u:%u:%u:%u", &c->fixed.tiles, &c->fixed.split_keys,
-                               &c->fixed.sms_beside, &c->fixed.colocated_keys) < 3 ||
-                        c->fixed.tiles < 1 || c->fixed.tiles > 2 || c->fixed.split_keys % 128 != 0 ||
-                        c->fixed.sms_beside % 2 != 0 || c->fixed.sms_beside > 128))
+    if (c->is_fixed &&
+        (sscanf(c->name, "%u:%u:%u:%u", &c->fixed.tiles, &c->fixed.split_keys, &c->fixed.sms_beside,
+                &c->fixed.colocated_keys) < 3 ||
+         c->fixed.tiles < 1 || c->fixed.tiles > 2 || c->fixed.split_keys % 128 != 0 ||
+         c->fixed.sms_beside % 2 != 0 || c->fixed.sms_beside > 128 || c->fixed.colocated_keys % 128 != 0))
       td_tool_die("--cuts: '%s' is not like 2:0:32", c->name);
   }
 }

@@ -40,7 +40,6 @@ td_status td_engine_capture_steps(td_engine *e, td_error *err)
   uint64_t begin_us = td_clock_us(), budget_us = (uint64_t)td_option(&e->options, TD_LIMIT_CAPTURE_MS) * 1000;
   uint32_t n_forms = 0, n_fused = 0, n_fitted = 0, n_rows = e->backend->max_rows;
   td_capture c;
-  e->least_captured = UINT32_MAX;
   if (!e->backend->ops->capture || budget_us == 0)
     return TD_OK;
   for (; n_rows > 0 && td_clock_us() - begin_us < budget_us; n_rows = next_smaller(n_rows)) {

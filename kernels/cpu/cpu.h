@@ -16,7 +16,7 @@ typedef struct cpu_part {
   td_dtype dtype;
   const uint8_t *data;
   uint64_t row_bytes;         /* from one row to the next */
-  const uint8_t *packed;      /* for products with int8 activations (td_int8_pack); NULL: not yet, or never */
+  const uint8_t *packed;      /* for linears of int8 activations (td_int8_pack); NULL: not yet, or never */
   uint32_t n_rows, first_out; /* first output feature */
   const float *bias;
 } cpu_part;
@@ -109,16 +109,16 @@ typedef struct cpu_backend {
   /* Scratch of linear, grown when a weight is imported. */
   float *packed; /* packed or padded activations */
   size_t packed_floats;
-  uint64_t unpacked_bytes; /* what packing the weights imported so far would still take */
-  uint8_t *pack_next;      /* where the next part is packed to */
-  uint64_t pack_room;      /* bytes from there on */
-  td_int8_strip *rounded;  /* activations as int8 */
+  td_int8_strip *rounded; /* activations as int8 */
   size_t n_rounded;
   float **panels; /* [threads] */
   size_t panel_floats;
   cpu_attention_item *items, *split_items; /* [CPU_ITEMS] each */
   td_isa_softmax *partial_state;           /* [CPU_PARTIALS] */
   float *partial_out;                      /* [CPU_PARTIALS][TD_HEAD_DIM_MAX] */
+  /* Packed weights: what those imported so far would still take; where the next part goes, and the room. */
+  uint64_t unpacked_bytes, pack_room;
+  uint8_t *pack_next;
 } cpu_backend;
 
 /* Of the step that is being sampled; of the one before. */

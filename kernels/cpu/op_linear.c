@@ -77,10 +77,11 @@ static void pack_groups(void *arg, uint32_t begin, uint32_t end)
 static td_status pack_part(cpu_backend *be, cpu_part *part, uint32_t n_strips, td_error *err)
 {
   enum { GROUPS_PER_TASK = 16 };
-  uint64_t bytes = td_cpu_packed_bytes(be, part, n_strips), room = td_host_available_bytes();
+  uint64_t bytes = td_cpu_packed_bytes(be, part, n_strips), room = 0;
   if (bytes == 0 || part->packed)
     return TD_OK;
   if (bytes > be->pack_room) { /* one block for all: its pages are large ones, a part's own may not be */
+    room = td_host_available_bytes();
     be->pack_room = room == 0 || be->unpacked_bytes <= room ? be->unpacked_bytes : 0;
     be->pack_next = be->pack_room ? td_cpu_alloc(be, be->pack_room, 1) : NULL;
   }
@@ -107,7 +108,7 @@ td_status td_cpu_pack_weight(cpu_backend *be, const td_weight *weight, td_error 
   return TD_OK;
 }
 
-/* ---- products ---- */
+/* ---- linears ---- */
 
 /* Rows of one task, as the loops want them. */
 static td_isa_linear task_rows(const linear_job *j, const cpu_part *part, uint32_t begin, uint32_t end)

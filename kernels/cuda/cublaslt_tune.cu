@@ -319,7 +319,7 @@ static td_status decide(tuner *t, const contest &c, uint32_t bucket, td_error *e
 {
   uint32_t n_rows = rows_of(t, bucket);
   lt_product *p = td_lt_product_of(t->b, c.k->shape, n_rows);
-  if (c.first_us < 0 || !p->usable) { // the library knows no way that runs
+  if (c.first_us < 0 || !p->usable) { // the library has no algorithm that runs
     t->n_decided++;
     return TD_OK;
   }
