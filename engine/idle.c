@@ -6,7 +6,8 @@
  * piece. Algorithms change here and nowhere else, so never in the middle of an answer.
  *
  * A captured step keeps the algorithms of its capture: it is captured again before more is measured, one a
- * piece, with nothing under way. Until then it serves as it was. */
+ * piece, with nothing under way. Until then it serves as it was. Where measuring ends early, because its time
+ * is over or it failed, that holds for what was decided until then. */
 #include "engine/internal.h"
 
 #include "common/clock.h"
@@ -95,10 +96,10 @@ int td_engine_idle_wait_ms(td_engine *e)
 static td_status capture_anew(td_engine *e, uint32_t n_rows, td_error *err)
 {
   td_capture ignored; /* which steps are fused has not changed */
-  TD_TRY(e->backend->ops->capture(e->backend, e->forward, n_rows, &ignored, err));
-  e->idle.n_recaptured++;
-  e->idle.stale_most = n_rows - 1;
-  return TD_OK;
+  td_status st = e->backend->ops->capture(e->backend, e->forward, n_rows, &ignored, err);
+  e->idle.n_recaptured += st == TD_OK;
+  e->idle.stale_most = st == TD_OK ? n_rows - 1 : 0;
+  return st;
 }
 
 static td_status tune(td_engine *e, td_error *err)
@@ -107,6 +108,10 @@ static td_status tune(td_engine *e, td_error *err)
   uint64_t begin_us = td_clock_us();
   td_status st = e->backend->ops->tune(e->backend, e->forward, &i->tuning, err);
   i->spent_us += td_clock_us() - begin_us;
+  if (st == TD_ERR_DEVICE)
+    return st;
+  if (!i->tuning.is_done && (st != TD_OK || !is_tuning(i)))
+    e->backend->ops->tune_end(e->backend, e->forward, &i->tuning);
   i->stale_least = i->tuning.changed_least;
   i->stale_most = i->tuning.changed_most;
   return st;
@@ -126,7 +131,6 @@ td_status td_engine_use_idleness(td_engine *e, td_error *err)
   if (st != TD_OK) {
     td_warn("%s: no more is measured in this run", why.message);
     i->tuning.is_done = true;
-    i->stale_most = 0;
   }
   if (!is_anything_left(e))
     log_end(e);

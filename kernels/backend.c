@@ -113,7 +113,10 @@ td_status td_backend_tune(td_backend *be, td_compiled *compiled, const char *cac
   if (!be->ops->tune)
     return TD_OK;
   TD_TRY(be->ops->tune_begin(be, compiled, cache_folder, out, err));
-  while (!out->is_done && td_clock_us() - begin_us < (uint64_t)budget_ms * 1000)
-    TD_TRY(be->ops->tune(be, compiled, out, err));
-  return TD_OK;
+  td_status st = TD_OK;
+  while (st == TD_OK && !out->is_done && td_clock_us() - begin_us < (uint64_t)budget_ms * 1000)
+    st = be->ops->tune(be, compiled, out, err);
+  if (!out->is_done)
+    be->ops->tune_end(be, compiled, out);
+  return st;
 }

@@ -128,6 +128,9 @@ typedef struct td_backend_ops {
    * Between two calls steps may run. What linears read and write is overwritten, nothing is written to the KV
    * store. Steps that were captured keep the algorithms of their capture. */
   td_status (*tune)(td_backend *be, td_compiled *compiled, td_tuning *out, td_error *err);
+  /* No more is measured, though not all is: the time is over, or a call of tune failed. What was decided so
+   * far is told as changed, if the call before has not done so, and kept for other runs. */
+  void (*tune_end)(td_backend *be, td_compiled *compiled, td_tuning *out);
   /* Captures the program's step of n_rows decodes: steps of so many rows, or somewhat fewer, are then
    * launched from it. In the place of an earlier capture, with no step under way. Nothing is written to the
    * KV store. NULL where a backend gains nothing from it. */

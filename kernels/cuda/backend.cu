@@ -180,6 +180,7 @@ static const td_backend_ops cuda_ops = {
     .wait = td_cuda_wait,
     .tune_begin = td_cuda_tune_begin,
     .tune = td_cuda_tune,
+    .tune_end = td_cuda_tune_end,
     .capture = td_cuda_capture,
     .trap = be_trap,
 };

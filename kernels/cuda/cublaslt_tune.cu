@@ -366,6 +366,14 @@ static void end_bucket(tuner *t, uint32_t bucket)
   t->told.is_done = ++t->at == t->buckets.size();
 }
 
+// With what is decided: the rest of its bucket keeps the library's guesses, and no more is measured.
+static void end_early(tuner *t)
+{
+  if (t->has_begun)
+    end_bucket(t, t->buckets[t->at]);
+  t->told.is_done = true;
+}
+
 static td_status measure_next(tuner *t, td_error *err)
 {
   uint32_t bucket = t->buckets[t->at];
@@ -469,13 +477,21 @@ td_status td_cuda_tune(td_backend *be, td_compiled *compiled, td_tuning *out, td
   (void)cudaGetLastError(); // of candidates that would not launch
   if (st == TD_ERR_CAPACITY) {
     td_warn("%s: the library's guesses are taken for what is not in it", why.message);
-    t->told.is_done = true;
+    end_early(t);
     st = TD_OK;
   }
   if (st != TD_OK && err)
     *err = why;
   *out = t->told;
   return st;
+}
+
+void td_cuda_tune_end(td_backend *be, td_compiled *compiled, td_tuning *out)
+{
+  tuner *t = program_of(compiled)->tuner;
+  TD_BUG_ON(be->n_under_way > 0);
+  end_early(t);
+  *out = t->told;
 }
 
 void td_cuda_free_tuner(cuda_program *p)

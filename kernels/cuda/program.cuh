@@ -36,4 +36,5 @@ td_status td_cuda_run_empty_step(cuda_backend *b, uint32_t n_rows, const cuda_pr
 td_status td_cuda_tune_begin(td_backend *be, td_compiled *compiled, const char *cache_folder, td_tuning *out,
                              td_error *err);
 td_status td_cuda_tune(td_backend *be, td_compiled *compiled, td_tuning *out, td_error *err);
+void td_cuda_tune_end(td_backend *be, td_compiled *compiled, td_tuning *out);
 void td_cuda_free_tuner(cuda_program *p);

@@ -331,6 +331,57 @@ static void test_tune_in_pieces(const tuned *t, const char *folder)
   be->ops->discard(be, plain);
 }
 
+static bool is_written(const char *folder)
+{
+  char command[300];
+  snprintf(command, sizeof command, "ls %s/products* >/dev/null 2>&1", folder);
+  return system(command) == 0;
+}
+
+/* Measuring that ends inside a bucket, right behind a decision that changed an algorithm, as where tune_ms is
+ * over: the change is told and written, and what was captured with the one before is captured anew. */
+static void test_tune_ends_early(const tuned *t, const char *folder)
+{
+  td_error err;
+  td_compiled *captured = compile_tuned(t), *plain = compile_tuned(t);
+  td_tuning now = begin_tuning(captured, folder);
+  capture_tuned(captured, 1, MAX_ROWS);
+  while (!now.is_done && (now.n_not_first == 0 || now.changed_most > 0))
+    die(be->ops->tune(be, captured, &now, &err), &err, "tune");
+  printf("tune: ended early with %u of %u algorithms, %u not the first\n", now.n_known, now.n_all,
+         now.n_not_first);
+  if (!now.is_done) { /* else every guess is the fastest here, and nothing changes */
+    be->ops->tune_end(be, captured, &now);
+    expect(now.changed_least > 0 && now.changed_least <= now.changed_most,
+           "tune: an early end tells changes");
+    expect(is_written(folder), "tune: an early end writes what is decided");
+    capture_tuned(captured, now.changed_least, now.changed_most);
+  }
+  expect(now.is_done, "tune: no more is measured after the end");
+  for (uint32_t n = 8; n <= MAX_ROWS; n += 8)
+    compare_tuned(t, captured, plain, n);
+  uint32_t n_known = now.n_known;
+  now = begin_tuning(plain, folder);
+  expect(now.n_known == n_known, "tune: what was decided before an early end is kept");
+  be->ops->discard(be, captured);
+  be->ops->discard(be, plain);
+}
+
+/* All at once, of a time in which something is decided and not all: written when it is over, not only when
+ * the program goes. */
+static void test_tune_of_short_time(const tuned *t, const char *folder)
+{
+  td_error err;
+  td_tuning now = {0};
+  for (uint32_t ms = 1; now.n_measured == 0 && ms < 100000; ms *= 2) {
+    td_compiled *compiled = compile_tuned(t);
+    die(td_backend_tune(be, compiled, folder, ms, &now, &err), &err, "tune");
+    expect(is_written(folder) == (now.n_measured > 0), "tune: written when its time is over");
+    be->ops->discard(be, compiled);
+  }
+  expect(now.n_measured > 0, "tune: something is measured");
+}
+
 /* With batch_invariant one algorithm serves all rows. */
 static void test_no_tuning(void)
 {
@@ -348,7 +399,8 @@ static void test_no_tuning(void)
 static void test_tune(bool small)
 {
   static const uint32_t ns[] = {8, 9, 16, 17, 40, 63, 64, 100, 129, 256, 300, 513, 777, 1000};
-  char folder[] = "/tmp/test_ops_XXXXXX", pieces[] = "/tmp/test_ops_XXXXXX", command[100];
+  char folder[] = "/tmp/test_ops_XXXXXX", pieces[] = "/tmp/test_ops_XXXXXX", early[] = "/tmp/test_ops_XXXXXX",
+       shortly[] = "/tmp/test_ops_XXXXXX", command[200];
   td_weight_part table = {.dtype = TD_BF16, .n_rows = MAX_ROWS, .seed = 8},
                  wide = {.dtype = TD_BF16, .n_rows = 704, .seed = 5},
                  back = {.dtype = TD_BF16, .n_rows = 576, .seed = 7},
@@ -360,7 +412,7 @@ static void test_tune(bool small)
              device_alloc((size_t)MAX_TOKENS * 576 * 4),
              device_alloc((size_t)MAX_TOKENS * 704 * 4),
              device_alloc((size_t)MAX_ROWS * 1000 * 4)};
-  if (!be->ops->tune || !mkdtemp(folder) || !mkdtemp(pieces))
+  if (!be->ops->tune || !mkdtemp(folder) || !mkdtemp(pieces) || !mkdtemp(early) || !mkdtemp(shortly))
     return;
   for (int round = 0; round < 4; round++) {
     if (round == 2)
@@ -378,7 +430,9 @@ static void test_tune(bool small)
   tune(&t, "/proc/nowhere", 0);
   tune(&t, "", 0);
   test_tune_in_pieces(&t, pieces);
-  snprintf(command, sizeof command, "rm -r %s %s", folder, pieces);
+  test_tune_ends_early(&t, early);
+  test_tune_of_short_time(&t, shortly);
+  snprintf(command, sizeof command, "rm -r %s %s %s %s", folder, pieces, early, shortly);
   if (system(command) != 0)
     printf("FAIL tune: %s\n", command), n_failed++;
 }

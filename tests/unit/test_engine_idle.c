@@ -18,7 +18,7 @@
 
 enum { MAX_ROWS = 20, N_SLOTS = 8, CONTEXT = 256, EVENTS_MAX = 400, PIECE_US = 1000, STEP_US = 3000 };
 
-typedef enum event_kind { PIECE = 1, CAPTURE, STEP, WAIT, ASLEEP } event_kind;
+typedef enum event_kind { PIECE = 1, END, CAPTURE, STEP, WAIT, ASLEEP } event_kind;
 
 typedef struct event {
   event_kind what;
@@ -30,6 +30,7 @@ typedef struct device {
   td_engine *e;
   uint32_t n_pieces, n_done;                      /* the last piece ends it */
   uint32_t changing, changed_least, changed_most; /* what that piece changes */
+  bool changes_at_end;                            /* or the end, where measuring ends early */
   uint32_t submit_in;                             /* during this piece somebody comes */
   uint32_t submit_ms;                             /* or during the first wait, after so long */
   uint32_t fails_in;                              /* this piece fails, */
@@ -121,6 +122,16 @@ static td_status device_tune(td_backend *b, td_compiled *compiled, td_tuning *ou
   return TD_OK;
 }
 
+static void device_tune_end(td_backend *b, td_compiled *compiled, td_tuning *out)
+{
+  note(END, 0);
+  out->is_done = true;
+  if (d.changes_at_end) {
+    out->changed_least = d.changed_least;
+    out->changed_most = d.changed_most;
+  }
+}
+
 static td_status device_capture(td_backend *b, td_compiled *compiled, uint32_t n_rows, td_capture *out,
                                 td_error *err)
 {
@@ -163,6 +174,7 @@ static const td_backend_ops ops = {.name = "none",
                                    .wait = device_wait,
                                    .tune_begin = device_tune_begin,
                                    .tune = device_tune,
+                                   .tune_end = device_tune_end,
                                    .capture = device_capture};
 
 /* ---- a daemon's life ---- */
@@ -372,6 +384,28 @@ static void tune_ms_bounds_it(void **state)
   }
 }
 
+/* When its time is over, or a piece fails, what was decided before that is captured anew, too. */
+static void changes_before_an_early_end_count(void **state)
+{
+  for (int fails = 0; fails <= 1; fails++) {
+    uint32_t at = 0;
+    start(100, fails ? -1 : 3);
+    d.changes_at_end = true;
+    d.changed_least = 1;
+    d.changed_most = 8;
+    d.fails_in = fails ? 3 : 0;
+    d.fails_as = TD_ERR_NOMEM;
+    run_to_idleness(&at);
+    for (uint32_t i = 1; i <= 3; i++)
+      expect(&at, PIECE, i);
+    expect(&at, END, 0);
+    expect_captures(&at, (const uint32_t[]){8, 4, 2, 1}, 4);
+    expect(&at, ASLEEP, 0);
+    assert_int_equal(d.e->stats.tuning_left, 0);
+    end();
+  }
+}
+
 static void nothing_is_left_to_do(void **state)
 {
   uint32_t at = 0;
@@ -398,6 +432,7 @@ static void faults(void **state)
   run_to_idleness(&at);
   expect(&at, PIECE, 1);
   expect(&at, PIECE, 2);
+  expect(&at, END, 0);
   expect_steps(&at);
   expect(&at, ASLEEP, 0);
   end();
@@ -440,6 +475,7 @@ int main(void)
       cmocka_unit_test(changes_of_the_last_piece_count),
       cmocka_unit_test(somebody_comes_between_two_captures),
       cmocka_unit_test(tune_ms_bounds_it),
+      cmocka_unit_test(changes_before_an_early_end_count),
       cmocka_unit_test(nothing_is_left_to_do),
       cmocka_unit_test(faults),
       cmocka_unit_test(calibrating_finishes_it_at_once),
