@@ -1,15 +1,15 @@
 // Which of cuBLASLt's algorithms is fastest, by measurement: see README.md, "Linears".
 //
-// The program tells which products it has and where they read and write. For each bucket of rows that decode
-// steps are captured for and cuBLASLt serves, most used first: the library's guesses for each product by
-// itself; then, one product after another, whether a step is faster with the fastest than with the first
+// The program tells which linears it has and where they read and write. For each bucket of rows that decode
+// steps are captured for and cuBLASLt serves, most used first: the library's guesses for each linear by
+// itself; then, one linear after another, whether a step is faster with the fastest than with the first
 // guess, which its neighbours and the clock have a say in. Then the buckets of steps with chunks, up to
 // CHUNK_TOKENS: there the fastest by itself is taken where it is clearly faster, as no captured step says
 // more. (Of 448 tokens the library's first guess for gate and up took half as long again as that for 512.)
 //
 // Nobody waits for it: a call does one thing, some launches of one guess or one step, and between two calls
 // the daemon may serve. What steps did meanwhile to clocks and caches would be taken for the algorithm's, so
-// then a product's guesses, or the steps that are compared, are measured from the beginning. Products change
+// then a linear's guesses, or the steps that are compared, are measured from the beginning. Linears change
 // at one place only, when one is decided (keep): what runs meanwhile runs as before. A later run goes on
 // where this one ended.
 #include "kernels/cuda/cublaslt.cuh"
@@ -42,13 +42,13 @@ struct tune_shape {
   void *x, *out;
   bool add;
   uint32_t min_n;   // of fewer rows another way serves
-  const td_op *glu; // its op, where only products with SwiGLU have this shape: these may go another way
+  const td_op *glu; // its op, where only linears with SwiGLU have this shape: these may go another way
 };
 
-// A product of a bucket's rows: its layouts, the library's guesses, and the fastest so far by itself.
+// A linear of a bucket's rows: its layouts, the library's guesses, and the fastest so far by itself.
 struct contest {
   const tune_shape *k;
-  lt_product layouts;
+  lt_linear layouts;
   cublasLtMatmulHeuristicResult_t guesses[LT_CANDIDATES];
   int n_guesses, n_tried; // n_guesses negative: not asked for
   cublasLtMatmulAlgo_t best;
@@ -77,9 +77,9 @@ struct cuda_tuner {
   size_t at;                     // the one that is measured
   bool has_begun;
   bool has_changed;              // its steps have other algorithms now
-  std::vector<contest> contests; // its products that are not known
+  std::vector<contest> contests; // its linears that are not known
   size_t n_alone, n_decided;     // of them: measured by themselves; and decided
-  step_runs chosen, tried;       // its step with what is chosen, and with one product's best
+  step_runs chosen, tried;       // its step with what is chosen, and with one linear's best
   bool is_warm;
   uint32_t n_steps; // of the backend, when something was measured last
 };
@@ -93,20 +93,20 @@ static __global__ void fill_kernel(bf16 *dst, uint64_t n)
 
 // ---- what a step multiplies ----
 
-// The op's product; n_rows: of a step of so many, in which SwiGLU may go another way; 0: of any.
-static bool product_of(const cuda_backend *b, const td_op &o, uint32_t n_rows, td_linear_params *out)
+// The op's linear; n_rows: of a step of so many, in which SwiGLU may go another way; 0: of any.
+static bool linear_of(const cuda_backend *b, const td_op &o, uint32_t n_rows, td_linear_params *out)
 {
   if (o.kind == TD_OP_LINEAR)
     *out = o.linear;
   else if (o.kind == TD_OP_LINEAR_SWIGLU)
-    *out = td_cuda_glu_product(o.linear_swiglu);
+    *out = td_cuda_glu_linear(o.linear_swiglu);
   else
     return false;
   const of_rows<td_linear_swiglu_params> glu = {o.linear_swiglu, n_rows};
   return o.kind == TD_OP_LINEAR || n_rows == 0 || !(td_tall_is_faster(b, &glu) || td_glu_is_faster(b, &glu));
 }
 
-// The output head (f32) is one product of a hundred: it has a shape, but is not measured.
+// The output head (f32) is one linear of a hundred: it has a shape, but is not measured.
 static void sort_in(tuner *t, const td_op &o, const td_linear_params &p)
 {
   const td_op *glu = o.kind == TD_OP_LINEAR ? nullptr : &o;
@@ -128,18 +128,18 @@ static void sort_in(tuner *t, const td_op &o, const td_linear_params &p)
                        glu});
 }
 
-static void find_products(tuner *t)
+static void find_linears(tuner *t)
 {
   td_linear_params p;
   for (const td_op &o : t->program->ops)
-    if (product_of(t->b, o, 0, &p))
+    if (linear_of(t->b, o, 0, &p))
       sort_in(t, o, p);
 }
 
 static bool is_multiplied(const tuner *t, const tune_shape *k, uint32_t n_rows)
 {
   td_linear_params p;
-  return n_rows >= k->min_n && (!k->glu || product_of(t->b, *k->glu, n_rows, &p));
+  return n_rows >= k->min_n && (!k->glu || linear_of(t->b, *k->glu, n_rows, &p));
 }
 
 // Whether a step of the bucket multiplies it by cuBLASLt: some of its numbers of rows may, and others not.
@@ -153,8 +153,8 @@ static bool is_served(const tuner *t, const tune_shape *k, uint32_t bucket)
 
 // ---- measuring ----
 
-// Microseconds of one product; negative: it does not run.
-static float time_launches(tuner *t, const tune_shape *k, lt_product *p, const cublasLtMatmulAlgo_t *algo,
+// Microseconds of one linear; negative: it does not run.
+static float time_launches(tuner *t, const tune_shape *k, lt_linear *p, const cublasLtMatmulAlgo_t *algo,
                            uint32_t n_launches)
 {
   cuda_backend *b = t->b;
@@ -171,7 +171,7 @@ static float time_launches(tuner *t, const tune_shape *k, lt_product *p, const c
   return e == cudaSuccess ? ms * 1000 / (float)n_launches : -1;
 }
 
-static float time_algo(tuner *t, const tune_shape *k, lt_product *p, const cublasLtMatmulAlgo_t *algo,
+static float time_algo(tuner *t, const tune_shape *k, lt_linear *p, const cublasLtMatmulAlgo_t *algo,
                        float best)
 {
   if (time_launches(t, k, p, algo, 1) < 0) // what is set up at first use
@@ -201,7 +201,7 @@ static td_status time_step(tuner *t, uint32_t n_rows, step_runs *runs, td_error 
   if (e == cudaSuccess)
     e = cudaEventElapsedTime(&ms, t->begin, t->end);
   if (e != cudaSuccess)
-    return td_cuda_fail(err, e, "measuring products");
+    return td_cuda_fail(err, e, "measuring linears");
   runs->us = runs->n++ == 0 ? ms * 1000 : std::min(runs->us, ms * 1000);
   return TD_OK;
 }
@@ -282,7 +282,7 @@ static void try_guess(tuner *t, contest *c)
     c->first_us = us;
 }
 
-// One guess of one product.
+// One guess of one linear.
 static td_status measure_alone(tuner *t, contest *c, uint32_t n_rows, td_error *err)
 {
   if (c->n_guesses < 0)
@@ -291,13 +291,13 @@ static td_status measure_alone(tuner *t, contest *c, uint32_t n_rows, td_error *
     try_guess(t, c);
   t->n_alone += c->n_tried == c->n_guesses;
   cudaError_t e = cudaStreamSynchronize(t->b->device.stream);
-  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "measuring products");
+  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "measuring linears");
 }
 
 static td_status keep(tuner *t, const contest &c, uint32_t bucket, bool best, td_error *err)
 {
   lt_shape *s = c.k->shape;
-  const lt_product *p = td_lt_product_of(t->b, s, rows_of(t, bucket));
+  const lt_linear *p = td_lt_linear_of(t->b, s, rows_of(t, bucket));
   const cublasLtMatmulAlgo_t before = p->algo, *now = best ? &c.best : &before;
   td_lt_entry e = {s->n_out, s->n_in, bucket, s->f32, s->bias, best ? c.best_us : c.first_us, {}};
   memcpy(e.algo, now, sizeof e.algo);
@@ -313,12 +313,12 @@ static td_status keep(tuner *t, const contest &c, uint32_t bucket, bool best, td
   return TD_OK;
 }
 
-// One run of a product's bucket as a step: with what is chosen, or with its best; and the decision, when both
+// One run of a linear's bucket as a step: with what is chosen, or with its best; and the decision, when both
 // ran often enough.
 static td_status decide(tuner *t, const contest &c, uint32_t bucket, td_error *err)
 {
   uint32_t n_rows = rows_of(t, bucket);
-  lt_product *p = td_lt_product_of(t->b, c.k->shape, n_rows);
+  lt_linear *p = td_lt_linear_of(t->b, c.k->shape, n_rows);
   if (c.first_us < 0 || !p->usable) { // the library has no algorithm that runs
     t->n_decided++;
     return TD_OK;
@@ -453,7 +453,7 @@ td_status td_cuda_tune_begin(td_backend *be, td_compiled *compiled, const char *
   t->program = p;
   identify(t);
   read_cache(t, cache_folder);
-  find_products(t);
+  find_linears(t);
   if (!t->b->config.batch_invariant)
     find_buckets(t);
   else
@@ -464,7 +464,7 @@ td_status td_cuda_tune_begin(td_backend *be, td_compiled *compiled, const char *
   if (e == cudaSuccess)
     e = cudaEventCreate(&t->end);
   *out = t->told;
-  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "measuring products");
+  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "measuring linears");
 }
 
 td_status td_cuda_tune(td_backend *be, td_compiled *compiled, td_tuning *out, td_error *err)

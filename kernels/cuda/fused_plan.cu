@@ -129,7 +129,7 @@ bool read_mlp(reader &r, fused_layer &l)
   const td_op *glu = r.take(TD_OP_LINEAR_SWIGLU), *down = glu ? r.take(TD_OP_LINEAR) : nullptr;
   if (!down)
     return false;
-  td_linear_params p = td_cuda_glu_product(glu->linear_swiglu);
+  td_linear_params p = td_cuda_glu_linear(glu->linear_swiglu);
   p.out = glu->linear_swiglu.out;
   if (!same(down->linear.x, p.out))
     return r.refuse(OTHER_BUFFERS);

@@ -1,9 +1,9 @@
-// Products of many rows: cuBLASLt, with descriptors and an algorithm made once for each shape and row count.
+// Linears of many rows: cuBLASLt, with descriptors and an algorithm made once for each shape and row count.
 //
 // The algorithm is the one measured for the smallest bucket of rows that holds n (cublaslt_cache.h), or the
 // library's own first guess for that bucket, if the library says that it can run n rows; else its guess for
 // exactly n. Buckets are prepared at start, and one again when it was measured. Sums are taken in an order
-// that depends on n: results on this path are not the same bits in another batch. A product that adds to what
+// that depends on n: results on this path are not the same bits in another batch. A linear that adds to what
 // out holds is the same one with another factor (beta): the library does not ask for it where it chooses and
 // checks. What is measured is measured as the step has it.
 #include "kernels/cuda/cublaslt.cuh"
@@ -55,13 +55,13 @@ lt_shape *td_lt_shape(cuda_backend *b, const td_cuda_weight *w, bool f32)
   return b->linears.lt_tables->shapes.back().get();
 }
 
-bool td_lt_layouts(const lt_shape *s, uint32_t n, lt_product *out)
+bool td_lt_layouts(const lt_shape *s, uint32_t n, lt_linear *out)
 {
   return ok(cublasLtMatrixLayoutInit(&out->x, CUDA_R_16BF, s->n_in, n, s->n_in)) &&
          ok(cublasLtMatrixLayoutInit(&out->out, s->f32 ? CUDA_R_32F : CUDA_R_16BF, s->n_out, n, s->n_out));
 }
 
-int td_lt_guess(cuda_backend *b, lt_shape *s, lt_product *p, uint32_t reductions, int max,
+int td_lt_guess(cuda_backend *b, lt_shape *s, lt_linear *p, uint32_t reductions, int max,
                 cublasLtMatmulHeuristicResult_t *out)
 {
   cublasLtMatmulPreferenceOpaque_t pref;
@@ -78,7 +78,7 @@ int td_lt_guess(cuda_backend *b, lt_shape *s, lt_product *p, uint32_t reductions
 }
 
 // Whether p can run by an algorithm that was chosen for another number of rows, and takes it.
-static bool takes(cuda_backend *b, lt_shape *s, lt_product *p, const void *algo)
+static bool takes(cuda_backend *b, lt_shape *s, lt_linear *p, const void *algo)
 {
   cublasLtMatmulHeuristicResult_t result;
   static_assert(sizeof p->algo == sizeof(td_lt_entry::algo), "an algorithm is so many words");
@@ -88,7 +88,7 @@ static bool takes(cuda_backend *b, lt_shape *s, lt_product *p, const void *algo)
          result.workspaceSize <= LT_WORKSPACE_BYTES;
 }
 
-static bool guess(cuda_backend *b, lt_shape *s, lt_product *p)
+static bool guess(cuda_backend *b, lt_shape *s, lt_linear *p)
 {
   cublasLtMatmulHeuristicResult_t first;
   if (td_lt_guess(b, s, p, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 1, &first) == 0)
@@ -99,10 +99,10 @@ static bool guess(cuda_backend *b, lt_shape *s, lt_product *p)
 
 // batch_invariant: one algorithm for all, which does not split k. Every element is then summed in one order,
 // whatever n.
-static bool takes_fixed(cuda_backend *b, lt_shape *s, lt_product *p)
+static bool takes_fixed(cuda_backend *b, lt_shape *s, lt_linear *p)
 {
   cublasLtMatmulHeuristicResult_t first = {};
-  lt_product *f = &s->fixed;
+  lt_linear *f = &s->fixed;
   if (!f->made) {
     f->made = true;
     f->usable = td_lt_layouts(s, INVARIANT_ROWS, f) &&
@@ -112,10 +112,10 @@ static bool takes_fixed(cuda_backend *b, lt_shape *s, lt_product *p)
   return f->usable && takes(b, s, p, &f->algo);
 }
 
-lt_product *td_lt_product_of(cuda_backend *b, lt_shape *s, uint32_t n)
+lt_linear *td_lt_linear_of(cuda_backend *b, lt_shape *s, uint32_t n)
 {
   TD_BUG_ON(n >= s->by_n.size());
-  lt_product *p = &s->by_n[n];
+  lt_linear *p = &s->by_n[n];
   if (p->made)
     return p;
   if (b->config.batch_invariant) {
@@ -126,7 +126,7 @@ lt_product *td_lt_product_of(cuda_backend *b, lt_shape *s, uint32_t n)
   uint32_t bucket = td_lt_bucket(n), holds = std::min(bucket, (uint32_t)s->by_n.size() - 1);
   const td_lt_entry *e =
       td_lt_cache_find(&b->linears.lt_tables->cache, s->n_out, s->n_in, s->f32, s->bias, bucket);
-  const lt_product *of_bucket = n < holds ? td_lt_product_of(b, s, holds) : nullptr;
+  const lt_linear *of_bucket = n < holds ? td_lt_linear_of(b, s, holds) : nullptr;
   p->usable = td_lt_layouts(s, n, p) &&
               ((e && takes(b, s, p, e->algo)) ||
                (of_bucket && of_bucket->usable && takes(b, s, p, &of_bucket->algo)) || guess(b, s, p));
@@ -137,11 +137,11 @@ lt_product *td_lt_product_of(cuda_backend *b, lt_shape *s, uint32_t n)
 td_status td_lt_prepare(cuda_backend *b, lt_shape *s, td_error *err)
 {
   uint32_t most = (uint32_t)s->by_n.size() - 1;
-  for (lt_product &p : s->by_n) // what an empty step chose, before anything was known
+  for (lt_linear &p : s->by_n) // what an empty step chose, before anything was known
     p.made = false;
   if (b->config.batch_invariant) {
     for (uint32_t n = 1; n <= most; n++)
-      if (!td_lt_product_of(b, s, n)->usable)
+      if (!td_lt_linear_of(b, s, n)->usable)
         return td_fail_param(
             err, TD_ERR_UNSUPPORTED, "batch_invariant",
             "batch_invariant: cuBLASLt multiplies %u rows by a %u x %u matrix in no order that serves all", n,
@@ -149,7 +149,7 @@ td_status td_lt_prepare(cuda_backend *b, lt_shape *s, td_error *err)
     return TD_OK;
   }
   for (uint32_t n = 1; n <= most; n = td_lt_bucket(n) + 1)
-    td_lt_product_of(b, s, std::min(td_lt_bucket(n), most));
+    td_lt_linear_of(b, s, std::min(td_lt_bucket(n), most));
   return TD_OK;
 }
 
@@ -158,11 +158,11 @@ void td_lt_renew(cuda_backend *b, lt_shape *s, uint32_t bucket)
   uint32_t most = std::min(bucket, (uint32_t)s->by_n.size() - 1);
   for (uint32_t n = most; n > 0 && td_lt_bucket(n) == bucket; n--)
     s->by_n[n].made = false;
-  td_lt_product_of(b, s, most);
+  td_lt_linear_of(b, s, most);
 }
 
-cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td_cuda_weight *w,
-                           const void *x, void *out, bool add, const cublasLtMatmulAlgo_t *algo)
+cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_linear *p, const td_cuda_weight *w, const void *x,
+                           void *out, bool add, const cublasLtMatmulAlgo_t *algo)
 {
   float one = 1, held = add;
   if (s->bias) {
@@ -179,12 +179,12 @@ void td_lt_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
 {
   const td_cuda_weight *w = cuda_weight(p->weight);
   lt_shape *s = td_lt_shape(b, w, p->out_f32);
-  lt_product *product = s ? td_lt_product_of(b, s, p->n) : nullptr;
-  if (!product || !product->usable) {
+  lt_linear *linear = s ? td_lt_linear_of(b, s, p->n) : nullptr;
+  if (!linear || !linear->usable) {
     note(&b->device, cudaErrorNotSupported);
     return;
   }
-  cublasStatus_t e = td_lt_queue(b, s, product, w, at<void>(p->x), at<void>(p->out), p->add, &product->algo);
+  cublasStatus_t e = td_lt_queue(b, s, linear, w, at<void>(p->x), at<void>(p->out), p->add, &linear->algo);
   if (!ok(e)) {
     td_warn("cuBLASLt: %s", cublasLtGetStatusString(e));
     note(&b->device, cudaErrorUnknown);
@@ -195,7 +195,7 @@ td_status td_lt_open(cuda_backend *b, td_error *err)
 {
   b->linears.lt_tables = new (std::nothrow) lt_tables();
   if (!b->linears.lt_tables)
-    return td_fail(err, TD_ERR_NOMEM, "no memory for the products' tables");
+    return td_fail(err, TD_ERR_NOMEM, "no memory for the linears' tables");
   td_lt_cache_init(&b->linears.lt_tables->cache);
   TD_TRY(td_cuda_alloc_bytes(&b->device, LT_WORKSPACE_BYTES, &b->linears.lt_workspace, err));
   return ok(cublasLtCreate(&b->linears.lt)) ? TD_OK

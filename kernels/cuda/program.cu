@@ -1,8 +1,8 @@
 // Programs: compiled once, run op by op where no captured step serves.
 //
-// The one pass over the list here: a product and the SwiGLU behind it become one op, which
+// The one pass over the list here: a linear and the SwiGLU behind it become one op, which
 // gemm_skinny_swiglu.cu and gemm_swiglu.cu do in steps where they are faster. Others read the list:
-// fused_plan.cu makes large kernels of a step's ops, cublaslt_tune.cu finds its products.
+// fused_plan.cu makes large kernels of a step's ops, cublaslt_tune.cu finds its linears.
 #include "kernels/cuda/program.cuh"
 
 #include <new>
@@ -82,7 +82,7 @@ void td_cuda_discard(td_backend *be, td_compiled *compiled)
 
 // ---- running ----
 
-td_linear_params td_cuda_glu_product(const td_linear_swiglu_params &g)
+td_linear_params td_cuda_glu_linear(const td_linear_swiglu_params &g)
 {
   td_linear_params l = {};
   l.weight = g.weight;
@@ -104,7 +104,7 @@ void td_cuda_linear_swiglu(cuda_backend *b, const td_linear_swiglu_params *g, ui
     note(&b->device, cudaErrorNotSupported);
     return;
   }
-  const td_linear_params first = td_cuda_glu_product(*g);
+  const td_linear_params first = td_cuda_glu_linear(*g);
   const td_swiglu_params second = {g->gate_up, g->out, g->width};
   td_cuda_linear(b, &first, n_rows);
   td_cuda_swiglu(b, &second, n_rows);

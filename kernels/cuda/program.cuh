@@ -21,7 +21,7 @@ void td_cuda_discard(td_backend *be, td_compiled *compiled);
 void td_cuda_run(cuda_backend *b, const cuda_program &p); // of the current plan, op by op
 void td_cuda_run_op(cuda_backend *b, const td_op &o);
 td_linear_params
-td_cuda_glu_product(const td_linear_swiglu_params &g); // the first of the two ops that it stands for
+td_cuda_glu_linear(const td_linear_swiglu_params &g); // the first of the two ops that it stands for
 
 // capture.cu
 td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows, td_capture *out,
