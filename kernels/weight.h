@@ -61,6 +61,7 @@ typedef struct td_weight_part {
   uint64_t first_element;     /* without data: i of the slice's first element */
   const td_weight_file *file; /* the same bytes in a file, for backends that copy; NULL: read data */
   td_shard shard;             /* which slice of the model's matrix this is; {0}: all of it */
+  bool is_looked_up;          /* by rows only, no linear multiplies by it: an embedding that is not tied */
 } td_weight_part;
 
 /* i of element (row, col) of a made-up part. */

@@ -150,6 +150,7 @@ static td_status describe_part(loader *l, td_role role, uint32_t layer, td_weigh
   uint64_t shape[2], row_bytes = 0, skipped_bytes = 0, first_row;
   td_role_shape(role, &l->m->desc, shape);
   *out = (td_weight_part){.n_rows = s.n_rows, .row_elements = shape[1], .shard = s.shard};
+  out->is_looked_up = role == TD_ROLE_EMBED && !l->m->desc.tied_embeddings;
   if (!l->files) {
     out->dtype = TD_BF16;
     out->seed = td_role_seed(l->seed, role, layer);

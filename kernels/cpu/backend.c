@@ -202,6 +202,7 @@ static td_status import_part(cpu_backend *be, const td_weight_part *part, uint64
     return td_fail(err, TD_ERR_MODEL, "weight of %llu rows of %llu elements is out of bounds",
                    (unsigned long long)part->n_rows, (unsigned long long)n_cols);
   out->dtype = part->dtype;
+  out->is_looked_up = part->is_looked_up;
   out->data = part->data;
   out->n_rows = (uint32_t)part->n_rows;
   out->bias = NULL;
@@ -240,7 +241,7 @@ static td_status op_weight_import(td_backend *b, const td_weight_part *parts, ui
   w->n_strips = (uint32_t)td_div_ceil_u64(n_cols, 32);
   for (uint32_t i = 0; i < n_parts; i++) {
     TD_TRY(import_part(be, &parts[i], n_cols, &w->parts[i], err));
-    be->unpacked_bytes += td_cpu_packed_bytes(be, &w->parts[i], w->n_strips);
+    be->unpacked_bytes += parts[i].is_looked_up ? 0 : td_cpu_packed_bytes(be, &w->parts[i], w->n_strips);
     w->parts[i].first_out = w->base.n_out;
     w->base.n_out += w->parts[i].n_rows;
     w->base.types[i] = op_weight_type(b, parts[i].dtype);

@@ -14,6 +14,7 @@ TD_MUST_CHECK td_status td_cpu_backend_create(const td_backend_config *config, t
 
 typedef struct cpu_part {
   td_dtype dtype;
+  bool is_looked_up; /* never multiplied, so never packed */
   const uint8_t *data;
   uint64_t row_bytes;         /* from one row to the next */
   const uint8_t *packed;      /* for linears of int8 activations (td_int8_pack); NULL: not yet, or never */

@@ -45,7 +45,7 @@ static bool is_int8(const linear_job *j, const cpu_part *part)
 
 /* ---- packing ---- */
 
-/* A part is packed before it is first multiplied, not as it is imported: an embedding only is not. */
+/* A part is packed before it is first multiplied, not as it is imported: then all are known. */
 typedef struct pack_job {
   const cpu_backend *be;
   const cpu_part *part;
@@ -78,6 +78,7 @@ static td_status pack_part(cpu_backend *be, cpu_part *part, uint32_t n_strips, t
 {
   enum { GROUPS_PER_TASK = 16 };
   uint64_t bytes = td_cpu_packed_bytes(be, part, n_strips), room = 0;
+  TD_BUG_ON(part->is_looked_up);
   if (bytes == 0 || part->packed)
     return TD_OK;
   if (bytes > be->pack_room) { /* one block for all: its pages are large ones, a part's own may not be */

@@ -11,6 +11,7 @@ typedef struct recorder {
   uint32_t n_imports, n_uploads;
   td_weight_part last[TD_WEIGHT_PARTS_MAX];
   uint64_t rows; /* of all imports */
+  uint32_t n_looked_up;
   size_t allocated;
   bool refuse;
   uint64_t touched; /* so that reads are not optimised away */
@@ -41,6 +42,7 @@ static inline td_status rec_import(td_backend *be, const td_weight_part *parts, 
   for (uint32_t i = 0; i < n_parts; i++) {
     uint64_t row_bytes;
     r->rows += parts[i].n_rows;
+    r->n_looked_up += parts[i].is_looked_up;
     if (!td_dtype_row_bytes(parts[i].dtype, n_cols, &row_bytes))
       return td_fail(err, TD_ERR_MODEL, "columns do not suit");
     for (uint64_t k = 0; k < parts[i].n_rows * row_bytes; k++)

@@ -319,10 +319,26 @@ static void test_int8_of_no_numbers(void **state)
   fx_int8_activations = false;
 }
 
-/* Packed weights take memory, which no machine has for the largest: the message says what helps. */
+static td_program *one_linear(td_backend *be, const td_weight *w)
+{
+  td_program *p;
+  assert_int_equal(td_program_create(1, &p, NULL), TD_OK);
+  td_program_add(p, (td_op){.kind = TD_OP_LINEAR,
+                            .linear = {.weight = w,
+                                       .x = fx_alloc(be, w->n_in),
+                                       .out = fx_alloc(be, w->n_out),
+                                       .n_in = w->n_in,
+                                       .n_out = w->n_out,
+                                       .out_f32 = true}});
+  return p;
+}
+
+/* Packed weights take memory, which no machine has for the largest: the message says what helps. Nothing is
+ * packed of what is only looked up. */
 static void test_int8_without_memory(void **state)
 {
-  enum { ROWS = 1 << 20, COLS = 1 << 18 };
+  enum { ROWS = 1 << 20, COLS = 1 << 18, SMALL = 32 };
+  static const uint8_t zeros[SMALL * 34];
   fx_int8_activations = true;
   for (int i = 1; i < FX_ISAS; i++) {
     td_backend *be = fx_backend(fx_isas[i], 2);
@@ -332,16 +348,21 @@ static void test_int8_without_memory(void **state)
     td_error err = {0};
     if (!be)
       continue;
-    td_weight_part part = {.dtype = TD_Q8_0, .data = be, .n_rows = ROWS}; /* never read */
+    td_weight_part part = {
+        .dtype = TD_Q8_0, .data = be, .n_rows = ROWS, .is_looked_up = true}; /* never read */
+    td_weight_part small = {.dtype = TD_Q8_0, .data = zeros, .n_rows = SMALL};
     assert_int_equal(be->ops->weight_import(be, &part, 1, COLS, &w, NULL), TD_OK);
-    assert_int_equal(td_program_create(1, &program, NULL), TD_OK);
-    td_program_add(program, (td_op){.kind = TD_OP_LINEAR,
-                                    .linear = {.weight = w,
-                                               .x = fx_alloc(be, COLS),
-                                               .out = fx_alloc(be, ROWS),
-                                               .n_in = COLS,
-                                               .n_out = ROWS,
-                                               .out_f32 = true}});
+    assert_true(be->ops->kv_budget_bytes(be) > 0);
+    assert_int_equal(be->ops->weight_import(be, &small, 1, SMALL, &w, NULL), TD_OK);
+    program = one_linear(be, w);
+    assert_int_equal(be->ops->compile(be, program, &compiled, &err), TD_OK);
+    be->ops->discard(be, compiled);
+    td_program_destroy(program);
+
+    part.is_looked_up = false;
+    assert_int_equal(be->ops->weight_import(be, &part, 1, COLS, &w, NULL), TD_OK);
+    assert_int_equal(be->ops->kv_budget_bytes(be), 0);
+    program = one_linear(be, w);
     assert_int_equal(be->ops->compile(be, program, &compiled, &err), TD_ERR_NOMEM);
     assert_string_equal(err.param, "cpu_exact");
     assert_non_null(strstr(err.message, "278528 MiB more are needed"));

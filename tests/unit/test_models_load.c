@@ -195,8 +195,11 @@ static void test_tied(void **state)
   item items[ITEMS_MAX];
   recorder r = {.refuse = false};
   uint32_t n = list_items(items);
+  accept(items, n, "", &r);
+  assert_int_equal(r.n_looked_up, 1); /* the embedding, which no linear needs */
   accept(items, n - 1, ",\"tie_word_embeddings\":true", &r);
   assert_int_equal(r.n_imports, 1 + 2 * 4);
+  assert_int_equal(r.n_looked_up, 0);
   accept(items, n, ",\"tie_word_embeddings\":true", &r); /* a copy is stored beside */
   assert_int_equal(r.n_imports, 1 + 2 * 4);
   items[n - 1].value = 2;
