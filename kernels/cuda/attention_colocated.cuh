@@ -106,6 +106,15 @@ __device__ __forceinline__ bool take_ticket(const attention_args &a, const coloc
   return is;
 }
 
+// The first key of an item that is read: sliding windows leave out copies that no query sees.
+template <int HD>
+__device__ __forceinline__ uint32_t first_key(const attention_args &a, const td_attention_item &it)
+{
+  constexpr uint32_t ALIGN = colocated_shape<HD>::COPY_KEYS;
+  uint32_t seen = it.position + 1; // by its first token
+  return a.window > 0 && seen > a.window ? max(it.kv_begin, (seen - a.window) / ALIGN * ALIGN) : it.kv_begin;
+}
+
 // The producer: takes items, and copies their keys and values.
 template <int HD>
 __device__ __forceinline__ void produce_decodes(const attention_args &a, const device_batch &batch,
@@ -135,7 +144,7 @@ __device__ __forceinline__ void produce_decodes(const attention_args &a, const d
     const td_attention_item &it = state.items[stage];
     const bf16 *kv = a.kv + state.ticket[stage] % a.n_kv_heads * 2 * half;
     const int32_t *pages = batch.page_table + it.page_table_offset;
-    uint32_t token = it.kv_begin, kv_end = it.kv_end;
+    uint32_t token = first_key<HD>(a, it), kv_end = it.kv_end;
     int32_t page_id = 0;
     for (uint32_t i = 0; token < kv_end; i++, token += S::KEYS) {
       uint32_t mine = token + lane * S::COPY_KEYS;
@@ -303,7 +312,7 @@ template <int HD> struct colocated_consumer {
                       first_pos + (int32_t)(min(2 * row_pair() + 1, last) / a.group)};
     int32_t from_all = a.window > 0 ? first_pos + (int32_t)(last / a.group) - (int32_t)a.window + 1 : 0;
     uint32_t operands = shared_address(smem), buffer = 0;
-    for (uint32_t token = it.kv_begin; token < kv_end; token += S::KEYS, buffer ^= 1) {
+    for (uint32_t token = first_key<HD>(a, it); token < kv_end; token += S::KEYS, buffer ^= 1) {
       float s[4];
       uint32_t n_lines = min(kv_end - token, (uint32_t)S::KEYS), mine = 16 * warp() + row_of_8(),
                weights = operands + S::QUERY_BYTES + buffer * S::WEIGHT_BYTES;
