@@ -112,8 +112,10 @@ void td_conn_belong(td_conn *c, td_tenant *tenant)
 {
   uint64_t held = c->held_bytes; /* of answers before, unread yet */
   td_held_set(c->server, c->tenant, &c->held_bytes, 0);
+  td_held_leave(c);
   td_tenant_drop(&c->server->tenants, c->tenant);
   c->tenant = tenant;
+  td_held_join(c);
   td_held_set(c->server, tenant, &c->held_bytes, held);
 }
 
@@ -144,6 +146,7 @@ void td_conn_close(td_conn *c)
   td_watch_forget(c);
   uncount_body(c);
   td_held_set(c->server, c->tenant, &c->held_bytes, 0);
+  td_held_leave(c);
   td_tenant_drop(&c->server->tenants, c->tenant);
   c->tenant = NULL;
   unlink_conn(c);
@@ -643,6 +646,7 @@ void td_conn_start(td_conn *c)
   td_http_init(&c->http, 0);
   td_buf_init(&c->pending, 0);
   td_buf_init(&c->out, 0);
+  td_held_join(c);
   start_reading(c);
 }
 

@@ -29,8 +29,9 @@ struct td_conn {
     uv_pipe_t pipe;
   } uv;
   td_conn *prev, *next, *ip_prev, *ip_next, *dirty_next;
-  td_client peer;     /* who is connected: a client, or a proxy */
-  td_client client;   /* who asks: of the request under way */
+  td_conn *tenant_prev, *tenant_next; /* others of its tenant (held.h) */
+  td_client peer;                     /* who is connected: a client, or a proxy */
+  td_client client;                   /* who asks: of the request under way */
   td_address address; /* the peer's own, where it has one: that may be a proxy's, unlike all of its owner's */
   bool dirty, processing, reading;
 

@@ -12,12 +12,36 @@ static uint64_t budget_of(const td_server *s)
   return (uint64_t)td_option(s->options, TD_LIMIT_ANSWERS_BYTES);
 }
 
+static td_tenant *tenant_of(const td_conn *c) { return c->tenant ? c->tenant : &c->server->tenants.none; }
+
+void td_held_join(td_conn *c)
+{
+  td_tenant *t = tenant_of(c);
+  c->tenant_prev = NULL;
+  c->tenant_next = t->conns;
+  if (t->conns)
+    t->conns->tenant_prev = c;
+  t->conns = c;
+  td_holders_renew(&c->server->tenants.holders, t);
+}
+
+void td_held_leave(td_conn *c)
+{
+  td_tenant *t = tenant_of(c);
+  *(c->tenant_prev ? &c->tenant_prev->tenant_next : &t->conns) = c->tenant_next;
+  if (c->tenant_next)
+    c->tenant_next->tenant_prev = c->tenant_prev;
+  td_holders_renew(&c->server->tenants.holders, t);
+}
+
 void td_held_set(td_server *s, td_tenant *t, uint64_t *held, uint64_t bytes)
 {
   uint64_t more = bytes - *held; /* modulo 2^64: it may be less */
+  td_tenant *of = t ? t : &s->tenants.none;
   s->held_bytes += more;
-  *(t ? &t->held_bytes : &s->held_for_nobody) += more;
+  of->held_bytes += more;
   *held = bytes;
+  td_holders_renew(&s->tenants.holders, of);
 }
 
 /* ---- choices ---- */
@@ -74,11 +98,6 @@ static uint64_t waited_ms(const td_conn *c) { return uv_now(&c->server->loop) - 
 
 static uint64_t bytes_of(const td_conn *c) { return c->held_bytes + (c->call ? c->call->held_bytes : 0); }
 
-static uint64_t bytes_of_tenant(const td_conn *c)
-{
-  return c->tenant ? c->tenant->held_bytes : c->server->held_for_nobody;
-}
-
 /* What it has cost: bytes times time. */
 static double cost(const td_conn *c) { return (double)bytes_of(c) * (double)(LEAST_WAIT_MS + waited_ms(c)); }
 
@@ -92,11 +111,10 @@ static uint64_t most_bytes(const td_call *call)
   return call->n_choices * of_token * call->max_new;
 }
 
+/* Of two whose tenants hold the same. */
 static bool goes_before(const td_conn *a, const td_conn *b)
 {
   bool is_unread = a->held_bytes > 0;
-  if (bytes_of_tenant(a) != bytes_of_tenant(b))
-    return bytes_of_tenant(a) > bytes_of_tenant(b);
   if (is_unread != (b->held_bytes > 0))
     return is_unread;
   if (is_unread)
@@ -105,20 +123,22 @@ static bool goes_before(const td_conn *a, const td_conn *b)
   return most_a != most_b ? most_a > most_b : a->call->arrival_us > b->call->arrival_us;
 }
 
-static td_conn *find_victim(const td_server *s)
+/* Of the tenants that hold most: of the one at this place of the heap, and of those below. */
+static td_conn *find_victim(const td_holders *h, uint32_t at, td_conn *found)
 {
-  td_conn *found = NULL;
-  for (td_conn *c = s->conns; c; c = c->next)
-    if ((c->held_bytes > 0 || (c->call && c->call->held_bytes > 0)) && (!found || goes_before(c, found)))
+  if (at > h->n || h->heap[at]->held_bytes < td_holders_most(h))
+    return found;
+  for (td_conn *c = h->heap[at]->conns; c; c = c->tenant_next)
+    if (bytes_of(c) > 0 && (!found || goes_before(c, found)))
       found = c;
-  return found;
+  return find_victim(h, 2 * at + 1, find_victim(h, 2 * at, found));
 }
 
 void td_held_trim(td_server *s)
 {
   td_conn *c;
   td_api_error e;
-  while (s->held_bytes > budget_of(s) && (c = find_victim(s))) {
+  while (s->held_bytes > budget_of(s) && (c = find_victim(&s->tenants.holders, 1, NULL))) {
     if (c->held_bytes > 0) {
       td_conn_cut(c, TD_CUT_HELD);
       continue;
@@ -142,10 +162,7 @@ static bool has_room(const td_conn *c)
   if (several ? td_share_allows(budget_of(s), s->held_bytes, c->tenant->held_bytes, 1)
               : s->held_bytes < budget_of(s))
     return true;
-  for (const td_conn *o = s->conns; o; o = o->next)
-    if (bytes_of_tenant(o) > bytes_of_tenant(c))
-      return true;
-  return false;
+  return td_holders_most(&s->tenants.holders) > tenant_of(c)->held_bytes;
 }
 
 bool td_held_admit(const td_conn *c, td_api_error *e)

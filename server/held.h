@@ -9,7 +9,9 @@
  *     its error, of equals the youngest, so that the others end.
  *
  * Counted are buffers, what the engine keeps of a choice, and, before a whole answer is written, about what
- * that will take. Loop thread only. */
+ * that will take. Whom a request asks for room, or who is ended, is found by tenant, and only connections of
+ * the tenant that holds most are looked at: what they cost moves with time, so no order of them would last.
+ * Loop thread only. */
 #ifndef TD_SERVER_HELD_H
 #define TD_SERVER_HELD_H
 
@@ -19,6 +21,9 @@
 #include "server/api_error.h"
 #include "server/call.h"
 
+/* c is one of its tenant's connections (c->tenant; NULL: of those that have none) from now on, or no more. */
+void td_held_join(td_conn *c);
+void td_held_leave(td_conn *c);
 /* A connection or call of t (NULL: of nobody) that held *held holds so much now. */
 void td_held_set(td_server *s, td_tenant *t, uint64_t *held, uint64_t bytes);
 /* The same of a choice, by what it holds now, in its call. */

@@ -66,12 +66,11 @@ typedef struct td_server {
   td_conn *conns; /* all, doubly linked */
   uint32_t n_conns, max_conns;
   td_conn *ip_buckets[TD_IP_BUCKETS];
-  td_conn *dirty;           /* those with unsent output */
-  uint64_t body_bytes;      /* of requests being received, over all connections */
-  uint64_t held_bytes;      /* of answers, over all connections and calls (held.h) */
-  uint64_t held_for_nobody; /* of it: of connections that have no tenant */
-  td_call *calls;           /* all */
-  td_call *graveyard;       /* ended while updates are being read */
+  td_conn *dirty;      /* those with unsent output */
+  uint64_t body_bytes; /* of requests being received, over all connections */
+  uint64_t held_bytes; /* of answers, over all connections and calls (held.h) */
+  td_call *calls;      /* all */
+  td_call *graveyard;  /* ended while updates are being read */
   bool polling;
   uint32_t n_calls;
   uint32_t n_reading; /* calls that workers have */

@@ -36,7 +36,7 @@ td_status td_tenants_init(td_tenants *t, const td_keys *keys, td_error *err)
   *t = (td_tenants){.by_address = !keys->asked};
   t->keys = calloc(TD_KEY_ACCOUNTS + 1, sizeof *t->keys);
   t->addresses = calloc(TD_IP_BUCKETS, sizeof *t->addresses);
-  if (!t->keys || !t->addresses)
+  if (!t->keys || !t->addresses || !td_holders_reserve(&t->holders, TD_KEY_ACCOUNTS + 2))
     return td_fail(err, TD_ERR_NOMEM, "no memory for what keys share");
   for (uint32_t i = 0; i <= TD_KEY_ACCOUNTS; i++)
     t->keys[i].account = i;
@@ -49,6 +49,7 @@ void td_tenants_deinit(td_tenants *t)
   TD_BUG_ON(t->n_addresses > 0);
   free(t->keys);
   free(t->addresses);
+  td_holders_deinit(&t->holders);
   memset(t, 0, sizeof *t);
 }
 
@@ -66,6 +67,8 @@ td_tenant *td_tenant_of(td_tenants *t, const td_conn *c, uint32_t account)
     return td_tenant_share(&t->keys[account]);
   td_tenant *tenant = find_address(t, c);
   if (!tenant) {
+    if (!td_holders_reserve(&t->holders, TD_KEY_ACCOUNTS + 2 + t->n_addresses + 1))
+      return NULL;
     tenant = calloc(1, sizeof *tenant);
     if (!tenant)
       return NULL;
@@ -94,7 +97,7 @@ void td_tenant_drop(td_tenants *t, td_tenant *tenant)
   if (!tenant || --tenant->n_users > 0 || !is_address(t, tenant))
     return;
   TD_BUG_ON(tenant->body_bytes > 0 || tenant->held_bytes > 0 || tenant->n_reading > 0 ||
-            tenant->n_choices > 0);
+            tenant->n_choices > 0 || tenant->conns);
   td_tenant **at = &t->addresses[tenant->ip_bucket];
   while (*at != tenant)
     at = &(*at)->next;

@@ -14,6 +14,7 @@
 #include "server/address.h"
 #include "server/auth.h"
 #include "server/api_error.h"
+#include "server/holders.h"
 #include "server/rate.h"
 #include "server/workers.h"
 
@@ -36,6 +37,8 @@ typedef struct td_tenant {
   td_usage usage;                /* of a key */
   uint64_t body_bytes;           /* being received, or held until they are read */
   uint64_t held_bytes;           /* of answers (held.h) */
+  uint32_t held_at;              /* its place among the holders; 0: none */
+  td_conn *conns;                /* doubly linked */
   uint32_t n_users;              /* connections and calls */
   td_work work;
   /* of an address only: */
@@ -50,6 +53,8 @@ typedef struct td_tenants {
   bool by_address;       /* no keys are asked */
   td_tenant **addresses; /* [TD_IP_BUCKETS] those that connections or calls use */
   uint32_t n_addresses;
+  td_tenant none; /* of connections before their first request */
+  td_holders holders;
 } td_tenants;
 
 TD_MUST_CHECK td_status td_tenants_init(td_tenants *t, const td_keys *keys, td_error *err);
