@@ -20,6 +20,7 @@
 enum { CUT_LINES_PER_S = 10 };
 enum { KEPT_OUT_BYTES = 2048 }; /* that a connection keeps for its next answer */
 enum { MOVED_BYTES = 65536 };   /* a longer body is sent from where it was written: the loop copies none */
+static const char OUT_OF_MEMORY[] = "out_of_memory";
 /* When the next process takes over: time for the first request of a connection, and for the next. */
 enum { HAND_OVER_FIRST_MS = 1000, HAND_OVER_NEXT_MS = 100 };
 
@@ -230,6 +231,7 @@ static bool queue(td_conn *c, td_buf *buf)
   char *data = r ? td_buf_take(buf, &n) : NULL;
   if (!data) {
     free(r);
+    c->note.code = OUT_OF_MEMORY;
     td_conn_cut(c, TD_CUT_MEMORY);
     return false;
   }
@@ -384,6 +386,7 @@ static void respond_no_memory(td_conn *c)
   static const char body[] =
       "{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\",\"param\":null,"
       "\"code\":\"out_of_memory\"}}";
+  c->note.code = OUT_OF_MEMORY;
   td_conn_respond(c, 503, "application/json", "retry-after: 2\r\n", body, sizeof body - 1);
 }
 
@@ -395,6 +398,8 @@ void td_conn_respond_buf(td_conn *c, int status, const char *content_type, const
     whole_head(c, status, content_type, headers, body->len_bytes);
     if (queue(c, &c->out) && queue(c, body))
       answer_end(c);
+    else /* its call is detached: nobody else tells */
+      td_request_log_tell(c, c->note.code == OUT_OF_MEMORY ? 503 : 499);
   } else {
     td_conn_respond(c, status, content_type, headers, body->data ? body->data : "", body->len_bytes);
   }

@@ -77,6 +77,27 @@ void __wrap_td_engine_token_bytes(const td_engine *e, int32_t id, td_buf *out)
   td_buf_printf(out, " token %d", (int)id);
 }
 
+/* ---- what the log says of requests ---- */
+
+static struct {
+  int n, status;
+  char code[32];
+} logged;
+
+void __wrap_td_log_event(td_log_level level, const char *event, const td_log_field *fields, size_t n);
+void __wrap_td_log_event(td_log_level level, const char *event, const td_log_field *fields, size_t n)
+{
+  assert_string_equal(event, "request");
+  logged.n++;
+  logged.code[0] = '\0';
+  for (size_t i = 0; i < n; i++) {
+    if (strcmp(fields[i].name, "status") == 0)
+      logged.status = (int)fields[i].number;
+    if (strcmp(fields[i].name, "code") == 0)
+      snprintf(logged.code, sizeof logged.code, "%s", fields[i].text);
+  }
+}
+
 /* ---- a connection with a client at its other end ---- */
 
 static void open_world(world *w)
@@ -151,6 +172,7 @@ static void try_each(answer_fn *answer, whole_fn *whole)
         outcomes[0]++;
       } else if (status != 0) {
         assert_int_equal(status, 503);
+        assert_string_equal(logged.code, "out_of_memory");
         assert_string_equal(code_of(json), "out_of_memory");
         outcomes[1]++;
       } else { /* the connection is closed: nobody waits for the rest */
@@ -272,6 +294,35 @@ static void test_logprobs_are_rendered_in_pieces(void **state)
   close_world(&w);
 }
 
+/* Of a body that is sent without a copy the log has one line, whatever fails. */
+static void test_long_body_is_told(void **state)
+{
+  static const char letters[100000];
+  int n_whole = 0, n_failed = 0;
+  for (int at = 0; n_whole == 0; at++) {
+    world w;
+    td_buf body;
+    open_world(&w);
+    td_buf_init(&body, 0);
+    td_buf_append(&body, letters, sizeof letters);
+    w.c->keep_alive = true;
+    w.c->note.is_call = true;
+    logged.n = 0;
+    only_one = true;
+    n_before_fault = at;
+    td_conn_respond_buf(w.c, 200, "text/plain", NULL, &body);
+    n_whole += n_before_fault >= 0;
+    n_failed += n_before_fault < 0;
+    n_before_fault = -1;
+    assert_int_equal(logged.n, 1);
+    assert_int_equal(logged.status, w.c->state == TD_CONN_CLOSING ? 503 : 200);
+    assert_string_equal(logged.code, w.c->state == TD_CONN_CLOSING ? "out_of_memory" : "");
+    td_buf_deinit(&body);
+    close_world(&w);
+  }
+  assert_true(n_failed >= 2); /* the request to write of the head, and of the body */
+}
+
 static bool is_answer(const cJSON *json, const char *body)
 {
   return json && strcmp(td_json_get(cJSON_GetArrayItem(td_json_get(json, "choices"), 0), "text")->valuestring,
@@ -359,6 +410,7 @@ int main(void)
       cmocka_unit_test(test_model),
       cmocka_unit_test(test_metrics),
       cmocka_unit_test(test_answer),
+      cmocka_unit_test(test_long_body_is_told),
       cmocka_unit_test(test_nothing_stays),
       cmocka_unit_test(test_request),
       cmocka_unit_test(test_request_of_a_connection),
