@@ -45,6 +45,11 @@ def test_waiting_requests_are_served_in_turn():
 
 @pytest.mark.share
 @pytest.mark.hand_over
+def begin_drain(d):
+    d.process.send_signal(signal.SIGTERM)
+    d.eventually(lambda: "SIGTERM: finishing " in d.log(), 10, "the drain")
+
+
 def test_drain_lets_streams_finish_and_takes_no_more():
     n = 150 if SLOWNESS == 1 else 40  # long enough to be running still when SIGTERM comes
     body = {**LONG, "max_tokens": n}
@@ -56,8 +61,7 @@ def test_drain_lets_streams_finish_and_takes_no_more():
             d.send_request(s, "/v1/completions", {**body, "return_token_ids": True}, headers="Connection: close\r\n")
             got.append(read_until(s, b"data: "))
         kept = d.connect()
-        d.process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
+        begin_drain(d)
         try:
             refused = d.post("/v1/completions", SHORT)
             assert refused.status_code == 503 and refused.json()["error"]["code"] == "shutting_down"
@@ -108,11 +112,11 @@ def test_second_signal_ends_at_once():
         d.send_request(s, "/v1/completions", LONG)
         read_until(s, b"data: ")
         begin = time.monotonic()
-        d.process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
+        begin_drain(d)
         d.process.send_signal(signal.SIGTERM)
         d.process.wait(10 * SLOWNESS)
         assert time.monotonic() - begin < 10 * SLOWNESS
+        assert "second signal: exiting now" in d.log()
 
 
 def test_idle_daemon_stops_at_once():
@@ -130,8 +134,7 @@ def test_ready_says_503_while_draining():
         d.send_request(s, "/v1/completions", {**LONG, "max_tokens": 200})
         read_until(s, b"data: ")
         probe = d.connect()
-        d.process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
+        begin_drain(d)
         try:
             probe.sendall(b"GET /ready HTTP/1.1\r\nHost: t\r\n\r\n")
             assert status_of(probe.recv(65536)) in (503, None)

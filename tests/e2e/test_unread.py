@@ -105,12 +105,15 @@ def test_all_at_once(model, tmp_path):
     with start(model, tmp_path, "--answers-bytes", 16 * MIB) as d:
         before, most = rss(d), 0
         sockets = [unread(d, headers=GREEDY + CLOSE) for _ in range(60)]
-        while True:
+
+        def is_over():
+            nonlocal most
             r = ask(d, {"prompt": [7, 8], "max_tokens": 4, "ignore_eos": True})
             assert r.status_code == 200 and r.json()["usage"]["completion_tokens"] == 4, r.text
             most = max(most, rss(d) - before)
-            if is_idle(d):
-                break
+            return is_idle(d)
+
+        d.eventually(is_over, 60, "the end of all answers")
         assert most < 64 * MIB, f"{most >> 20} MiB"
         assert held(d) <= 16 * MIB
         seen = [outcome(s) for s in sockets]
