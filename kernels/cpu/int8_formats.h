@@ -9,6 +9,8 @@
 #define TD_INLINE static inline __attribute__((always_inline))
 #ifdef __clang__
 #define TD_UNROLL _Pragma("unroll")
+#elif !defined __OPTIMIZE__ /* GCC warns of what it cannot unroll under sanitizers */
+#define TD_UNROLL
 #else
 #define TD_UNROLL _Pragma("GCC unroll 16")
 #endif
