@@ -396,7 +396,8 @@ static bool has_one_sample(const td_sched *s, const td_plan_row *row, bool late)
 /* A prompt in progress, or one that may start, wants a plan of its own; so does whoever must be preempted. */
 static bool may_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late)
 {
-  uint32_t n_live = 0, n_rows = 0, n_pages = 0;
+  uint32_t n_live = 0, n_pages = 0;
+  bool any = false;
   if (plan->n_logits != plan->n_rows || plan->n_scored > 0)
     return false;
   if (s->order.n_following > 0) /* until the commit */
@@ -414,11 +415,10 @@ static bool may_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late
     n_live += td_request_runs(r);
     if (!goes_on(r, is_late))
       continue;
-    n_rows++;
+    any = true;
     n_pages += !is_late && plan->rows[i].kv_len % s->config.page_tokens == 0;
   }
-  return n_rows > 0 && n_live == s->table.n_running &&
-         td_sched_available_pages(s) >= n_pages + s->reserved_pages;
+  return any && n_live == s->table.n_running && td_sched_available_pages(s) >= n_pages + s->reserved_pages;
 }
 
 bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late, td_plan *next)

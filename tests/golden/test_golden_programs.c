@@ -8,8 +8,9 @@
 #include <string.h>
 
 #include "models/model.h"
+#include "same_text.h"
 
-enum { MAX_TOKENS = 64, MAX_ROWS = 4, N_PAGES = 4, PAGE_TOKENS = 16, TEXT_BYTES = 1 << 16 };
+enum { MAX_TOKENS = 64, MAX_ROWS = 4, N_PAGES = 4, PAGE_TOKENS = 16 };
 
 /* llama tied and untied, by safetensors and by GGUF (other rotation), with biases, with a window; q/k/v
  * biases; q/k norms; partial rotation; factors; layers without rotation; norms behind, of all heads; parts
@@ -68,44 +69,6 @@ static void print_program(const char *path, td_buf *out)
   td_model_files_close(files);
 }
 
-/* The first line that differs is told. */
-static bool is_same(const char *name, const char *got, const char *want)
-{
-  for (int line = 1; *got || *want; line++) {
-    size_t n = strcspn(got, "\n"), m = strcspn(want, "\n");
-    if (n != m || memcmp(got, want, n) != 0) {
-      printf("%s, line %d: '%.*s', was '%.*s'\n", name, line, (int)n, got, (int)m, want);
-      return false;
-    }
-    got += n + (got[n] == '\n');
-    want += m + (want[m] == '\n');
-  }
-  return true;
-}
-
-static bool compare(const char *path, const char *name, const td_buf *got)
-{
-  static char want[TEXT_BYTES];
-  FILE *f = fopen(path, "re");
-  if (!f) {
-    perror(path);
-    return false;
-  }
-  want[fread(want, 1, sizeof want - 1, f)] = '\0';
-  fclose(f);
-  return is_same(name, got->data, want);
-}
-
-static bool write_text(const char *path, const td_buf *text)
-{
-  FILE *f = fopen(path, "we");
-  if (!f || fwrite(text->data, 1, text->len_bytes, f) != text->len_bytes || fclose(f) != 0) {
-    perror(path);
-    return false;
-  }
-  return true;
-}
-
 int main(int argc, char **argv)
 {
   int failures = 0;
@@ -115,12 +78,13 @@ int main(int argc, char **argv)
   for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
     char model[512], path[512];
     td_buf text;
-    td_buf_init(&text, TEXT_BYTES);
+    td_buf_init(&text, SAME_TEXT_BYTES);
     snprintf(model, sizeof model, "%s/%s%s", argv[2], models[i],
              strncmp(models[i], "gguf", 4) == 0 ? ".gguf" : "");
     snprintf(path, sizeof path, "%s/%s.txt", argv[1], models[i]);
     print_program(model, &text);
-    bool ok = !text.failed && (writes ? write_text(path, &text) : compare(path, models[i], &text));
+    bool ok =
+        !text.failed && (writes ? same_text_write(path, &text) : same_text_compare(path, models[i], &text));
     failures += !ok;
     td_buf_deinit(&text);
   }

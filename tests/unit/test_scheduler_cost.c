@@ -317,6 +317,49 @@ static void test_hostile_text(void **state)
   td_buf_deinit(&many);
 }
 
+/* What a text may hold to the last: at each bound, and one beyond. */
+static void test_bounds_of_text(void **state)
+{
+  (void)state;
+  static const char *const rows[][3] = {
+      {"tokens 128", "tokens 16777216", "tokens 16777217"},
+      {"tokens 8", "tokens 1", "tokens 0"},
+      {"tokens 8 ", "tokens 63 ", "tokens 64 "},
+      {"us 100", "us 1e12", "us 1000000000001"},
+      {"logits_us_per_row 0.5", "logits_us_per_row 1e9", "logits_us_per_row 1000000001"},
+      {"hybrid_us_per_decode_row 3", "hybrid_us_per_decode_row 1e9", "hybrid_us_per_decode_row 1000000001"},
+      {"hybrid_us 9", "hybrid_us 0", "hybrid_us -0.1"},
+      {"hybrid_us_per_kv_token 0.375", "hybrid_us_per_kv_token 1e9", "hybrid_us_per_kv_token 1000000001"},
+      {"hybrid_beside 0.5", "hybrid_beside 0.9", "hybrid_beside 0.900001"},
+      {"learned_without_prompts 1.25", "learned_without_prompts 0.5", "learned_without_prompts 0.499999"},
+      {"learned_with_prompts 0.5", "learned_with_prompts 2", "learned_with_prompts 2.000001"},
+      {"us 100", "us 100000000000000000000000000e-24",
+       "us 1000000000000000000000000000e-25"}, /* 31 characters */
+  };
+  td_error err;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    if (parse_with(rows[i][0], rows[i][1], &err) != TD_OK)
+      fail_msg("'%s': %s", rows[i][1], err.message);
+    if (parse_with(rows[i][0], rows[i][2], &err) != TD_ERR_CONFIG)
+      fail_msg("'%s' was taken", rows[i][2]);
+  }
+  td_buf b;
+  td_buf_init(&b, 0);
+  for (int more = 0; more < 2; more++) { /* as many points as there is room for, and one more */
+    td_buf_clear(&b);
+    for (int i = 1; i < TD_COST_POINTS_MAX - 1 + more; i++)
+      td_buf_printf(&b, "tokens %d us %d\n", i, i);
+    td_buf_append_str(&b, "tokens 127 us 212");
+    assert_int_equal(parse_with("tokens 8 us 100\ntokens 64 us 212", b.data, &err),
+                     more ? TD_ERR_CONFIG : TD_OK);
+    td_buf_clear(&b); /* and so long an identity */
+    for (int i = 0; i < TD_COST_IDENTITY_BYTES - 1 + more; i++)
+      td_buf_append_char(&b, i % 2 ? ' ' : '~');
+    assert_int_equal(parse_with("Some GPU", b.data, &err), more ? TD_ERR_CONFIG : TD_OK);
+  }
+  td_buf_deinit(&b);
+}
+
 static void read_before(const td_cost_model *of, int version)
 {
   td_cost_model m;
@@ -347,11 +390,11 @@ static void test_text_before(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_work_of_plan),  cmocka_unit_test(test_pairs_do_not_overflow),
-      cmocka_unit_test(test_table),         cmocka_unit_test(test_step),
-      cmocka_unit_test(test_h200_table),    cmocka_unit_test(test_h200_hybrids),
-      cmocka_unit_test(test_text_is_exact), cmocka_unit_test(test_hostile_text),
-      cmocka_unit_test(test_text_before),
+      cmocka_unit_test(test_work_of_plan),   cmocka_unit_test(test_pairs_do_not_overflow),
+      cmocka_unit_test(test_table),          cmocka_unit_test(test_step),
+      cmocka_unit_test(test_h200_table),     cmocka_unit_test(test_h200_hybrids),
+      cmocka_unit_test(test_text_is_exact),  cmocka_unit_test(test_hostile_text),
+      cmocka_unit_test(test_bounds_of_text), cmocka_unit_test(test_text_before),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

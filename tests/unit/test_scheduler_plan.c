@@ -346,6 +346,72 @@ static void a_late_row_is_computed_again(void **state)
   fx_close(&f);
 }
 
+/* Two that are late, with as much left: the one that was started first goes on first, and with a token less
+ * the other does. */
+static void of_equals_the_first_started_goes_on(void **state)
+{
+  for (uint32_t less = 0; less < 2; less++) {
+    static fx f;
+    td_sched_config c = config;
+    c.slack_percent = 100;
+    c.prompt_ns_per_token = 1000000;
+    fx_open(&f, &c);
+    fx_submit(&f, 0, 64 + 200, 1, 1);
+    fx_step(&f);
+    fx_submit(&f, 1, 200 - less, 1, 2);
+    f.now_us += 10000000;
+    assert_true(fx_plan(&f));
+    assert_int_equal(f.plan->rows[0].slot, less);
+    fx_commit(&f, 0);
+    fx_run_dry(&f);
+    fx_close(&f);
+  }
+}
+
+/* A long front that others stand behind is started by a page beside a longer one once its time has come, and
+ * not at that very moment. */
+static void way_is_made_behind_time(void **state)
+{
+  for (uint32_t late = 0; late < 2; late++) {
+    static fx f;
+    td_sched_config c = config;
+    c.slack_percent = 100;
+    c.prompt_ns_per_token = 1000000;
+    fx_open(&f, &c);
+    fx_submit(&f, 0, 64 + 200, 1, 1);
+    fx_step(&f);
+    fx_submit(&f, 1, 300, 1, 2);
+    fx_submit(&f, 2, 300, 1, 3);
+    f.now_us = (uint64_t)td_sched_slot(f.s, 1).place_us - 1 + late;
+    assert_true(fx_plan(&f));
+    assert_int_equal(f.plan->n_rows, 1 + late);
+    fx_row(&f, 0, late, late ? c.page_tokens : c.step_tokens, late ? c.page_tokens : 2 * c.step_tokens);
+    fx_commit(&f, 0);
+    fx_run_dry(&f);
+    fx_close(&f);
+  }
+}
+
+/* Where every token is wanted, a hit spares no time: the place in the queue is that of the whole prompt. */
+static void a_place_counts_what_is_computed(void **state)
+{
+  for (int all = 0; all < 2; all++) {
+    static fx f;
+    td_error err;
+    td_sched_config c = config;
+    c.slack_percent = 100;
+    c.prompt_ns_per_token = 1000000;
+    fx_open(&f, &c);
+    submit_scored(&f, 0, 40, 0, 0);
+    fx_run_dry(&f);
+    td_sched_request r = {.tokens = f.tokens[0], .n_prompt = 40, .max_new = 1, .computes_all = all};
+    assert_int_equal(td_sched_submit(f.s, 0, &r, f.now_us, &err), TD_OK);
+    assert_int_equal(td_sched_slot(f.s, 0).place_us, f.now_us + (all ? 40000 : 8000));
+    fx_run_dry(&f);
+    fx_close(&f);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -360,6 +426,9 @@ int main(void)
       cmocka_unit_test(all_tokens_are_computed_where_they_are_wanted),
       cmocka_unit_test(scored_tokens_take_no_hits),
       cmocka_unit_test(a_late_row_is_computed_again),
+      cmocka_unit_test(of_equals_the_first_started_goes_on),
+      cmocka_unit_test(way_is_made_behind_time),
+      cmocka_unit_test(a_place_counts_what_is_computed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
