@@ -27,10 +27,8 @@ td_status td_vocab_init(td_vocab *v, uint32_t n_ids, uint64_t n_text_bytes, td_e
   v->tokens = calloc((size_t)n_ids + 1, sizeof *v->tokens);
   v->blob = calloc(v->blob_cap, 1);
   v->slots = malloc(v->n_slots * sizeof *v->slots);
-  if (!v->tokens || !v->blob || !v->slots) {
-    td_vocab_deinit(v);
+  if (!v->tokens || !v->blob || !v->slots) /* the tokenizer's end frees the rest */
     return td_fail(err, TD_ERR_NOMEM, "no memory for a vocabulary of %u tokens", n_ids);
-  }
   memset(v->slots, 0xFF, v->n_slots * sizeof *v->slots);
   v->blob_bytes = 1; /* offset 0 is the empty text that holes show */
   return TD_OK;

@@ -179,6 +179,25 @@ static void json(void **state)
   }
 }
 
+/* So many marks that they are put in order by counting; spans move with them. */
+static void many_marks(void **state)
+{
+  char text[200] = "e\xCC\x81 <|im_end|> a";
+  source s = {.json = variant("small_gpt2.json")};
+  cJSON *nfc = util_parse("{\"type\":\"NFC\"}", 14);
+  td_tokenizer *t = NULL;
+  td_error err;
+  put(s.json, "normalizer", nfc);
+  cJSON_Delete(nfc);
+  load_without(&s);
+  assert_int_equal(load(&s, &t, &err), TD_OK);
+  for (int i = 0; i < 20; i++)
+    strcat(text, i % 2 ? "\xCC\x81" : "\xCC\xA3");
+  encode_without(t, text);
+  td_tokenizer_destroy(t);
+  cJSON_Delete(s.json);
+}
+
 static void sentencepiece(void **state)
 {
   static const char config[] = "{\"added_tokens_decoder\":{\"3\":{\"content\":\"<x>\",\"special\":true}}}";
@@ -204,6 +223,7 @@ int main(void)
 {
   cJSON_Hooks hooks = {__wrap_malloc, __wrap_free};
   cJSON_InitHooks(&hooks);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(json), cmocka_unit_test(sentencepiece)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(json), cmocka_unit_test(many_marks),
+                                     cmocka_unit_test(sentencepiece)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

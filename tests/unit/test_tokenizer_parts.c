@@ -366,6 +366,7 @@ static void nfc_versions(void **state)
       {"\uAC00\u11A8", "\uAC01"},
       {"x\u1ACE\u05A5", "x\u1ACE\u05A5"}, /* a mark of Unicode 14 does not move */
       {"x\u0301\u0323", "x\u0323\u0301"},
+      {"\u0301\u0323", "\u0323\u0301"},   /* with nothing before them */
       {"e\u1ACE\u0301", "e\u1ACE\u0301"}, /* nor is anything joined across it */
       {"e\u0323\u0301", "\u1EB9\u0301"},
       {"\U00011935\U00011930", "\U00011935\U00011930"},
@@ -474,6 +475,13 @@ static void trust_and_nfc(void **state)
     for (size_t k = 0; k < ids.n; k++)
       found += ids.ids[k] == s;
     assert_int_equal(found, (which & 1) + (which >> 1));
+    td_ids_deinit(&ids);
+  }
+  for (size_t from = 0; from < 2; from++) { /* what begins the text that is rewritten */
+    td_span span = {from, 3};
+    td_ids ids = {0};
+    assert_int_equal(td_tokenizer_encode(t, "[S]e\xCC\x81", 6, &span, 1, false, 0, &ids, &err), TD_OK);
+    assert_int_equal(has_id(&ids, s), from == 0);
     td_ids_deinit(&ids);
   }
   td_tokenizer_destroy(t);

@@ -223,6 +223,10 @@ static void prefixes(void **state)
   assert_text(plain, "a a", true, "a " M "a");
   assert_false(td_tokenizer_adds_bos(plain));
   td_tokenizer_destroy(plain);
+  td_tokenizer *zero = load_model("{\"bos_token\":\"<unk>\"}"); /* token 0 may be it */
+  assert_int_equal(td_tokenizer_bos(zero), 0);
+  assert_true(td_tokenizer_adds_bos(zero));
+  td_tokenizer_destroy(zero);
   td_tokenizer *ends = load_model("{\"add_eos_token\":true}");
   td_ids ids = {0};
   td_error err;
@@ -449,6 +453,10 @@ static void refused(void **state)
                 "b\x18\x05",
                 TD_ERR_UNSUPPORTED, "UNUSED");
   CHECK_REFUSED("\x12\x02\x18\x02" ONE, TD_ERR_MODEL, "two ids");
+  CHECK_REFUSED("\x12\x04\x1A\x02xx", TD_ERR_UNSUPPORTED,
+                "UNIGRAM"); /* a model type that is a text, a number is meant */
+  CHECK_REFUSED("\x12\x05\x1D\x02\0\0\0", TD_ERR_UNSUPPORTED, "UNIGRAM");
+  CHECK_REFUSED("\x10\x02", TD_ERR_UNSUPPORTED, "UNIGRAM"); /* a trainer that is a number */
   CHECK_REFUSED("\x12\xFF\x01", TD_ERR_MODEL, "not a SentencePiece model");
   CHECK_REFUSED("\x0B", TD_ERR_MODEL, "not a SentencePiece model");
   assert_null(load_model_bytes("", 0, NULL, TD_ERR_MODEL, "not a SentencePiece model"));
