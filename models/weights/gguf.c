@@ -117,7 +117,6 @@ static td_status take_entry(cursor *c, td_gguf_entry *e)
     e->value_bytes = e->count;
     return TD_OK;
   }
-  e->count = 1;
   e->value_bytes = td_gguf_scalar_bytes(e->type);
   if (e->value_bytes == 0)
     return bad_key(c, e, "a value of an unknown type", e->type);

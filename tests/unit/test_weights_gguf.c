@@ -185,6 +185,21 @@ static void begin(td_buf *b, uint64_t n_tensors, uint64_t n_keys)
   put_header(b, n_tensors, n_keys);
 }
 
+static void test_versions(void **state)
+{
+  for (char version = 2; version <= 3; version++) {
+    td_buf b;
+    td_model_files *f;
+    td_error err;
+    begin(&b, 0, 0);
+    b.data[4] = version;
+    assert_int_equal(open_bytes(b.data, b.len_bytes, &f, &err), TD_OK);
+    assert_null(td_model_files_tensor(f, 0));
+    td_model_files_close(f);
+    td_buf_deinit(&b);
+  }
+}
+
 static void test_header_lies(void **state)
 {
   td_buf b;
@@ -194,6 +209,9 @@ static void test_header_lies(void **state)
   begin(&b, 0, 0);
   b.data[4] = 1;
   expect_refused(&b, TD_ERR_UNSUPPORTED, "version 1", "2 and 3");
+  begin(&b, 0, 0);
+  b.data[4] = 4;
+  expect_refused(&b, TD_ERR_UNSUPPORTED, "version 4", "2 and 3");
   begin(&b, 0, 0);
   memcpy(b.data + 4, "\0\0\0\3", 4);
   expect_refused(&b, TD_ERR_UNSUPPORTED, "big-endian", "");
@@ -452,6 +470,7 @@ int main(void)
       cmocka_unit_test(test_good_file),
       cmocka_unit_test(test_every_truncation_is_refused),
       cmocka_unit_test(test_every_mutation_is_survived),
+      cmocka_unit_test(test_versions),
       cmocka_unit_test(test_header_lies),
       cmocka_unit_test(test_metadata_lies),
       cmocka_unit_test(test_tensor_lies),

@@ -1,6 +1,8 @@
 /* Model folders: safetensors single and sharded, the JSON files beside them, and what hostile ones get. */
 #include "weights_fixture.h"
 
+#include <fcntl.h>
+
 #include "config/limits.h"
 
 #define TWO_TENSORS                                                                                          \
@@ -122,6 +124,7 @@ static void test_where_a_tensor_lies(void **state)
   uint64_t offset;
   begin(folder);
   write_safetensors(folder, "model.safetensors", TWO_TENSORS, 20);
+  write_text(folder, "tokenizer.model", "x");
   if (kept >= 0)
     close(STDIN_FILENO);
   td_status st = td_model_files_open(folder, &f, &err);
@@ -130,9 +133,31 @@ static void test_where_a_tensor_lies(void **state)
   assert_true(td_model_files_locate(f, t->data, &fd, &offset));
   assert_int_equal(pread(fd, bytes, t->bytes, (off_t)offset), 12);
   assert_memory_equal(bytes, t->data, 12);
+  const char *begins = (const char *)t->data - offset,
+             *ends = (const char *)td_model_files_find(f, "b.weight")->data + 8;
+  assert_true(td_model_files_locate(f, begins, &fd, &offset) && offset == 0);
+  assert_true(td_model_files_locate(f, ends - 1, &fd, &offset) && offset == (uint64_t)(ends - begins) - 1);
+  assert_false(td_model_files_locate(f, begins - 1, &fd, &offset));
+  assert_false(td_model_files_locate(f, ends, &fd, &offset));
   assert_false(td_model_files_locate(f, bytes, &fd, &offset));
+  for (int to = 0; to <= 20; to++) { /* cut behind our back: to nothing, and within and behind what is read */
+    char path[128];
+    unsigned char read[12];
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    assert_int_equal(truncate(path, (off_t)((const char *)t->data - begins) + to), 0);
+    st = td_model_files_read(f, t, read, &err);
+    assert_int_equal(st, to < 12 ? TD_ERR_IO : TD_OK);
+    if (st != TD_OK)
+      assert_string_equal(err.message,
+                          "model.safetensors: tensor 'a.weight': the file was cut while it was read");
+    write_safetensors(folder, "model.safetensors", TWO_TENSORS, 20);
+  }
+  assert_true(td_model_files_has_only_tokenizer_model(f)); /* though the folder may be descriptor 0 */
+  td_model_files_close_descriptors(f);
+  assert_false(td_model_files_locate(f, t->data, &fd, &offset));
   td_model_files_close(f);
   if (kept >= 0) {
+    assert_int_equal(fcntl(STDIN_FILENO, F_GETFD), -1);
     dup2(kept, STDIN_FILENO);
     close(kept);
   }
