@@ -29,6 +29,7 @@
 static int n_faults, fault_errno;
 static bool fail_read, fail_write, fail_sync, fail_rename; /* none: opening fails, and reading at a place */
 static size_t piece = SIZE_MAX;
+static int opened_with; /* flags */
 
 static bool faulty(bool here)
 {
@@ -47,6 +48,7 @@ int __real_openat(int dir, const char *path, int flags, mode_t mode);
 int __wrap_openat(int dir, const char *path, int flags, mode_t mode);
 int __wrap_openat(int dir, const char *path, int flags, mode_t mode)
 {
+  opened_with = flags;
   return faulty(none_else()) ? -1 : __real_openat(dir, path, flags, mode);
 }
 
@@ -130,6 +132,7 @@ static void test_cache(void **state)
   fail_write = true;
   n_faults = 2, fault_errno = EINTR;
   assert_int_equal(td_cache_write(path, "0123456789", 10, &err), TD_OK);
+  assert_int_equal(opened_with, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC);
   assert_int_equal(n_faults, 0);
   fail_write = false;
   fail_read = true;

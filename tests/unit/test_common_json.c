@@ -104,9 +104,10 @@ static bool parse_ids(const char *text, const td_json_limits *limits)
 /* \\u0000 of a body stands as C0 80 until somebody wants the text. */
 static void test_nul_in_a_body(void **state)
 {
-  static const char body[] = "{\"n\":12345678901234567890,\"a\":\"x\\u0000y\\\\u0000\\u0000\",\"prompt\":[1,"
-                             "2],\"b\":[\"\\u0000\"],\"c\":\"\\u00000\","
-                             "\"m\":98765432109876543210,\"d\":\"plain\"}";
+  static const char body[] =
+      "{\"n\":12345678901234567890,\"a\":\"x\\u0000y\\\\u0000\\u0000\",\"prompt\":[1,"
+      "2],\"b\":[\"\\u0000\"],\"c\":\"\\u00000\","
+      "\"m\":98765432109876543210,\"d\":\"plain\",\"e\":\"\\n0000\\u0001\\u00000000\"}";
   cJSON *root;
   td_error err;
   char out[32];
@@ -127,6 +128,8 @@ static void test_nul_in_a_body(void **state)
   assert_string_equal(out, "plain");
   assert_true(td_json_has_nul(td_json_get(root, "a")->valuestring) && !td_json_has_nul(out));
   assert_string_equal(td_json_get(root, "n")->valuestring, "12345678901234567890");
+  assert_string_equal(td_json_get(root, "e")->valuestring, "\n0000\1\xC0\x80"
+                                                           "0000"); /* what looks like half of one */
   assert_string_equal(td_json_get(root, "m")->valuestring, "98765432109876543210");
   assert_true(td_json_is_ids(td_json_get(root, "prompt")));
   assert_int_equal(td_json_get_string(root, "a", &got, &err), TD_ERR_REQUEST); /* a getter gives C strings */
@@ -555,6 +558,9 @@ static void test_get_others(void **state)
       "\"A\":1}");
   assert_int_equal(td_json_get_double(root, "half", 0, 1, &d, &present, &err), TD_OK);
   assert_true(present && d == 0.5);
+  assert_int_equal(td_json_get_double(root, "none", 0, 1, &d, &present, &err), TD_OK);
+  assert_true(!present && d == 0.5);
+  assert_int_equal(td_json_get_double(root, "half", 0.5, 0.5, &d, NULL, &err), TD_OK);
   assert_int_equal(td_json_get_double(root, "big", 0, 1e300, &d, NULL, &err), TD_OK);
   assert_true(d == 12345678901234567890.0);
   assert_int_equal(td_json_get_double(root, "inf", -1e308, 1e308, &d, NULL, &err), TD_ERR_REQUEST);
