@@ -271,3 +271,22 @@ def test_what_is_no_endpoint_is_refused():
         code, text = run_daemon("--model", MODEL, "--listen", "127.0.0.1:0", "--kv-events", f"@tcp://127.0.0.1:{taken.getsockname()[1]}")
         assert code == 66 and "in use" in text, text
     assert run_daemon("--model", MODEL, "--check-config", "--kv-events", "tcp://*:5557")[0] == 0
+
+
+def test_who_binds_and_who_connects(place, tiny):
+    """As vLLM reads an endpoint: what names no host is bound, a host is connected to; '@' says that it is bound anyway. A replay socket always is."""
+    folder, n = place, [0]
+
+    def line(option, endpoint):
+        n[0] += 1
+        more = ["--kv-events", f"ipc://{folder}/ends{n[0]}"] if option == "kv_events_replay" else []
+        with Daemon(*more, "--load-format", "dummy", "--" + option.replace("_", "-"), endpoint, model=tiny) as d:
+            return next(text.split(": ", 1)[1] for text in d.log().splitlines() if f" {option}: " in text)
+
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    for endpoint, does in ((f"tcp://127.0.0.1:{port}", "connecting to"), (f"@tcp://127.0.0.1:{port}", "bound to"), (f"tcp://*:{port}", "bound to"),
+                           (f"tcp://[::]:{port}", "bound to"), (f"ipc://{folder}/a", "bound to"), (f"@ipc://{folder}/b", "bound to")):
+        assert line("kv_events", endpoint) == f"{does} {endpoint.removeprefix('@')}"
+    assert line("kv_events_replay", f"tcp://127.0.0.1:{port}") == f"bound to tcp://127.0.0.1:{port}"
