@@ -29,8 +29,8 @@ static const double pair_part = 0.99;        /* of the time of others that a pai
 static const double pair_part_beside = 0.97; /* and beside decodes */
 static const double slower_each_sm = 0.003;  /* prefill, by decodes' traffic, for each SM of theirs */
 static const double sms_beside_part = 0.375; /* no more: these have nearly all of memory's rate */
-static const double colocated_slower = 1.12; /* prefill, where decodes run on its SMs, */
-static const double colocated_part = 0.6;    /* which have this part of memory's rate meanwhile */
+static const double colocated_slower = 1.14; /* prefill, where decodes run on its SMs, */
+static const double colocated_part = 0.61;   /* which have this part of memory's rate meanwhile */
 static const double beside_gain = 0.98;      /* decodes beside must take less than this part of serial */
 static const double split_gain = 0.93;       /* KV splits of prefill alone: than this part of none */
 

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(REST_THREADS, REST_CTAS_OF_SM)
     return;
   }
   if (threadIdx.x == 0) {
-    state.prefill_ended = 0;
+    state.clear();
     rings.make();
     barriers_made();
   }

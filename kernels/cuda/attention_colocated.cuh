@@ -24,10 +24,11 @@ template <int HD> struct colocated_shape {
   static constexpr int KEYS = 48;
   static constexpr int COPY_KEYS = 16; // pages have as many, or more
   static constexpr int ROWS = 8, WARPS = WG / 32;
-  static constexpr int K_STAGES = HD == 128 ? 3 : 6, V_STAGES = HD == 128 ? 2 : 4; // 60 KB
+  // Values are held for a tile longer than keys.
+  static constexpr int K_STAGES = HD == 128 ? 2 : 4, V_STAGES = HD == 128 ? 3 : 6; // 60 KB
   static constexpr int ITEM_STAGES = 2;
   static constexpr int STAGE_BYTES = KEYS * HD * 2, RING_BYTES = (K_STAGES + V_STAGES) * STAGE_BYTES;
-  // Queries, and the weights of two KV tiles; when an item ends, its sums are in their place.
+  // Queries, and the weights of KV tiles; when an item ends, its sums are in their place.
   static constexpr int QUERY_BYTES = ROWS * HD * 2, WEIGHT_BYTES = ROWS * 128;
   static constexpr int OPERAND_BYTES = QUERY_BYTES + 2 * WEIGHT_BYTES, SUM_BYTES = ROWS * (HD + 4) * 4;
   static constexpr int BYTES = RING_BYTES + (OPERAND_BYTES > SUM_BYTES ? OPERAND_BYTES : SUM_BYTES);
@@ -58,9 +59,13 @@ template <int HD> struct colocated_state {
   using S = colocated_shape<HD>;
   uint64_t k_bars[2 * S::K_STAGES], v_bars[2 * S::V_STAGES], item_bars[2 * S::ITEM_STAGES];
   uint32_t prefill_ended; // warpgroups
+  uint32_t raised[2];     // the last even and the last odd KV tile whose weights were too large
   uint32_t ticket[S::ITEM_STAGES];
   __align__(16) td_attention_item items[S::ITEM_STAGES];
-  float2 top[2][S::WARPS][4], sum[S::WARPS][4]; // of each warp's keys: two query rows in each element
+  float2 top[S::WARPS][4], sum[S::WARPS][4]; // of each warp's keys: two query rows in each element
+
+  // By one thread, before barriers_made.
+  __device__ __forceinline__ void clear() { prefill_ended = raised[0] = raised[1] = 0; }
 };
 
 template <int HD> struct colocated_rings {
@@ -146,6 +151,17 @@ __device__ __forceinline__ void produce_decodes(const attention_args &a, const d
     const int32_t *pages = batch.page_table + it.page_table_offset;
     uint32_t token = first_key<HD>(a, it), kv_end = it.kv_end;
     int32_t page_id = 0;
+    const bf16 *v_before = nullptr; // of the tile before: its V is needed after this tile's K
+    uint32_t n_before = 0;
+    auto copy = [&](auto &r, const bf16 *from, uint32_t n) {
+      r.acquire();
+      if (lane == 0)
+        r.expect(n * COPY_BYTES);
+      __syncwarp();
+      if (lane < n)
+        copy_bulk_once(r.data() + lane * COPY_BYTES, from, COPY_BYTES, r.full(), policy);
+      r.advance();
+    };
     for (uint32_t i = 0; token < kv_end; i++, token += S::KEYS) {
       uint32_t mine = token + lane * S::COPY_KEYS;
       if (i % LOOK_UP_TILES == 0)
@@ -153,23 +169,23 @@ __device__ __forceinline__ void produce_decodes(const attention_args &a, const d
       int32_t page = __shfl_sync(0xffffffffu, page_id, i % LOOK_UP_TILES * COPIES + lane % COPIES);
       const bf16 *src = kv + (size_t)page * page_stride + (size_t)(mine & (batch.page_tokens - 1)) * HD;
       uint32_t n = min(COPIES, (kv_end - token + S::COPY_KEYS - 1) / S::COPY_KEYS);
-      auto copy = [&](auto &r, const bf16 *from) {
-        r.acquire();
-        if (lane == 0)
-          r.expect(n * COPY_BYTES);
-        __syncwarp();
-        if (lane < n)
-          copy_bulk_once(r.data() + lane * COPY_BYTES, from, COPY_BYTES, r.full(), policy);
-        r.advance();
-      };
-      copy(k, src);
-      copy(v, src + half);
+      copy(k, src, n);
+      if (n_before > 0)
+        copy(v, v_before, n_before);
+      v_before = src + half;
+      n_before = n;
     }
+    copy(v, v_before, n_before);
   }
 }
 
+// Weights are powers of 2 of scores less their row's reference: its maximum when it was last raised. Later
+// scores may exceed it by so much.
+constexpr float GROWTH_MAX = 16;
+constexpr float NOTHING_SEEN = -1e30f; // a reference; finite, so that the weights of masked keys are 0
+
 // The warpgroup's sums of an item. A thread has query rows 2t and 2t + 1 (t = lane % 4); of their outputs,
-// of each 64 elements, 16 * warp + g and that + 8 (g = lane / 4).
+// of each 64 elements, 16 * warp + g and that + 8 (g = lane / 4). m: the references.
 template <int HD> struct colocated_sums {
   float o[HD / 64][4], m[2], l[2];
 };
@@ -207,8 +223,15 @@ template <int HD> struct colocated_consumer {
     *(uint4 *)(smem + kv_chunk_at(HD, r, chunk) * 2) = *(const uint4 *)src;
   }
 
-  // s: scores of keys 16 * warp + g (+ 8) and rows 2t, 2t + 1, in s[0..1] (and s[2..3]). The last warp's keys
-  // are not of this tile: they are lines of the stage behind, which may be on their way, and are masked.
+  // Of KV tile number n: two warps may be at neighbouring tiles.
+  __device__ __forceinline__ uint32_t weights_of(uint32_t n) const
+  {
+    return shared_address(smem) + S::QUERY_BYTES + n % 2 * S::WEIGHT_BYTES;
+  }
+
+  // Queues the products of a tile's keys: s becomes scores of keys 16 * warp + g (+ 8) and rows 2t, 2t + 1,
+  // in s[0..1] (and s[2..3]). The last warp's keys are not of this tile: they are lines of the stage behind,
+  // which may be on their way, and are masked.
   __device__ __forceinline__ void multiply_keys(float (&s)[4], uint32_t k_address) const
   {
     uint32_t k16 = warp_uniform(operand_address(k_address)),
@@ -219,8 +242,6 @@ template <int HD> struct colocated_consumer {
       wgmma_8<false>(s, wgmma_operand(k16 + T::k_step(c) / 16, 16, T::GROUP_BYTES, T::ATOM_LINE_BYTES),
                      wgmma_operand(q16 + T::k_step(c) / 16, 16, T::GROUP_BYTES, T::ATOM_LINE_BYTES), c > 0);
     wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_hold(s);
   }
 
   __device__ __forceinline__ void multiply_values(colocated_sums<HD> &sums, uint32_t v_address,
@@ -237,15 +258,41 @@ template <int HD> struct colocated_consumer {
                                     T::GROUP_BYTES, T::ATOM_LINE_BYTES),
                       wgmma_operand(p16 + c * 2, 16, S::WEIGHT_BYTES), true);
     wgmma_commit();
+  }
+
+  // Until all products queued are done.
+  __device__ __forceinline__ static void wait_products(colocated_sums<HD> &sums, float (&s)[4])
+  {
     wgmma_wait<0>();
+    wgmma_hold(s);
 #pragma unroll
     for (int h = 0; h < HD / 64; h++)
       wgmma_hold(sums.o[h]);
   }
 
-  // The maximum of each row over the tile's keys, of all warps.
-  __device__ __forceinline__ void find_tops(float (&top)[2], const float (&s)[4], uint32_t buffer) const
+  // Scores become weights, in shared memory as an operand: [rows, keys]. total: this thread's of each row.
+  // True: a reference must be raised.
+  __device__ __forceinline__ bool weigh(const float (&s)[4], const colocated_sums<HD> &sums, uint32_t weights,
+                                        float (&total)[2]) const
   {
+    float w[4], top = -INFINITY;
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      w[e] = fmaf(s[e], a.scale_log2, -sums.m[e % 2]);
+      top = fmaxf(top, w[e]);
+      w[e] = exp2_fast(w[e]);
+    }
+    total[0] = w[0] + w[2];
+    total[1] = w[1] + w[3];
+    uint32_t row = threadIdx.x % 8, chunk = 2 * warp() + threadIdx.x / 8 % 2; // of this lane's address
+    stmatrix_x2_trans(weights + row * 128 + (chunk ^ row) * 16, pack2(w[0], w[1]), pack2(w[2], w[3]));
+    return top > GROWTH_MAX;
+  }
+
+  // Raises the references to the maxima of all keys so far, those of scores s among them.
+  __device__ __forceinline__ void raise(colocated_sums<HD> &sums, const float (&s)[4]) const
+  {
+    float top[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       top[h] = fmaxf(s[h], s[h + 2]);
@@ -254,41 +301,26 @@ template <int HD> struct colocated_consumer {
         top[h] = fmaxf(top[h], __shfl_xor_sync(0xffffffffu, top[h], lanes));
     }
     if (row_of_8() == 0)
-      state.top[buffer][warp()][row_pair()] = make_float2(top[0], top[1]);
+      state.top[warp()][row_pair()] = make_float2(top[0], top[1]);
     sync();
 #pragma unroll
     for (int w = 0; w < S::WARPS; w++) {
-      float2 other = state.top[buffer][w][row_pair()];
+      float2 other = state.top[w][row_pair()];
       top[0] = fmaxf(top[0], other.x);
       top[1] = fmaxf(top[1], other.y);
     }
-  }
-
-  // Online softmax: scores become weights, in shared memory as an operand: [rows, keys]. The sums are
-  // rescaled.
-  __device__ __forceinline__ void soften(colocated_sums<HD> &sums, float (&s)[4], uint32_t buffer,
-                                         uint32_t weights) const
-  {
-    float top[2], corr[2];
-    find_tops(top, s, buffer);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      top[h] = fmaxf(sums.m[h], top[h] * a.scale_log2);
-      float safe = top[h] == -INFINITY ? 0 : top[h];
-      corr[h] = exp2_fast(sums.m[h] - safe); // 0 while nothing was seen
-      sums.m[h] = top[h];
-      s[h] = exp2_fast(fmaf(s[h], a.scale_log2, -safe));
-      s[h + 2] = exp2_fast(fmaf(s[h + 2], a.scale_log2, -safe));
-      sums.l[h] = sums.l[h] * corr[h] + s[h] + s[h + 2];
+      float before = sums.m[h];
+      sums.m[h] = fmaxf(before, top[h] * a.scale_log2);
+      float corr = exp2_fast(before - sums.m[h]);
+      sums.l[h] *= corr;
+#pragma unroll
+      for (int i = 0; i < HD / 64; i++) {
+        sums.o[i][h] *= corr;
+        sums.o[i][h + 2] *= corr;
+      }
     }
-    uint32_t row = threadIdx.x % 8, chunk = 2 * warp() + threadIdx.x / 8 % 2; // of this lane's address
-    stmatrix_x2_trans(weights + row * 128 + (chunk ^ row) * 16, pack2(s[0], s[1]), pack2(s[2], s[3]));
-    if (corr[0] != 1 || corr[1] != 1) // mostly the maximum is unchanged
-#pragma unroll
-      for (int h = 0; h < HD / 64; h++)
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-          sums.o[h][e] *= corr[e % 2];
   }
 
   // Zeroes lines past the item's end: their weight is zero, which would not remove a NaN.
@@ -301,42 +333,105 @@ template <int HD> struct colocated_consumer {
                    : "memory");
   }
 
-  // The main loop: an item's KV tiles.
-  template <class K, class V>
-  __device__ __forceinline__ void attend(colocated_sums<HD> &sums, const td_attention_item &it, K &k,
-                                         V &v) const
-  {
-    uint32_t last = it.n_tokens * a.group - 1, kv_end = it.kv_end;
-    int32_t first_pos = (int32_t)it.position,
-            pos[2] = {first_pos + (int32_t)(min(2 * row_pair(), last) / a.group),
-                      first_pos + (int32_t)(min(2 * row_pair() + 1, last) / a.group)};
-    int32_t from_all = a.window > 0 ? first_pos + (int32_t)(last / a.group) - (int32_t)a.window + 1 : 0;
-    uint32_t operands = shared_address(smem), buffer = 0;
-    for (uint32_t token = first_key<HD>(a, it); token < kv_end; token += S::KEYS, buffer ^= 1) {
-      float s[4];
-      uint32_t n_lines = min(kv_end - token, (uint32_t)S::KEYS), mine = 16 * warp() + row_of_8(),
-               weights = operands + S::QUERY_BYTES + buffer * S::WEIGHT_BYTES;
-      k.wait_full();
-      multiply_keys(s, k.data());
-      release(k);
-      if (16 * (warp() + 1) > n_lines || (int32_t)token < from_all ||
-          (int32_t)(token + S::KEYS) > first_pos + 1)
+  // Which keys the query rows of an item see.
+  struct visible {
+    int32_t pos[2], first_pos, from_all; // all rows see keys from from_all up to first_pos
+    uint32_t window;
+    __device__ __forceinline__ void mask(float (&s)[4], uint32_t token, uint32_t n_lines) const
+    {
+      if (16 * (warp() + 1) <= n_lines && (int32_t)token >= from_all &&
+          (int32_t)(token + S::KEYS) <= first_pos + 1)
+        return;
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-          uint32_t line = mine + e / 2 * 8;
-          int32_t key = (int32_t)(token + line);
-          if (line >= n_lines || key > pos[e % 2] || (a.window > 0 && key <= pos[e % 2] - (int32_t)a.window))
-            s[e] = -INFINITY;
-        }
-      soften(sums, s, buffer, weights);
-      v.wait_full();
-      if (n_lines < S::KEYS)
-        zero_lines(v.data(), n_lines);
-      fence_shared_writes();
-      sync(); // all weights are there
-      multiply_values(sums, v.data(), weights);
-      release(v);
+      for (int e = 0; e < 4; e++) {
+        uint32_t line = 16 * warp() + row_of_8() + e / 2 * 8;
+        int32_t key = (int32_t)(token + line);
+        if (line >= n_lines || key > pos[e % 2] || (window > 0 && key <= pos[e % 2] - (int32_t)window))
+          s[e] = -INFINITY;
+      }
     }
+  };
+  __device__ __forceinline__ visible visible_of(const td_attention_item &it) const
+  {
+    uint32_t last = it.n_tokens * a.group - 1;
+    int32_t first_pos = (int32_t)it.position;
+    return {{first_pos + (int32_t)(min(2 * row_pair(), last) / a.group),
+             first_pos + (int32_t)(min(2 * row_pair() + 1, last) / a.group)},
+            first_pos,
+            a.window > 0 ? first_pos + (int32_t)(last / a.group) - (int32_t)a.window + 1 : 0,
+            a.window};
+  }
+
+  // Online softmax of KV tile number n of the CTA, from 1: begin_softmax, then, when all products queued
+  // before are done, end_softmax. Weights are made with the references of the tiles before, and are kept if
+  // none is too large. So warps meet once a tile, which the product of the values needs anyway.
+  __device__ __forceinline__ void begin_softmax(const colocated_sums<HD> &sums, const float (&s)[4],
+                                                float (&total)[2], uint32_t n) const
+  {
+    if (__any_sync(0xffffffffu, weigh(s, sums, weights_of(n), total)))
+      state.raised[n % 2] = n;
+  }
+  __device__ __forceinline__ void end_softmax(colocated_sums<HD> &sums, const float (&s)[4],
+                                              float (&total)[2], uint32_t n) const
+  {
+    fence_shared_writes();
+    sync();
+    if (*(volatile uint32_t *)&state.raised[n % 2] == n) { // an item's first tile, mostly
+      raise(sums, s);
+      weigh(s, sums, weights_of(n), total);
+      fence_shared_writes();
+      sync();
+    }
+    sums.l[0] += total[0];
+    sums.l[1] += total[1];
+  }
+
+  // The main loop: an item's KV tiles; n counts the CTA's. The product of the next tile's keys is queued
+  // before a tile's softmax, because it may wait for prefill's products.
+  template <class K, class V>
+  __device__ __forceinline__ void attend(colocated_sums<HD> &sums, const td_attention_item &it, K &k, V &v,
+                                         uint32_t &n) const
+  {
+    const visible keys = visible_of(it);
+    const uint32_t begin = first_key<HD>(a, it), kv_end = it.kv_end;
+    uint32_t token = begin, before = 0;
+    float s[4], next[4], total[2];
+    auto end_products = [&](float(&of_keys)[4]) {
+      wait_products(sums, of_keys);
+      if (token > begin && threadIdx.x % 32 == 0)
+        v.release(before); // the stage of the tile before
+    };
+    k.wait_full();
+    multiply_keys(next, k.data());
+    wait_products(sums, next);
+    release(k);
+    for (; token + S::KEYS < kv_end; token += S::KEYS) {
+#pragma unroll
+      for (int e = 0; e < 4; e++)
+        s[e] = next[e];
+      k.wait_full();
+      multiply_keys(next, k.data());
+      keys.mask(s, token, S::KEYS);
+      begin_softmax(sums, s, total, ++n);
+      end_products(next);
+      release(k);
+      v.wait_full();
+      end_softmax(sums, s, total, n);
+      multiply_values(sums, v.data(), weights_of(n));
+      before = v.now.index;
+      v.advance();
+    }
+    uint32_t n_lines = kv_end - token;
+    keys.mask(next, token, n_lines);
+    begin_softmax(sums, next, total, ++n);
+    end_products(s);
+    v.wait_full();
+    if (n_lines < S::KEYS)
+      zero_lines(v.data(), n_lines);
+    end_softmax(sums, next, total, n);
+    multiply_values(sums, v.data(), weights_of(n));
+    wait_products(sums, s);
+    release(v);
   }
 
   // The epilogue: sums go to the output, or to a partial.
@@ -366,8 +461,9 @@ template <int HD> struct colocated_consumer {
         all.x += state.sum[w][t].x;
         all.y += state.sum[w][t].y;
       }
-      *(float2 *)(rows + 2 * t * STRIDE + HD) = make_float2(sums.m[0], all.x);
-      *(float2 *)(rows + (2 * t + 1) * STRIDE + HD) = make_float2(sums.m[1], all.y);
+      auto m = [](float of) { return of == NOTHING_SEEN ? -INFINITY : of; };
+      *(float2 *)(rows + 2 * t * STRIDE + HD) = make_float2(m(sums.m[0]), all.x);
+      *(float2 *)(rows + (2 * t + 1) * STRIDE + HD) = make_float2(m(sums.m[1]), all.y);
     }
     sync();
     const kv_split mine = {a.partials + it.first_partial * split_stride<HD>(a) +
@@ -389,6 +485,7 @@ template <int HD> struct colocated_consumer {
     auto k = at.k;
     auto v = at.v;
     auto items = at.items;
+    uint32_t n_tiles = 0;
     for (;;) {
       items.wait_full();
       uint32_t stage = items.now.index, ticket = state.ticket[stage], kv_head = ticket % a.n_kv_heads;
@@ -398,8 +495,8 @@ template <int HD> struct colocated_consumer {
       copy_queries(it, kv_head);
       fence_shared_writes();
       sync();
-      colocated_sums<HD> sums = {{}, {-INFINITY, -INFINITY}, {0, 0}};
-      attend(sums, it, k, v);
+      colocated_sums<HD> sums = {{}, {NOTHING_SEEN, NOTHING_SEEN}, {0, 0}};
+      attend(sums, it, k, v, n_tiles);
       store(sums, it, kv_head);
       sync(); // all sums were read, and the item
       release(items);

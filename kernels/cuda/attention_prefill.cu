@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(threads_of(COLOCATED), 1)
   if (threadIdx.x == 0) {
     ring.make();
     if constexpr (COLOCATED) {
-      decodes.prefill_ended = 0;
+      decodes.clear();
       colocated_rings<HD>(smem_q + S::TILES_BYTES, decodes).make();
     }
     barriers_made();
