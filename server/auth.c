@@ -131,6 +131,7 @@ static td_status read_lines(td_keys *k, FILE *f, const char *path, td_error *err
   ssize_t n;
   td_status st = TD_OK;
   for (int at = 1; st == TD_OK && (n = getline(&line, &cap, f)) >= 0; at++) {
+    k->is_cut = n > 0 && line[n - 1] != '\n';
     while (n > 0 && strchr(" \t\r\n", line[n - 1]))
       n--;
     char *s = line;

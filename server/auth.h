@@ -36,6 +36,7 @@ typedef struct td_keys {
   uint32_t n;
   uint32_t last_account; /* that was ever given */
   bool asked;            /* a key file was given */
+  bool is_cut;           /* its last line has no end */
 } td_keys;
 
 /* path "" : no keys are asked. Blank lines and lines that begin with '#' are skipped. A file without keys, a

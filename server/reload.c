@@ -34,7 +34,14 @@ static td_status prepare(const td_server *s, td_options *next, td_keys *keys, td
   td_options_init(next);
   TD_TRY(td_options_read(next, s->argc, s->argv, &action, err));
   TD_TRY(td_server_read_named(next, keys, proxies, err));
-  td_status st = td_keys_follow(keys, &s->keys, err);
+  td_status st = TD_OK;
+  if (keys->is_cut) /* taken as it is, it would drop keys */
+    st = td_fail_param(err, TD_ERR_CONFIG, "api_key_file",
+                       "%s: its last line has no newline, as of a file that is still being written: end that "
+                       "line, or write another file and rename it",
+                       next->api_key_file);
+  if (st == TD_OK)
+    st = td_keys_follow(keys, &s->keys, err);
   if (st == TD_OK && keys->asked != s->keys.asked)
     st = td_fail_param(err, TD_ERR_CONFIG, "api_key_file",
                        "api_key_file: whether keys are asked at all changes by a restart only");

@@ -52,7 +52,14 @@ def test_reload(tmp_path):
             d.eventually(lambda: words in d.log(), what=words)
             assert "SIGHUP: nothing is changed: " in d.log().splitlines()[-1]
             assert ask(d, "first").status_code == 200
+        # nor of a key file that is half written: what there is of it would be valid
         config.write_text(f"api_key_file = {keys}\nlog_level = info\n")
+        keys.write_text("third name=car")
+        d.process.send_signal(signal.SIGHUP)
+        d.eventually(lambda: "its last line has no newline" in d.log(), what="a refusal")
+        assert f"SIGHUP: nothing is changed: {keys}: " in d.log().splitlines()[-1]
+        assert ask(d, "first").status_code == ask(d, "third").status_code == 200
+        keys.write_text("third name=carol\nfirst\n")
         d.process.send_signal(signal.SIGHUP)
         d.eventually(lambda: "keys are read again" in d.log(), what="a reload")
         assert "watchers" not in d.log().split("SIGHUP", 1)[1], "the command line's value is the same"
