@@ -50,6 +50,24 @@ uint16_t td_f32_to_bf16(float f)
   return (uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16);
 }
 
+/* v / 2^n to the nearest integer, of two to the even one. */
+static uint32_t divide_pow2(uint32_t v, uint32_t n) { return (v + (1u << (n - 1)) - 1 + (v >> n & 1)) >> n; }
+
+uint16_t td_f32_to_f16(float f)
+{
+  enum { INF = 0x7C00, QUIET = 0x200, MAN_BITS = 23 - 10 };
+  uint32_t u = f32_bits(f), sign = u >> 16 & 0x8000, a = u & 0x7FFFFFFF, exp = a >> 23;
+  if (a > 0x7F800000) /* NaN: as instructions convert it */
+    return (uint16_t)(sign | INF | QUIET | (a >> MAN_BITS & 0x3FF));
+  if (exp < 127 - 25) /* less than half of the least subnormal */
+    return (uint16_t)sign;
+  if (exp < 127 - 14) /* subnormal: units of 2^-24 */
+    return (uint16_t)(sign | divide_pow2((a & 0x7FFFFF) | 0x800000, 127 - 1 - exp));
+  if (exp > 127 + 15)
+    return (uint16_t)(sign | INF);
+  return (uint16_t)(sign | divide_pow2(a - ((127 - 15) << 23), MAN_BITS)); /* a carry may reach INF */
+}
+
 static uint16_t load_u16(const uint8_t *p)
 {
   uint16_t v;

@@ -47,5 +47,6 @@ void td_dtype_to_f32(td_dtype t, const void *src, uint64_t n, float *dst);
 float td_f16_to_f32(uint16_t h);
 float td_bf16_to_f32(uint16_t h);
 uint16_t td_f32_to_bf16(float f); /* round to nearest even */
+uint16_t td_f32_to_f16(float f);  /* likewise; what is too large becomes infinite */
 
 #endif

@@ -178,7 +178,8 @@ typedef struct td_backend_config {
   uint32_t device;             /* which GPU; the CPU backend does not look */
   uint32_t rank, n_ranks;      /* of the backends that share a model; n_ranks 0: this one alone */
   uint32_t gpu_memory_percent; /* share of a GPU's memory that may be taken in all */
-  bool int8_activations;       /* the CPU backend multiplies quantised weights by rounded activations */
+  bool int8_activations;       /* the CPU backend multiplies quantised weights by rounded activations, and
+                                  keeps K and V as f16 */
   bool batch_invariant;        /* the batch rule holds on a GPU too; the CPU backend does not look */
   const struct td_attention_policy
       *attention_policy; /* for benches and tests: decides in the place of predicted time what decodes on a

@@ -15,7 +15,7 @@ enum { TD_KV_GROUPS_MAX = 4 };
 
 typedef struct td_kv_group {
   uint32_t n_layers;
-  td_dtype dtype; /* of K and V: td_backend.kv_dtype, no backend has another yet */
+  td_dtype dtype; /* of K and V: td_backend.kv_dtype, one for all groups so far */
   uint32_t n_kv_heads, head_dim;
   uint32_t n_heads;       /* query heads: how attention over these pages is planned */
   uint32_t window_tokens; /* of attention, 0: none; for the same reason */

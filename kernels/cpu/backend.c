@@ -295,9 +295,11 @@ static td_status make_kv_group(cpu_backend *be, const td_kv_spec *s, const td_kv
 {
   TD_BUG_ON(g->head_dim == 0 || g->head_dim > TD_HEAD_DIM_MAX || s->page_tokens % TD_KV_GROUP);
   out->padded_dim = padded_dim(g->head_dim);
-  out->head_stride = (uint64_t)s->page_tokens * (g->head_dim + out->padded_dim);
-  out->page_stride = out->head_stride * g->n_kv_heads;
-  out->layer_stride = out->page_stride * s->n_pages;
+  out->f16 = g->dtype == TD_F16;
+  out->head_bytes =
+      (uint64_t)s->page_tokens * (g->head_dim + out->padded_dim) * td_dtypes[g->dtype].block_bytes;
+  out->page_bytes = out->head_bytes * g->n_kv_heads;
+  out->layer_bytes = out->page_bytes * s->n_pages;
   out->data = td_cpu_alloc(be, s->n_pages, group_bytes_per_page(s, g));
   if (!out->data)
     return td_fail(err, TD_ERR_NOMEM, "no memory for %u KV pages of %zu bytes", s->n_pages,
@@ -480,7 +482,8 @@ static bool alloc_workspace(cpu_backend *be)
   return ok;
 }
 
-/* "AMD EPYC 7763 64-Core Processor, avx2, 8 threads", "..., avx2 int8, ..." */
+/* "AMD EPYC 7763 64-Core Processor, avx2, 8 threads", "..., avx2 int8 f16, ...": with such activations and
+ * KV */
 static void identify(cpu_backend *be)
 {
   char line[256], model[160] = "a CPU";
@@ -491,7 +494,7 @@ static void identify(cpu_backend *be)
   if (f)
     fclose(f);
   snprintf(be->base.identity, sizeof be->base.identity, "%s, %s%s, %u threads", model, be->isa->name,
-           be->int8 ? " int8" : "", td_pool_threads(be->pool));
+           be->int8 ? " int8 f16" : "", td_pool_threads(be->pool));
 }
 
 /* Of one thread by its instruction set, in millions; of all threads, what memory gives. */
@@ -524,7 +527,7 @@ td_status td_cpu_backend_create(const td_backend_config *config, td_backend **ou
     return td_fail(err, TD_ERR_NOMEM, "no memory for the CPU backend");
   be->base.ops = &cpu_ops;
   be->base.activation_bytes = sizeof(float);
-  be->base.kv_dtype = TD_F32;
+  be->base.kv_dtype = config->int8_activations ? TD_F16 : TD_F32; /* README.md: what it costs */
   be->config = *config;
   /* small steps: a chunk of 128 tokens fills the cores as well as one of 512, and running streams wait a
    * quarter as long */

@@ -35,8 +35,9 @@ static inline const td_cpu_weight *cpu_weight(const td_weight *w) { return (cons
  */
 typedef struct cpu_kv_group {
   uint32_t padded_dim;
-  uint64_t head_stride, page_stride, layer_stride; /* floats */
-  float *data;
+  bool f16; /* elements; else floats */
+  uint64_t head_bytes, page_bytes, layer_bytes;
+  uint8_t *data;
 } cpu_kv_group;
 
 /* What a td_kv * points to. */

@@ -54,8 +54,9 @@ typedef struct td_isa_attention {
   uint32_t head_dim, padded_dim;              /* padded to a multiple of 8 */
   uint32_t window_tokens;
   float scale;
-  const float *kv; /* this layer and kv head, page 0 */
-  uint64_t page_stride;
+  const void *kv; /* this layer and kv head, page 0 */
+  bool f16;       /* K and V; else floats */
+  uint64_t page_bytes;
   const int32_t *pages;
   uint32_t page_tokens;
   /* Only segments [segment_begin, segment_end). Partial results, if partial_out is given: [segment][query].
@@ -82,6 +83,8 @@ typedef struct td_isa {
   /* Rotates one head in place: pairs of rotary_dim / 2; stride 1: halves, 2: neighbours. */
   void (*rotate)(float *x, const float *cos_sin, uint32_t n_pairs, uint32_t neighbours);
   void (*widen)(td_dtype t, const void *src, uint32_t n, float *dst);
+  /* To f16; what is too large for it becomes the largest f16 there is, NaN stays. */
+  void (*to_f16)(const float *x, uint32_t n, uint16_t *out);
   void (*attention)(const td_isa_attention *p);
   /* Adds partials of all segments of one tile up, in order. */
   void (*attention_merge)(const td_isa_attention *p);

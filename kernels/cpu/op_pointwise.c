@@ -134,6 +134,26 @@ static void rope_head(const job *j, float *x, td_devptr norm, const float *cos_s
   j->be->isa->rotate(x, cos_sin, p->rotary_dim / 2, p->style == TD_ROPE_PAIRS);
 }
 
+/* k and v of a token, to a page of one kv head, where their first elements are at k_at and v_at. */
+static void put_floats(uint8_t *page, uint64_t k_at, uint64_t v_at, uint32_t dim, const float *k,
+                       const float *v)
+{
+  float *out = (void *)page;
+  for (uint32_t d = 0; d < dim; d++)
+    out[k_at + (size_t)d * TD_KV_GROUP] = k[d];
+  memcpy(out + v_at, v, dim * sizeof *v);
+}
+
+static void put_f16(const td_isa *isa, uint8_t *page, uint64_t k_at, uint64_t v_at, uint32_t dim,
+                    const float *k, const float *v)
+{
+  uint16_t *out = (void *)page, k_f16[TD_HEAD_DIM_MAX];
+  isa->to_f16(k, dim, k_f16);
+  for (uint32_t d = 0; d < dim; d++)
+    out[k_at + (size_t)d * TD_KV_GROUP] = k_f16[d];
+  isa->to_f16(v, dim, out + v_at);
+}
+
 static void rope_tokens(void *arg, uint32_t begin, uint32_t end)
 {
   const job *j = arg;
@@ -149,15 +169,17 @@ static void rope_tokens(void *arg, uint32_t begin, uint32_t end)
     const float *cos_sin = j->be->rope.cos_sin + (size_t)t * p->rotary_dim;
     float *q = cpu_floats(p->qkv) + (size_t)t * (p->n_heads + 2 * p->n_kv_heads) * dim;
     float *k = q + (size_t)p->n_heads * dim, *v = k + (size_t)p->n_kv_heads * dim;
-    float *dst = kv->data + p->layer * kv->layer_stride + (uint32_t)page * kv->page_stride;
+    uint64_t k_at = (uint64_t)(line / TD_KV_GROUP) * TD_KV_GROUP * dim + line % TD_KV_GROUP;
+    uint64_t v_at = (uint64_t)tokens * dim + (uint64_t)line * kv->padded_dim;
+    uint8_t *dst = kv->data + p->layer * kv->layer_bytes + (uint32_t)page * kv->page_bytes;
     for (uint32_t h = 0; h < p->n_heads; h++)
       rope_head(j, q + (size_t)h * dim, p->q_norm, cos_sin);
-    for (uint32_t h = 0; h < p->n_kv_heads; h++, k += dim, v += dim, dst += kv->head_stride) {
+    for (uint32_t h = 0; h < p->n_kv_heads; h++, k += dim, v += dim, dst += kv->head_bytes) {
       rope_head(j, k, p->k_norm, cos_sin);
-      float *group = dst + (size_t)(line / TD_KV_GROUP) * TD_KV_GROUP * dim + line % TD_KV_GROUP;
-      for (uint32_t d = 0; d < dim; d++)
-        group[(size_t)d * TD_KV_GROUP] = k[d];
-      memcpy(dst + (size_t)tokens * dim + (size_t)line * kv->padded_dim, v, dim * sizeof *v);
+      if (kv->f16)
+        put_f16(j->be->isa, dst, k_at, v_at, dim, k, v);
+      else
+        put_floats(dst, k_at, v_at, dim, k, v);
     }
   }
 }

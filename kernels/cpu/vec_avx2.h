@@ -22,6 +22,11 @@ TD_INLINE __m256i lanes_below(uint32_t n)
 
 TD_INLINE vf vload_n(const float *p, uint32_t n) { return _mm256_maskload_ps(p, lanes_below(n)); }
 TD_INLINE void vstore_n(float *p, vf a, uint32_t n) { _mm256_maskstore_ps(p, lanes_below(n), a); }
+TD_INLINE vf vload_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+TD_INLINE void vstore_f16(uint16_t *p, vf a)
+{
+  _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
 /* Holds a value in a register: not computed or loaded again for each use. */
 TD_INLINE vf vkeep(vf a)
 {
@@ -94,6 +99,10 @@ TD_INLINE void wsplit(vw a, vf out[TD_WIDE_ROWS])
 typedef __m512 v16; /* as vec_two.h */
 TD_INLINE v16 v16_set(float x) { return _mm512_set1_ps(x); }
 TD_INLINE v16 v16_load(const float *p) { return _mm512_loadu_ps(p); }
+TD_INLINE v16 v16_load_f16(const uint16_t *p)
+{
+  return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
 TD_INLINE void v16_store(float *p, v16 a) { _mm512_storeu_ps(p, a); }
 TD_INLINE v16 v16_mul(v16 a, v16 b) { return _mm512_mul_ps(a, b); }
 TD_INLINE v16 v16_fma(v16 a, v16 b, v16 c) { return _mm512_fmadd_ps(a, b, c); }

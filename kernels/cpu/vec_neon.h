@@ -37,6 +37,16 @@ TD_INLINE void vstore_n(float *p, vf a, uint32_t n)
   memcpy(p, lanes, n * sizeof *p);
 }
 
+TD_INLINE vf vload_f16(const uint16_t *p)
+{
+  float16x8_t h = vreinterpretq_f16_u16(vld1q_u16(p));
+  return vpair(vcvt_f32_f16(vget_low_f16(h)), vcvt_high_f32_f16(h));
+}
+TD_INLINE void vstore_f16(uint16_t *p, vf a)
+{
+  vst1q_u16(p, vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(a.v[0]), a.v[1])));
+}
+
 /* Holds a value in registers: not computed or loaded again for each use. */
 TD_INLINE vf vkeep(vf a)
 {

@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/dtype.h"
+
 #define TD_INLINE static inline __attribute__((always_inline))
 
 typedef struct vf {
@@ -37,6 +39,9 @@ TD_INLINE vf vload_n(const float *p, uint32_t n)
 
 TD_INLINE void vstore(float *p, vf a) { memcpy(p, &a, sizeof a); }
 TD_INLINE void vstore_n(float *p, vf a, uint32_t n) { memcpy(p, &a, n * sizeof *p); }
+/* f16, and to f16: the nearest, of two the even one. */
+TD_INLINE vf vload_f16(const uint16_t *p) { TD_MAP(td_f16_to_f32(p[lane_])); }
+TD_INLINE void vstore_f16(uint16_t *p, vf a) { TD_LANES p[lane_] = td_f32_to_f16(a.v[lane_]); }
 TD_INLINE vf vkeep(vf a) { return a; } /* see vec_avx2.h */
 TD_INLINE vf vset(float x) { TD_MAP(x); }
 TD_INLINE vf vadd(vf a, vf b) { TD_MAP(a.v[lane_] + b.v[lane_]); }

@@ -8,6 +8,7 @@ typedef struct v16 {
 } v16;
 TD_INLINE v16 v16_set(float x) { return (v16){vset(x), vset(x)}; }
 TD_INLINE v16 v16_load(const float *p) { return (v16){vload(p), vload(p + 8)}; }
+TD_INLINE v16 v16_load_f16(const uint16_t *p) { return (v16){vload_f16(p), vload_f16(p + 8)}; }
 TD_INLINE void v16_store(float *p, v16 a)
 {
   vstore(p, a.low);

@@ -63,18 +63,22 @@ def run_alone(daemon, requests):
     return asyncio.run(main())
 
 
+ROUNDED = ("--backend", "cpu", "--cpu-exact", 0)  # 8-bit activations, K and V as f16
+
+
 @pytest.mark.share
 @pytest.mark.hand_over
-def test_concurrent_streams_equal_their_solo_runs():
+@pytest.mark.parametrize("options", [(), ROUNDED], ids=["as it is", "rounded"])
+def test_concurrent_streams_equal_their_solo_runs(options):
     requests = make_requests(STREAMS)
-    with Daemon() as d:
+    with Daemon(*options) as d:
         together = run_together(d, requests)
         d.until_idle()
         peak = d.gauge("vllm:generation_tokens_total")
         alone = run_alone(d, requests)  # these find prefixes in the cache
         assert peak == sum(len(ids) for ids, _, _ in together)
         assert d.gauge("vllm:prefix_cache_hits_total") > 0
-    with Daemon() as d:
+    with Daemon(*options) as d:
         cold = run_alone(d, requests[::8])  # and these find none
     for i, (t, a) in enumerate(zip(together, alone)):
         assert t == a, f"request {i}: {requests[i]}"
@@ -82,15 +86,16 @@ def test_concurrent_streams_equal_their_solo_runs():
     assert len({tuple(ids) for ids, _, _ in together}) > STREAMS * 0.9, "different prompts, different answers"
 
 
-def test_preemption_changes_no_token():
+@pytest.mark.parametrize("options", [(), ROUNDED], ids=["as it is", "rounded"])
+def test_preemption_changes_no_token(options):
     """KV memory for a fraction of what runs: requests are preempted, computed anew, and answer the same."""
     requests = [{"prompt": [1000 + 37 * i + j for j in range(40)], "max_tokens": 60, "temperature": [0, 0.8][i % 2], "seed": i,
                  "ignore_eos": True, "frequency_penalty": [0, 0, 0.6][i % 3]} for i in range(10)]
-    with Daemon() as d:
+    with Daemon(*options) as d:
         alone = run_alone(d, requests)
         kv_bytes, pages = kv_size(d)
     page_bytes = kv_bytes // pages
-    with Daemon("--kv-bytes", page_bytes * 24, "--context-tokens", 128) as d:
+    with Daemon(*options, "--kv-bytes", page_bytes * 24, "--context-tokens", 128) as d:
         assert run_together(d, requests) == alone
         assert d.gauge("vllm:num_preemptions_total") > 0
         d.until_idle()
@@ -102,6 +107,15 @@ def kv_size(d):
     import re
     (labels,) = [la for (n, la) in d.metrics() if n == "vllm:cache_config_info"]
     return 1 << 30, int(re.search(r'num_gpu_blocks="(\d+)"', labels).group(1))
+
+
+def test_rounded_kv_takes_half_the_memory():
+    sizes = []
+    for exact in (1, 0):
+        with Daemon("--backend", "cpu", "--cpu-exact", exact) as d:
+            sizes.append(kv_size(d)[1])
+            assert f"({sizes[-1]} pages of" in d.log()
+    assert sizes[1] in (2 * sizes[0], 2 * sizes[0] + 1)
 
 
 # ---- two steps under way, as with a GPU: TANDEM_PIPELINE=2 lets the CPU have them too ----

@@ -46,30 +46,9 @@ static inline float *fx_floats(size_t n, float scale)
   return p;
 }
 
-/* To the nearest, of two to the even one. */
-static inline uint16_t fx_f32_to_f16(float f)
-{
-  union {
-    float f;
-    uint32_t u;
-  } v = {f};
-  uint32_t sign = v.u >> 16 & 0x8000, a = v.u & 0x7FFFFFFF;
-  if (a > 0x7F800000)
-    return (uint16_t)(sign | 0x7E00);
-  if (a >= 0x477FF000) /* rounds past 65504 */
-    return (uint16_t)(sign | 0x7C00);
-  if (a < 0x38800000) { /* subnormal: the float adder rounds to nearest even at 2^-24 */
-    v.u = a;
-    v.f += 0.5f;
-    return (uint16_t)(sign | (v.u - 0x3F000000));
-  }
-  uint32_t rounded = a + 0xFFF + (a >> 13 & 1);
-  return (uint16_t)(sign | (rounded - 0x38000000) >> 13);
-}
-
 static inline void fx_put_f16(uint8_t *p, float f)
 {
-  uint16_t h = fx_f32_to_f16(f);
+  uint16_t h = td_f32_to_f16(f);
   memcpy(p, &h, 2);
 }
 

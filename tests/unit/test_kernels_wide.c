@@ -52,7 +52,7 @@ static void test_pairs_give_the_same_bits(void **state)
   }
 }
 
-/* What a query must not see is NaN. */
+/* What a query must not see is NaN. K and V are floats, and every other time f16. */
 static void test_attention_gives_the_same_bits(void **state)
 {
   enum { KEYS_MAX = 200, PAGES = 16, PAGE_TOKENS = 16 };
@@ -67,22 +67,28 @@ static void test_attention_gives_the_same_bits(void **state)
                           .scale = 0.2f,
                           .q_stride = (uint64_t)n_heads * dim,
                           .out_stride = (uint64_t)n_heads * dim,
-                          .page_stride = (uint64_t)2 * PAGE_TOKENS * dim,
+                          .f16 = round % 2,
                           .page_tokens = PAGE_TOKENS,
                           .segment_end = 1};
     int32_t pages[PAGES];
     uint32_t n_keys = p.first_position + p.n_tokens, n_out = p.n_tokens * n_heads * dim;
     float *q = fx_floats(n_out, 1), *a = fx_floats(n_out, 1), *b = fx_floats(n_out, 1);
-    float *kv = fx_floats(PAGES * p.page_stride, 1);
+    size_t page_elements = (size_t)2 * PAGE_TOKENS * dim;
+    float *kv = fx_floats(PAGES * page_elements, 1);
+    uint16_t *kv_f16 = malloc(PAGES * page_elements * sizeof *kv_f16);
+    assert_non_null(kv_f16);
     for (uint32_t i = 0; i < PAGES; i++)
       pages[i] = (int32_t)(i * 5 % PAGES);
     for (uint32_t key = n_keys; key < PAGES * PAGE_TOKENS; key++)
       for (uint32_t d = 0; d < dim; d++) {
-        float *page = kv + (size_t)pages[key / PAGE_TOKENS] * p.page_stride;
+        float *page = kv + (size_t)pages[key / PAGE_TOKENS] * page_elements;
         page[d * TD_KV_GROUP + key % PAGE_TOKENS] = page[(PAGE_TOKENS + key % PAGE_TOKENS) * dim + d] = NAN;
       }
+    for (size_t i = 0; i < PAGES * page_elements; i++)
+      kv_f16[i] = td_f32_to_f16(kv[i]);
     p.q = q;
-    p.kv = kv;
+    p.kv = p.f16 ? (const void *)kv_f16 : kv;
+    p.page_bytes = page_elements * (p.f16 ? sizeof *kv_f16 : sizeof *kv);
     p.pages = pages;
     p.out = a;
     td_isa_scalar.attention(&p);
@@ -92,6 +98,7 @@ static void test_attention_gives_the_same_bits(void **state)
     fx_same(a, b, n_out, "attention");
     free(q);
     free(kv);
+    free(kv_f16);
     free(a);
     free(b);
   }
