@@ -69,13 +69,11 @@ inline uint32_t td_cuda_resident_ctas(const cuda_backend *b, uint32_t head_dim, 
 {
   return (uint32_t)b->device.n_sms * resident_on_sm(head_dim, shares);
 }
-// The step's work items. A launch does those from `first` on; there is memory for `room` items. An argument
-// of the kernel.
+// The step's work items. A launch does those from `first` on; there is memory for `room` items.
 struct decode_works {
   const td_attention_item *items;
   uint32_t first, room;
 };
-enum { DECODE_WORKS_ARGUMENT = 4 };
 // When CTAs of decodes begin. AFTER: when the kernels before have ended. EARLY: they read KV of earlier steps
 // while the kernels before still run. BESIDE: at once, beside the prefill kernel that was queued just before;
 // it has waited for all that they need.

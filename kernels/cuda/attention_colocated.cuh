@@ -203,10 +203,16 @@ template <int HD> struct colocated_consumer {
   __device__ __forceinline__ static uint32_t row_of_8() { return threadIdx.x % 32 / 4; }
   __device__ __forceinline__ static void sync() { named_sync(S::BARRIER, WG); }
 
+  // By each warp: a stage that it needs no more.
+  template <class RING> __device__ __forceinline__ static void release(const RING &r, uint32_t index)
+  {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+      r.release(index);
+  }
   template <class RING> __device__ __forceinline__ static void release(RING &r)
   {
-    if (threadIdx.x % 32 == 0)
-      r.release(r.now.index);
+    release(r, r.now.index);
     r.advance();
   }
 
@@ -398,8 +404,8 @@ template <int HD> struct colocated_consumer {
     float s[4], next[4], total[2];
     auto end_products = [&](float(&of_keys)[4]) {
       wait_products(sums, of_keys);
-      if (token > begin && threadIdx.x % 32 == 0)
-        v.release(before); // the stage of the tile before
+      if (token > begin)
+        release(v, before); // the stage of the tile before
     };
     k.wait_full();
     multiply_keys(next, k.data());

@@ -227,7 +227,6 @@ static void launch(cuda_backend *b, attention_group *g, const attention_args &a,
                    uint32_t first, uint32_t n_works)
 {
   auto kernel = decode_kernel<HD, FORM>;
-  g->decode_kernel = (const void *)kernel;
   decode_start start = is_capture(&b->attention)        ? STARTS_EARLY
                        : g->work.prefill.sms_beside > 0 ? STARTS_BESIDE
                                                         : STARTS_AFTER;
@@ -235,6 +234,8 @@ static void launch(cuda_backend *b, attention_group *g, const attention_args &a,
                decode_shape<HD>::SMEM_BYTES, a, by,
                shared_prefixes{g->device_plan, g->slots, g->prefix_flags, b->attention.n_launches++},
                td_cuda_batch_of(b, g), decode_works{g->device_items, first, g->work.max_items}, start);
+  if (cudaGraphNode_t node = td_cuda_captured_node(&b->device))
+    g->captured_decodes.push_back(node);
 }
 
 template <decode_form FORM>

@@ -42,7 +42,7 @@ struct attention_group {
   bool is_planned;               // this step has a plan
   attention_mode made_for;       // of the step for which the work list was made
   td_work_list work;             // of the step
-  const void *decode_kernel;     // attention for decodes as it was launched last
+  std::vector<cudaGraphNode_t> captured_decodes; // attention for decodes, of the step that is being captured
   // on the device
   td_attention_item *device_items;
   float *split_partials;   // of KV splits; empty between launches (attention_kv_splits.cuh)

@@ -45,39 +45,20 @@ td_status td_cuda_run_empty_step(cuda_backend *b, uint32_t n_rows, const cuda_pr
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "a step could not be tried");
 }
 
-// The group whose decodes the kernel does, or null.
-static const attention_group *group_of_kernel(const cuda_backend *b, const cudaKernelNodeParams &params)
-{
-  for (const attention_group *g : groups_of{&b->attention})
-    if (params.func == g->decode_kernel &&
-        ((const decode_works *)params.kernelParams[DECODE_WORKS_ARGUMENT])->items == g->device_items)
-      return g;
-  return nullptr;
-}
-
-// Where the captured step launches attention for decodes. Nodes of other libraries have parameters that this
-// one's runtime does not know.
+// Where the captured step launches attention for decodes.
 static cudaError_t find_decodes(const cuda_backend *b, captured_step *r)
 {
-  size_t n = 0;
-  cudaError_t e = cudaGraphGetNodes(r->graph, nullptr, &n);
-  std::vector<cudaGraphNode_t> nodes(n);
-  if (e == cudaSuccess)
-    e = cudaGraphGetNodes(r->graph, nodes.data(), &n);
-  for (size_t i = 0; i < n && e == cudaSuccess; i++) {
-    captured_kernel k = {nodes[i]};
-    cudaGraphNodeType type;
-    e = cudaGraphNodeGetType(nodes[i], &type);
-    if (e != cudaSuccess || type != cudaGraphNodeTypeKernel)
-      continue;
-    if (cudaGraphKernelNodeGetParams(nodes[i], &k.params) != cudaSuccess)
-      cudaGetLastError();
-    else if ((k.group = group_of_kernel(b, k.params)) != nullptr) {
+  for (const attention_group *g : groups_of{&b->attention})
+    for (cudaGraphNode_t node : g->captured_decodes) {
+      captured_kernel k = {node};
+      cudaError_t e = cudaGraphKernelNodeGetParams(node, &k.params);
+      if (e != cudaSuccess)
+        return e;
+      k.group = g;
       k.most_blocks = k.params.gridDim.x;
       r->decodes.push_back(k);
     }
-  }
-  return e;
+  return cudaSuccess;
 }
 
 static void free_step(const captured_step &s)
@@ -108,7 +89,7 @@ static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t n_rows, 
   captured_step s = {n_rows, of_plan};
   frame_empty_step(b, &plan, *p, n_rows, of_plan ? ATTENTION_CAPTURE_SHARED : ATTENTION_CAPTURE_PRIVATE);
   for (attention_group *g : groups_of{&b->attention})
-    g->decode_kernel = nullptr;
+    g->captured_decodes.clear();
   const char *not_fused = td_fused_make(b, p->ops, n_rows, &fused);
   // once for real: what libraries set up at first use must not happen while capturing
   not_fused ? td_cuda_run(b, *p) : td_fused_queue(b, fused);

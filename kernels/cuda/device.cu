@@ -205,3 +205,16 @@ void td_cuda_device_close(cuda_device *d)
     cudaStreamDestroy(d->stream);
   d->stream = nullptr;
 }
+
+cudaGraphNode_t td_cuda_captured_node(cuda_device *d)
+{
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaGraphNode_t *last = nullptr;
+  size_t n = 0;
+#if CUDART_VERSION >= 13000
+  note(d, cudaStreamGetCaptureInfo(d->stream, &status, nullptr, nullptr, &last, nullptr, &n));
+#else
+  note(d, cudaStreamGetCaptureInfo_v2(d->stream, &status, nullptr, nullptr, &last, &n));
+#endif
+  return status == cudaStreamCaptureStatusActive && n == 1 ? last[0] : nullptr;
+}

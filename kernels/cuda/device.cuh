@@ -34,6 +34,8 @@ static inline void note(cuda_device *d, cudaError_t e)
   if (e != cudaSuccess && d->fault == cudaSuccess)
     d->fault = e;
 }
+// What the last launch has become in the graph, while the stream is being captured; else null.
+cudaGraphNode_t td_cuda_captured_node(cuda_device *d);
 static inline void launched(cuda_device *d) { note(d, cudaGetLastError()); }
 
 // Queues a kernel that begins with wait_for_input(): it may be launched while the kernel before it drains
