@@ -10,7 +10,7 @@ import sys
 import tempfile
 
 import pytest
-from harness import MODEL_ID, Daemon, read_all
+from harness import MODEL_ID, Daemon, read_all, read_until
 
 GOLDEN = pathlib.Path(__file__).resolve().parent / "golden" / "conversations.txt"
 SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}, "n": {"type": "integer", "maximum": 99}},
@@ -220,8 +220,8 @@ def routes():
             yield title(head)
             yield exchange(d, head)
         d.until_idle()
-        yield title("counters")
-        yield "\n".join(line for line in d.get("/metrics").text.splitlines() if line.startswith("#") or not re.search(r"second|_time|bytes|cpu|fds|step|kv_cache|predicted|correction|slo|code=\"5xx\"", line))
+        yield title("counters")  # but those that count how often we looked, or who came just before whom
+        yield "\n".join(line for line in d.get("/metrics").text.splitlines() if line.startswith("#") or not re.search(r"second|_time|bytes|cpu|fds|step|kv_cache|predicted|correction|slo|code=\"[25]xx\"|_hits_|prefill_tokens|decode_tokens|pages{|connections{", line))
 
 
 def embeddings():
@@ -231,6 +231,26 @@ def embeddings():
             yield post(d, "/v1/embeddings", {"model": MODEL_ID, "input": "a", **change})
         yield title("/v1/completions")
         yield post(d, "/v1/completions", {"model": MODEL_ID, "prompt": "a"})
+
+
+def endings():
+    """Answers that the daemon's end cuts off: those that stream are told so by an event, the others by a status."""
+    with Daemon("--drain-timeout-ms", 300) as d:
+        waiting = []
+        for path, base, _, streams in ROUTES:
+            for stream in (False, True) if streams else ():
+                body = {"model": MODEL_ID, **base, "ignore_eos": True, "min_tokens": 1500, "max_output_tokens" if "responses" in path else "max_tokens": 1500}
+                s = d.connect()
+                d.send_request(s, path, {**body, "stream": stream})
+                waiting.append((path, stream, s, read_until(s, b"data: ") if stream else b""))
+        d.eventually(lambda: d.gauge("vllm:num_requests_running") == len(waiting), what="all to run")
+        d.process.terminate()
+        for path, stream, s, begun in waiting:
+            head, _, body = (begun + read_all(s)).partition(b"\r\n\r\n")
+            s.close()
+            blocks = dechunked(body).decode().split("\n\n") if stream else [body.decode()]
+            yield title("the end", path, "stream" if stream else "")
+            yield re.sub(r'"sequence_number":\d+', '"sequence_number":0', plain(head.decode() + "\n\n" + "\n".join(b for b in blocks if "error" in b or "DONE" in b)))
 
 
 LOGGED = re.compile(r"request id=\S+ ")
@@ -264,7 +284,7 @@ def keys():
 
 
 def everything():
-    for source in (routes, embeddings, keys):
+    for source in (routes, embeddings, endings, keys):
         yield from source()
 
 
