@@ -12,7 +12,6 @@ static void check_request(const td_sched *s, const td_request *r)
     TD_BUG_ON(r->n_pages || r->n_tree_pages || r->n_computed || r->node != TD_NO_NODE);
     return;
   }
-  TD_BUG_ON(r->stripe >= s->config.max_running);
   TD_BUG_ON(r->n_pages > s->stripe_pages || r->n_tree_pages > r->n_pages);
   TD_BUG_ON(r->n_tree_pages * pt > r->n_computed);
   TD_BUG_ON((r->n_tree_pages == 0) != (r->node == TD_NO_NODE));
@@ -64,8 +63,10 @@ static void check_stripes(const td_sched *s)
   memset(mark, 0, n * sizeof *mark);
   for (uint32_t i = 0; i < s->n_free_stripes; i++)
     TD_BUG_ON(s->free_stripes[i] >= n || mark[s->free_stripes[i]]++ != 0);
-  for (uint32_t i = 0; i < t->n_running; i++)
-    TD_BUG_ON(mark[t->requests[t->running[i]].stripe]++ != 0);
+  for (uint32_t i = 0; i < t->n_running; i++) {
+    uint32_t stripe = t->requests[t->running[i]].stripe;
+    TD_BUG_ON(stripe >= n || mark[stripe]++ != 0);
+  }
 }
 
 /* Who waits is queued or follows a prompt that is being computed; who has a deadline is watched. */

@@ -32,6 +32,9 @@ static void test_buf_grows(void **state)
   td_buf_consume(&b, 2);
   assert_string_equal(b.data, "");
   td_buf_append(&b, "a\0b", 3);
+  td_buf_clear(&b);
+  assert_string_equal(b.data, "");
+  td_buf_append(&b, "a\0b", 3);
   size_t n;
   char *taken = td_buf_take(&b, &n);
   assert_int_equal(n, 3);

@@ -340,6 +340,8 @@ static void policies(void **state)
   c.policy = TD_POLICY_ORCA;
   assert_int_equal(td_budget_init(&b, &c, &err), TD_ERR_CONFIG);
   assert_non_null(strstr(err.message, "131327"));
+  c.max_context_tokens = 2048 - 254;
+  assert_int_equal(td_budget_init(&b, &c, &err), TD_ERR_CONFIG);
   c.max_context_tokens = 2048 - 255;
   assert_int_equal(td_budget_init(&b, &c, &err), TD_OK);
   begin(&b, 100, 1000);
@@ -403,6 +405,13 @@ static void it_begins_where_it_was_learned(void **state)
   assert_true(td_budget_calibrated_us(&b, &decodes) == td_budget_predict_us(&fresh, &decodes));
   td_budget_observe(&b, &decodes, 1e9);
   assert_true(fabs(b.correction[0] - 1.02 * (1 + 1.0 / 32)) < 1e-12);
+  static const double bounds[][2] = {{0.1, 0.25}, {0.25, 0.25}, {0.3, 0.3}, {3.9, 3.9}, {4.1, 4}};
+  for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
+    learned.learned[0] = bounds[i][0];
+    td_budget bounded = make(&c, 30000);
+    assert_true(bounded.correction[0] == bounds[i][1]);
+  }
+  learned.learned[0] = 1.02;
   learned.learned[1] = 1.5; /* slower than calibrated: shorter chunks */
   td_budget slower = make(&c, 30000);
   begin(&b, 64, 1024);

@@ -1,6 +1,8 @@
 /* What a step consists of: decodes first, chunks that fill the budget, ends of requests, refusals. */
 #include "test_scheduler_fixture.h"
 
+#include "scheduler/cost_model.h"
+
 static const td_sched_config config = {.n_slots = FX_SLOTS,
                                        .max_running = 4,
                                        .step_tokens = 64,
@@ -412,6 +414,62 @@ static void a_place_counts_what_is_computed(void **state)
   }
 }
 
+/* Each that waits behind a long prefix costs a walk along it: after some thousand pages the others wait for
+ * the next step. */
+static void look_ups_have_a_bound(void **state)
+{
+  enum { PAGES = 2100, LONG = PAGES * 16, WAITING = 5, TOKENS = LONG + 400 };
+  static int32_t tokens[WAITING + 1][TOKENS];
+  static fx f;
+  td_error err;
+  td_sched_config c = config;
+  c.n_pages = 4 * PAGES;
+  c.max_context_tokens = TOKENS;
+  c.step_tokens = LONG + 100;
+  c.coalesces = true;
+  fx_open(&f, &c);
+  for (uint32_t slot = 0; slot <= WAITING; slot++)
+    for (int32_t i = 0; i < TOKENS; i++)
+      tokens[slot][i] = i;
+  td_sched_request r = {.tokens = tokens[WAITING], .n_prompt = LONG + 1, .max_new = 1};
+  assert_int_equal(td_sched_submit(f.s, WAITING, &r, ++f.now_us, &err), TD_OK);
+  fx_run_dry(&f);                                   /* the prefix is there */
+  for (uint32_t slot = 0; slot < WAITING; slot++) { /* the first computes the next pages, others follow it */
+    r = (td_sched_request){.tokens = tokens[slot], .n_prompt = TOKENS - 1, .max_new = 1};
+    assert_int_equal(td_sched_submit(f.s, slot, &r, ++f.now_us, &err), TD_OK);
+  }
+  assert_true(fx_plan(&f));
+  assert_int_equal(f.plan->n_rows, 1);
+  assert_int_equal(fx_stats(&f).n_following, 1); /* two walks of 2,100 pages, and none more in this step */
+  fx_commit(&f, 0);
+  fx_run_dry(&f);
+  fx_close(&f);
+}
+
+/* Under every policy what is foretold are times, also where a step of whole prompts has no room for one more.
+ */
+static void every_policy_foretells(void **state)
+{
+  for (int policy = 0; policy < TD_POLICY_COUNT; policy++) {
+    static fx f;
+    td_sched_config c = config;
+    c.policy = (td_policy)policy;
+    c.cost = &td_cost_h200_llama3_8b;
+    c.step_tokens = c.max_context_tokens + c.max_running - 1;
+    fx_open(&f, &c);
+    fx_submit(&f, 0, 30, 50, 1);
+    fx_step(&f);
+    fx_submit(&f, 1, 30, 50, 2);
+    td_sched_forecast t = td_sched_foresee(f.s);
+    const double times[] = {t.start_us, t.next_end_us, t.prompt_token_us, t.step_us};
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++)
+      assert_true(times[i] > 0 && times[i] < 1e9);
+    assert_true(t.start_us == td_sched_foresee_start_us(f.s));
+    fx_run_dry(&f);
+    fx_close(&f);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -428,6 +486,8 @@ int main(void)
       cmocka_unit_test(a_late_row_is_computed_again),
       cmocka_unit_test(of_equals_the_first_started_goes_on),
       cmocka_unit_test(way_is_made_behind_time),
+      cmocka_unit_test(every_policy_foretells),
+      cmocka_unit_test(look_ups_have_a_bound),
       cmocka_unit_test(a_place_counts_what_is_computed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

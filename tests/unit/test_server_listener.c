@@ -20,6 +20,7 @@
 
 #include "common/json.h"
 #include "server/conn.h"
+#include "stderr_fixture.h"
 
 /* ---- faults ---- */
 
@@ -194,6 +195,27 @@ static void test_a_connection_that_has_gone(void **state)
   assert_int_equal(w.s->n_conns, 1);
   assert_int_equal(fail_accepts, 0);
   close(fd);
+  close_world(&w);
+}
+
+/* Of connections that are refused the log has a line a second, and the next says how many were left out. */
+static void test_refusals_are_told_once(void **state)
+{
+  world w;
+  open_world(&w);
+  w.s->max_conns = 1;
+  int fds[4];
+  capture();
+  for (uint32_t i = 0; i < 4; i++) {
+    fds[i] = connect_to(&w);
+    turn(&w, 9, 50);
+  }
+  const char *at = strstr(captured(), "refused a connection from");
+  assert_non_null(at);
+  assert_non_null(strstr(at, "1 connections are open, and no more are taken (connections)"));
+  assert_null(strstr(at + 1, "refused a connection from"));
+  for (uint32_t i = 0; i < 4; i++)
+    close(fds[i]);
   close_world(&w);
 }
 
@@ -373,6 +395,7 @@ int main(void)
       cmocka_unit_test(test_no_handle_once),
       cmocka_unit_test(test_out_of_descriptors),
       cmocka_unit_test(test_a_connection_that_has_gone),
+      cmocka_unit_test(test_refusals_are_told_once),
       cmocka_unit_test(test_health),
       cmocka_unit_test(test_a_socket_that_was_shut_is_unhealthy),
       cmocka_unit_test(test_one_address),

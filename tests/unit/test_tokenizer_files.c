@@ -102,6 +102,12 @@ static const refusal refusals[] = {
           "},{\"Sequence\":{\"id\":\"A\"}}]}"),
      TD_ERR_MODEL, "<x>"},
     {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":7}"), TD_ERR_MODEL, "single"},
+    {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}},{"
+          "\"Sequence\":{\"id\":\"B\"}}]}"),
+     TD_ERR_MODEL, "not one text"},
+    {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Other\":{\"id\":\"A\"}},{"
+          "\"Sequence\":{\"id\":\"A\"}}]}"),
+     TD_ERR_MODEL, "not one text"},
     {WITH("\"added_tokens\":7"), TD_ERR_MODEL, "added_tokens"},
     {WITH("\"added_tokens\":[7]"), TD_ERR_MODEL, "content"},
     {WITH("\"added_tokens\":[{\"content\":\"x\"}]"), TD_ERR_MODEL, "\"x\""},

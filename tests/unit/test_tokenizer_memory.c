@@ -198,6 +198,44 @@ static void many_marks(void **state)
   cJSON_Delete(s.json);
 }
 
+/* As a daemon loads it: of a folder with either of the two files, and of a GGUF file. */
+static void from_files(void **state)
+{
+  static const char *const names[] = {"tokenizer.json", "tokenizer.model"}, *const of[] = {"small.json",
+                                                                                           "small_spm.model"};
+  for (int kind = 0; kind < 3; kind++) {
+    char folder[64] = "/tmp/td_tokenizer_XXXXXX", command[512];
+    td_model_files *files;
+    td_tokenizer *t = NULL;
+    td_error err;
+    if (kind < 2) {
+      assert_non_null(mkdtemp(folder));
+      snprintf(command, sizeof command, "echo {} > %s/config.json && cp '%s/%s' %s/%s", folder, GOLDEN_DIR,
+               of[kind], folder, names[kind]);
+      assert_int_equal(system(command), 0);
+    }
+    fails_at = -1;
+    assert_int_equal(
+        td_model_files_open_described(kind < 2 ? folder : GOLDEN_DIR "/small_spm.gguf", &files, &err), TD_OK);
+    bool whole = false;
+    for (long k = 0; !whole; k += k > 60 ? 37 : 1) {
+      n_calls = n_alive = 0;
+      fails_at = k;
+      td_status st = td_tokenizer_load(files, &t, &err);
+      fails_at = -1;
+      whole = n_calls <= k;
+      if (st == TD_OK)
+        td_tokenizer_destroy(t);
+      else
+        assert_true(st == TD_ERR_NOMEM && t == NULL);
+      assert_int_equal(n_alive, 0);
+    }
+    td_model_files_close(files);
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    assert_true(kind == 2 || system(command) == 0);
+  }
+}
+
 static void sentencepiece(void **state)
 {
   static const char config[] = "{\"added_tokens_decoder\":{\"3\":{\"content\":\"<x>\",\"special\":true}}}";
@@ -224,6 +262,6 @@ int main(void)
   cJSON_Hooks hooks = {__wrap_malloc, __wrap_free};
   cJSON_InitHooks(&hooks);
   const struct CMUnitTest tests[] = {cmocka_unit_test(json), cmocka_unit_test(many_marks),
-                                     cmocka_unit_test(sentencepiece)};
+                                     cmocka_unit_test(from_files), cmocka_unit_test(sentencepiece)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -152,12 +152,34 @@ static void flags_are_true_or_false(void **state)
       }
 }
 
+/* Of one byte too, on either side of normalisation. */
+static void the_shortest_added_tokens(void **state)
+{
+  static const char *const values[] = {"true", "false"};
+  for (int i = 0; i < 2; i++) {
+    char text[200];
+    td_tokenizer *t;
+    cJSON *json = util_read_json(GOLDEN_DIR, "small.json");
+    assert_non_null(json);
+    snprintf(text, sizeof text, "[{\"content\":\"~\",\"id\":9000,\"normalized\":%s}]", values[i]);
+    cJSON_DeleteItemFromObject(json, "added_tokens");
+    cJSON_AddItemToObject(json, "added_tokens", util_parse(text, strlen(text)));
+    t = util_load(json);
+    int32_t id = td_tokenizer_added_token(t, "~", 1);
+    assert_true(id >= 0);
+    assert_true(count(t, "a~a", true, id) == 3 && count(t, "~", true, id) == 1);
+    td_tokenizer_destroy(t);
+    cJSON_Delete(json);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(short_texts_are_cut_alike),
       cmocka_unit_test(each_flag_is_read),
       cmocka_unit_test(flags_are_true_or_false),
+      cmocka_unit_test(the_shortest_added_tokens),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

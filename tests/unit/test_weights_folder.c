@@ -46,16 +46,15 @@ static td_status open_and_read(const char *folder, td_error *err)
 {
   td_model_files *f;
   cJSON *json = NULL;
-  void *bytes = NULL;
-  size_t n;
   td_status st = td_model_files_open(folder, &f, err);
   if (st != TD_OK)
     return st;
   st = td_model_files_load_tokenizer_json(f, &json, err);
-  if (st == TD_OK && td_model_files_has_only_tokenizer_model(f))
-    st = td_model_files_load_tokenizer_model(f, &bytes, &n, err);
+  cJSON_Delete(json);
+  json = NULL;
   if (st == TD_OK)
     st = td_model_files_load_added_tokens(f, &json, err);
+  cJSON_Delete(json);
   td_model_files_close(f);
   return st;
 }

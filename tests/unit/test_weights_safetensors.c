@@ -282,7 +282,7 @@ static void test_header_limit(void **state)
 
 static void test_shards(void **state)
 {
-  char folder[64];
+  char folder[64], path[128];
   td_model_files *f;
   td_error err;
   begin(folder);
@@ -294,6 +294,18 @@ static void test_shards(void **state)
   assert_string_equal(td_model_files_find(f, "b")->file, "s2.safetensors");
   touch_everything(f);
   td_model_files_close(f);
+
+  write_safetensors(folder, "s3.safetensors",
+                    "{\"c\":{\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[0,2]},"
+                    "\"d\":{\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[2,4]}}",
+                    4);
+  write_text(folder, INDEX, /* a shard that is named again behind others is opened once */
+             "{\"weight_map\":{\"c\":\"s3.safetensors\",\"b\":\"s2.safetensors\",\"a\":\"s1.safetensors\","
+             "\"d\":\"s3.safetensors\"}}");
+  assert_int_equal(td_model_files_open(folder, &f, &err), TD_OK);
+  assert_int_equal(td_model_files_tensor_count(f), 4);
+  td_model_files_close(f);
+  remove(strcat(strcpy(path, folder), "/s3.safetensors"));
 
   write_text(folder, INDEX, "{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\"}}");
   expect_refused(folder, TD_ERR_MODEL, "'b' is said to be in s1.safetensors", "not there");
