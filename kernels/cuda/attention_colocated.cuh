@@ -72,7 +72,7 @@ template <int HD> struct colocated_rings {
   using S = colocated_shape<HD>;
   ring<S::K_STAGES, S::STAGE_BYTES, S::WARPS> k;
   ring<S::V_STAGES, S::STAGE_BYTES, S::WARPS> v;
-  ring<S::ITEM_STAGES, 0, S::WARPS> items;
+  ring<S::ITEM_STAGES, 0, WG> items;
 
   __device__ __forceinline__ colocated_rings(unsigned char *smem, const colocated_state<HD> &state)
   {
@@ -92,23 +92,33 @@ template <int HD> struct colocated_rings {
 
 constexpr uint32_t NO_TICKET = UINT32_MAX;
 
-// The next work item, by the producer warp. False: there is none, or prefill is done.
+// The next work item, by the producer warp. False: there is none, or prefill is done. Lane 0 writes what it
+// releases: racecheck follows no other lane's writes past an mbarrier.
 template <int HD>
 __device__ __forceinline__ bool take_ticket(const attention_args &a, const colocated_works &works,
-                                            uint32_t n_wide, colocated_state<HD> &state, uint32_t stage)
+                                            uint32_t n_wide, colocated_state<HD> &state,
+                                            const decltype(colocated_rings<HD>::items) &items, uint32_t stage)
 {
-  uint32_t lane = threadIdx.x % 32, ticket = NO_TICKET;
-  if (lane == 0 && *(volatile uint32_t *)&state.prefill_ended < TILE_WARPGROUPS)
-    ticket = atomicAdd(works.tickets, 1);
-  ticket = __shfl_sync(0xffffffffu, ticket, 0);
-  uint32_t at = works.first + ticket / a.n_kv_heads;
-  bool is = ticket != NO_TICKET && at < n_wide;
-  if (is && lane < sizeof(td_attention_item) / 4)
-    ((uint32_t *)&state.items[stage])[lane] = __ldg((const uint32_t *)(works.items + at) + lane);
-  if (lane == 0)
-    state.ticket[stage] = is ? ticket : NO_TICKET;
-  __syncwarp();
-  return is;
+  using words = uint4[sizeof(td_attention_item) / sizeof(uint4)];
+  static_assert(sizeof(words) == sizeof(td_attention_item), "an item is copied in words of 16 bytes");
+  uint32_t ticket = NO_TICKET;
+  if (threadIdx.x % 32 == 0) {
+    if (*(volatile uint32_t *)&state.prefill_ended < TILE_WARPGROUPS)
+      ticket = atomicAdd(works.tickets, 1);
+    uint32_t at = works.first + ticket / a.n_kv_heads;
+    if (ticket != NO_TICKET && at < n_wide) {
+      const uint4 *from = (const uint4 *)(works.items + at);
+#pragma unroll
+      for (size_t i = 0; i < sizeof(words) / sizeof(uint4); i++)
+        ((uint4 *)&state.items[stage])[i] = __ldg(from + i);
+    } else {
+      ticket = NO_TICKET;
+    }
+    state.ticket[stage] = ticket;
+    items.commit(stage);
+  }
+  __syncwarp(); // the warp reads the item, too
+  return __shfl_sync(0xffffffffu, ticket, 0) != NO_TICKET;
 }
 
 // The first key of an item that is read: sliding windows leave out copies that no query sees.
@@ -140,9 +150,7 @@ __device__ __forceinline__ void produce_decodes(const attention_args &a, const d
   for (bool more = true; more;) {
     uint32_t stage = items.now.index;
     items.acquire();
-    more = take_ticket(a, works, n_wide, state, stage);
-    if (lane == 0)
-      items.commit(stage);
+    more = take_ticket(a, works, n_wide, state, items, stage);
     items.advance();
     if (!more)
       break;
@@ -329,14 +337,17 @@ template <int HD> struct colocated_consumer {
     }
   }
 
-  // Zeroes lines past the item's end: their weight is zero, which would not remove a NaN.
+  // Zeroes lines past the item's end: their weight is zero, which would not remove a NaN. By the lanes that
+  // release the stage, for racecheck's sake.
   __device__ __forceinline__ static void zero_lines(uint32_t v_address, uint32_t n_lines)
   {
-    for (uint32_t i = n_lines * (HD / 8) + threadIdx.x % WG; i < S::KEYS * (HD / 8); i += WG)
-      asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(
-                       v_address + kv_chunk_at(HD, i / (HD / 8), i % (HD / 8)) * 2),
-                   "r"(0)
-                   : "memory");
+    constexpr uint32_t CHUNKS = HD / 8;
+    if (threadIdx.x % 32 == 0)
+      for (uint32_t i = n_lines * CHUNKS + warp(); i < S::KEYS * CHUNKS; i += S::WARPS)
+        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(
+                         v_address + kv_chunk_at(HD, i / CHUNKS, i % CHUNKS) * 2),
+                     "r"(0)
+                     : "memory");
   }
 
   // Which keys the query rows of an item see.
@@ -432,8 +443,7 @@ template <int HD> struct colocated_consumer {
     begin_softmax(sums, next, total, ++n);
     end_products(s);
     v.wait_full();
-    if (n_lines < S::KEYS)
-      zero_lines(v.data(), n_lines);
+    zero_lines(v.data(), n_lines);
     end_softmax(sums, next, total, n);
     multiply_values(sums, v.data(), weights_of(n));
     wait_products(sums, s);
@@ -504,8 +514,9 @@ template <int HD> struct colocated_consumer {
       colocated_sums<HD> sums = {{}, {NOTHING_SEEN, NOTHING_SEEN}, {0, 0}};
       attend(sums, it, k, v, n_tiles);
       store(sums, it, kv_head);
-      sync(); // all sums were read, and the item
-      release(items);
+      sync(); // all sums were read
+      items.release(stage); // by each thread that read the item
+      items.advance();
     }
   }
 };
