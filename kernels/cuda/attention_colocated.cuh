@@ -514,7 +514,7 @@ template <int HD> struct colocated_consumer {
       colocated_sums<HD> sums = {{}, {NOTHING_SEEN, NOTHING_SEEN}, {0, 0}};
       attend(sums, it, k, v, n_tiles);
       store(sums, it, kv_head);
-      sync(); // all sums were read
+      sync();               // all sums were read
       items.release(stage); // by each thread that read the item
       items.advance();
     }
