@@ -186,6 +186,11 @@ td_status td_keys_follow(td_keys *next, const td_keys *now, td_error *err)
   return TD_OK;
 }
 
+bool td_keys_equal(const td_keys *a, const td_keys *b)
+{
+  return a->n == b->n && (a->n == 0 || memcmp(a->keys, b->keys, a->n * sizeof *a->keys) == 0);
+}
+
 void td_keys_deinit(td_keys *k)
 {
   if (k->keys)

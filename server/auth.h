@@ -44,6 +44,8 @@ typedef struct td_keys {
 TD_MUST_CHECK td_status td_keys_read(td_keys *k, const char *path, td_error *err);
 /* The file has been read again, as next: gives its keys their accounts. Fails if all accounts were given. */
 TD_MUST_CHECK td_status td_keys_follow(td_keys *next, const td_keys *now, td_error *err);
+/* Whether the file read again (a, after td_keys_follow) says what it said. */
+bool td_keys_equal(const td_keys *a, const td_keys *b);
 void td_keys_deinit(td_keys *k);
 /* The values of two headers, or NULL: Authorization, and x-api-key, which counts where the other is absent.
  * On true *account is the key's (0: no keys are asked). */

@@ -398,8 +398,10 @@ void td_conn_respond_buf(td_conn *c, int status, const char *content_type, const
     whole_head(c, status, content_type, headers, body->len_bytes);
     if (queue(c, &c->out) && queue(c, body))
       answer_end(c);
-    else /* its call is detached: nobody else tells */
-      td_request_log_tell(c, c->note.code == OUT_OF_MEMORY ? 503 : 499);
+    else { /* its call is detached: nobody else tells */
+      c->note.finish = "abort";
+      td_request_log_tell(c, c->status);
+    }
   } else {
     td_conn_respond(c, status, content_type, headers, body->data ? body->data : "", body->len_bytes);
   }

@@ -23,7 +23,10 @@ td_status td_server_read_named(const td_options *o, td_keys *keys, td_ranges *pr
       return td_fail_param(err, TD_ERR_CONFIG, "served_model_name", "served_model_name: a name is too long");
   TD_TRY(td_origin_check_options(o, err));
   TD_TRY(td_ranges_read(proxies, o->trusted_proxies, err));
-  return td_keys_read(keys, o->api_key_file, err);
+  TD_TRY(td_keys_read(keys, o->api_key_file, err));
+  if (keys->is_cut)
+    td_warn("%s: its last line has no newline, as of a file that is still being written", o->api_key_file);
+  return TD_OK;
 }
 
 /* All that can fail. */
@@ -34,14 +37,12 @@ static td_status prepare(const td_server *s, td_options *next, td_keys *keys, td
   td_options_init(next);
   TD_TRY(td_options_read(next, s->argc, s->argv, &action, err));
   TD_TRY(td_server_read_named(next, keys, proxies, err));
-  td_status st = TD_OK;
-  if (keys->is_cut) /* taken as it is, it would drop keys */
+  td_status st = td_keys_follow(keys, &s->keys, err);
+  if (st == TD_OK && keys->is_cut && !td_keys_equal(keys, &s->keys)) /* half-written, it would drop keys */
     st = td_fail_param(err, TD_ERR_CONFIG, "api_key_file",
-                       "%s: its last line has no newline, as of a file that is still being written: end that "
-                       "line, or write another file and rename it",
+                       "%s: it has other keys, and its last line has no newline, as of a file that is still "
+                       "being written: end that line, or write another file and rename it",
                        next->api_key_file);
-  if (st == TD_OK)
-    st = td_keys_follow(keys, &s->keys, err);
   if (st == TD_OK && keys->asked != s->keys.asked)
     st = td_fail_param(err, TD_ERR_CONFIG, "api_key_file",
                        "api_key_file: whether keys are asked at all changes by a restart only");

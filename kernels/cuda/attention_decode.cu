@@ -234,7 +234,8 @@ static void launch(cuda_backend *b, attention_group *g, const attention_args &a,
                decode_shape<HD>::SMEM_BYTES, a, by,
                shared_prefixes{g->device_plan, g->slots, g->prefix_flags, b->attention.n_launches++},
                td_cuda_batch_of(b, g), decode_works{g->device_items, first, g->work.max_items}, start);
-  if (cudaGraphNode_t node = td_cuda_captured_node(&b->device))
+  cudaGraphNode_t node = is_capture(&b->attention) ? td_cuda_captured_node(&b->device) : nullptr;
+  if (node)
     g->captured_decodes.push_back(node);
 }
 

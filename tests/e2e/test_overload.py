@@ -43,13 +43,13 @@ def test_waiting_requests_are_served_in_turn():
         assert sorted(i for i, _ in results) == list(range(5))
 
 
-@pytest.mark.share
-@pytest.mark.hand_over
 def begin_drain(d):
     d.process.send_signal(signal.SIGTERM)
     d.eventually(lambda: "SIGTERM: finishing " in d.log(), 10, "the drain")
 
 
+@pytest.mark.share
+@pytest.mark.hand_over
 def test_drain_lets_streams_finish_and_takes_no_more():
     n = 150 if SLOWNESS == 1 else 40  # long enough to be running still when SIGTERM comes
     body = {**LONG, "max_tokens": n}

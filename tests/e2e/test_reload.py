@@ -65,6 +65,19 @@ def test_reload(tmp_path):
         assert "watchers" not in d.log().split("SIGHUP", 1)[1], "the command line's value is the same"
 
 
+def test_an_unchanged_file_may_lack_its_last_newline(tmp_path):
+    config, keys = tmp_path / "tandem.conf", tmp_path / "keys"
+    keys.write_text("first")
+    config.write_text(f"api_key_file = {keys}\nlog_level = info\n")
+    with Daemon("--config", config, api_key="first") as d:
+        assert "its last line has no newline" in d.log()
+        config.write_text(f"api_key_file = {keys}\nlog_level = info\ncors_origin = https://a.example\n")
+        d.process.send_signal(signal.SIGHUP)
+        d.eventually(lambda: "options and keys are read again" in d.log(), what="a reload")
+        r = d.post("/v1/completions", BODY, headers={"authorization": "Bearer first", "origin": "https://a.example"})
+        assert r.headers["access-control-allow-origin"] == "https://a.example"
+
+
 def test_open_connections_follow(tmp_path, monkeypatch):
     config, keys = tmp_path / "tandem.conf", tmp_path / "credentials" / "keys"
     keys.parent.mkdir()

@@ -16,7 +16,8 @@
  * What is compared are outputs of heads and rows at random, as many as PAIR_KEYS allows, all of a small
  * batch. Afterwards the new tokens' places are NaN again, as are those behind a row's end, and what its page
  * table would have next: a key too many shows. A key too few shows by values of which one in LOUD is so much
- * larger: of 100,000 like ones a page could be lost, and nobody would see it in outputs that are bf16.
+ * larger: of 100,000 like ones a page could be lost, and nobody would see it in outputs that are bf16. One
+ * query in KEEN is so much larger that its maximum grows far in the middle of its keys.
  *
  * Values come from a table of rows: embed fetches them, so a batch costs no upload, and the reference reads
  * what is in the cache. Rotation is by nothing (frequencies of zero), so that stored keys are the table's to
@@ -44,6 +45,8 @@ enum {
   PAIR_KEYS = 300000,
   LOUD = 64,
   LOUD_TIMES = 32,
+  KEEN = 8,
+  KEEN_TIMES = 8,
 };
 
 typedef struct head_shape {
@@ -197,9 +200,13 @@ static void fill_store(const head_shape *h)
 static void make_values(const head_shape *h)
 {
   values = random_values((size_t)(VALUES + 1) * width, 1.5);
+  uint32_t keys = h->n_heads * h->head_dim, values_at = keys + h->n_kv_heads * h->head_dim;
   for (uint32_t r = 0; r < VALUES; r += LOUD)
-    for (uint32_t i = (h->n_heads + h->n_kv_heads) * h->head_dim; i < width; i++)
+    for (uint32_t i = values_at; i < width; i++)
       values[(size_t)r * width + i] *= LOUD_TIMES;
+  for (uint32_t r = 0; r < VALUES; r += KEEN)
+    for (uint32_t i = 0; i < keys; i++)
+      values[(size_t)r * width + i] *= KEEN_TIMES;
   for (uint32_t i = 0; i < width; i++)
     values[(size_t)VALUES * width + i] = NAN;
 }
