@@ -9,8 +9,8 @@
  *     its error, of equals the youngest, so that the others end.
  *
  * Counted are buffers, what the engine keeps of a choice, and, before a whole answer is written, about what
- * that will take. Tenants are kept in the order of what they hold. Of connections only those of the tenants that
- * hold most are looked at: what they cost moves with time, so no order of them would last.
+ * that will take. Tenants are kept in the order of what they hold. Of connections only those of the tenants
+ * that hold most are looked at: what they cost moves with time, so no order of them would last.
  * Loop thread only. */
 #ifndef TD_SERVER_HELD_H
 #define TD_SERVER_HELD_H
