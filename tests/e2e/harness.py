@@ -200,6 +200,21 @@ def read_until(s, mark):
     return out
 
 
+def dechunk(raw):
+    """A chunked body, or None: it does not end."""
+    out = b""
+    while True:
+        m = re.match(rb"([0-9a-f]+)\r\n", raw)
+        if not m:
+            return None
+        n, raw = int(m.group(1), 16), raw[m.end():]
+        if len(raw) < n + 2 or raw[n:n + 2] != b"\r\n":
+            return None
+        if n == 0:
+            return out
+        out, raw = out + raw[:n], raw[n + 2:]
+
+
 def status_of(raw):
     m = re.match(rb"HTTP/1\.1 (\d{3}) ", raw)
     return int(m.group(1)) if m else None

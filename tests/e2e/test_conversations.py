@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 import pytest
-from harness import MODEL_ID, Daemon, read_all, read_until
+from harness import MODEL_ID, Daemon, dechunk, read_all, read_until
 
 GOLDEN = pathlib.Path(__file__).resolve().parent / "golden" / "conversations.txt"
 SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}, "n": {"type": "integer", "maximum": 99}},
@@ -171,15 +171,6 @@ def plain(text):
     return text.replace("\r\n", "\n").rstrip("\n")
 
 
-def dechunked(body):
-    out = b""
-    while body:
-        size, _, body = body.partition(b"\r\n")
-        n = int(size, 16)
-        out, body = out + body[:n], body[n + 2:]
-    return out
-
-
 def exchange(d, raw, half_close=True):
     """All that comes back to these bytes, as text."""
     s = d.connect()
@@ -190,7 +181,7 @@ def exchange(d, raw, half_close=True):
     s.close()
     head, _, body = got.partition(b"\r\n\r\n")
     if b"transfer-encoding: chunked" in head.lower():
-        body = dechunked(body)
+        body = dechunk(body)
     text = body.decode("utf-8", "backslashreplace")
     if b"text/event-stream" in head.lower():
         text = plain_stream(text)
@@ -249,7 +240,7 @@ def endings():
         for path, stream, s, begun in waiting:
             head, _, body = (begun + read_all(s)).partition(b"\r\n\r\n")
             s.close()
-            blocks = dechunked(body).decode().split("\n\n") if stream else [body.decode()]
+            blocks = dechunk(body).decode().split("\n\n") if stream else [body.decode()]
             yield title("the end", path, "stream" if stream else "")
             yield re.sub(r'"sequence_number":\d+', '"sequence_number":0', plain(head.decode() + "\n\n" + "\n".join(b for b in blocks if "error" in b or "DONE" in b)))
 

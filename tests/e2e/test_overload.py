@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from harness import MODEL_ID, SLOWNESS, Daemon, read_all, read_until, sse_events, status_of
+from harness import MODEL_ID, SLOWNESS, Daemon, dechunk, read_all, read_until, sse_events, status_of
 
 LONG = {"model": MODEL_ID, "prompt": "Tell me a story.", "max_tokens": 4000, "ignore_eos": True, "temperature": 0, "stream": True}
 SHORT = {"model": MODEL_ID, "prompt": "Hi", "max_tokens": 2, "temperature": 0}
@@ -79,17 +79,6 @@ def test_drain_lets_streams_finish_and_takes_no_more():
             assert [t for e in events for t in e["choices"][0].get("token_ids") or []] == expect
             assert events[-1]["choices"][0]["finish_reason"] == "length"
         assert d.process.wait(20 * SLOWNESS) == 0
-
-
-def dechunk(raw):
-    out = b""
-    while raw:
-        size, _, raw = raw.partition(b"\r\n")
-        n = int(size, 16)
-        out, raw = out + raw[:n], raw[n + 2:]
-        if n == 0:
-            break
-    return out
 
 
 def test_drain_has_an_end():

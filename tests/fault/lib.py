@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 sys.dont_write_bytecode = True
 
 import harness  # noqa: E402
-from harness import Daemon, SLOWNESS, read_all, read_until, sse_events, status_of  # noqa: E402, F401
+from harness import Daemon, SLOWNESS, dechunk, read_all, read_until, sse_events, status_of  # noqa: E402, F401
 from test_dummy import CONFIG  # noqa: E402
 
 SHIM = pathlib.Path(os.environ.get("TANDEM_SHIM_LIBRARY", pathlib.Path(harness.DAEMON).parent / "tests/fault/libtd_fault_shim.so"))
@@ -78,21 +78,6 @@ def post(path, body, headers="", version="1.1"):
 
 def get(path, headers=""):
     return f"GET {path} HTTP/1.1\r\nHost: t\r\n{headers}\r\n".encode()
-
-
-def dechunk(raw):
-    """The body, or None: it does not end."""
-    out = b""
-    while True:
-        m = re.match(rb"([0-9a-f]+)\r\n", raw)
-        if not m:
-            return None
-        n, raw = int(m.group(1), 16), raw[m.end():]
-        if len(raw) < n + 2 or raw[n:n + 2] != b"\r\n":
-            return None
-        if n == 0:
-            return out
-        out, raw = out + raw[:n], raw[n + 2:]
 
 
 def parse_answer(raw):

@@ -348,16 +348,22 @@ static void a_late_row_is_computed_again(void **state)
   fx_close(&f);
 }
 
+/* Prompts have places by what they take, 1 ms a token. */
+static void open_with_places(fx *f)
+{
+  td_sched_config c = config;
+  c.slack_percent = 100;
+  c.prompt_ns_per_token = 1000000;
+  fx_open(f, &c);
+}
+
 /* Two that are late, with as much left: the one that was started first goes on first, and with a token less
  * the other does. */
 static void of_equals_the_first_started_goes_on(void **state)
 {
   for (uint32_t less = 0; less < 2; less++) {
     static fx f;
-    td_sched_config c = config;
-    c.slack_percent = 100;
-    c.prompt_ns_per_token = 1000000;
-    fx_open(&f, &c);
+    open_with_places(&f);
     fx_submit(&f, 0, 64 + 200, 1, 1);
     fx_step(&f);
     fx_submit(&f, 1, 200 - less, 1, 2);
@@ -376,10 +382,7 @@ static void way_is_made_behind_time(void **state)
 {
   for (uint32_t late = 0; late < 2; late++) {
     static fx f;
-    td_sched_config c = config;
-    c.slack_percent = 100;
-    c.prompt_ns_per_token = 1000000;
-    fx_open(&f, &c);
+    open_with_places(&f);
     fx_submit(&f, 0, 64 + 200, 1, 1);
     fx_step(&f);
     fx_submit(&f, 1, 300, 1, 2);
@@ -387,7 +390,8 @@ static void way_is_made_behind_time(void **state)
     f.now_us = (uint64_t)td_sched_slot(f.s, 1).place_us - 1 + late;
     assert_true(fx_plan(&f));
     assert_int_equal(f.plan->n_rows, 1 + late);
-    fx_row(&f, 0, late, late ? c.page_tokens : c.step_tokens, late ? c.page_tokens : 2 * c.step_tokens);
+    fx_row(&f, 0, late, late ? config.page_tokens : config.step_tokens,
+           late ? config.page_tokens : 2 * config.step_tokens);
     fx_commit(&f, 0);
     fx_run_dry(&f);
     fx_close(&f);
@@ -400,10 +404,7 @@ static void a_place_counts_what_is_computed(void **state)
   for (int all = 0; all < 2; all++) {
     static fx f;
     td_error err;
-    td_sched_config c = config;
-    c.slack_percent = 100;
-    c.prompt_ns_per_token = 1000000;
-    fx_open(&f, &c);
+    open_with_places(&f);
     submit_scored(&f, 0, 40, 0, 0);
     fx_run_dry(&f);
     td_sched_request r = {.tokens = f.tokens[0], .n_prompt = 40, .max_new = 1, .computes_all = all};
