@@ -30,10 +30,11 @@ enum {
   EMPTY_STEPS = 40
 };
 
-/* A chunk that ends at a context, beside rows decodes of row_context tokens. */
+/* A chunk that ends at a context, beside rows decodes of row_context tokens, of which each group_rows have
+ * their first `shared` ones in common. */
 typedef struct cell {
   const char *kind;
-  uint32_t n_heads, n_kv_heads, chunk, context, rows, row_context;
+  uint32_t n_heads, n_kv_heads, chunk, context, rows, row_context, group_rows, shared;
 } cell;
 
 static const uint32_t all_heads[][2] = {{32, 8}, {32, 32}, {16, 4}, {64, 8}};
@@ -43,23 +44,26 @@ static const uint32_t chunks[][2] = {{128, 1024},  {512, 1024},  {128, 4096},  {
                                      {2048, 2048}, {4096, 4096}, {8192, 8192}, {16, 16384},   {32, 16384},
                                      {64, 16384},  {16, 4096},   {64, 4096},   {256, 4096}};
 /* POD's Table 8, C0 and C2, its Figure 6 (a prompt in chunks of 512 beside 54 and 55 decodes), C1, and mixes
- * of both kinds of shortage (docs/lab/2026-11.md). */
-static const cell hybrids[] = {
-    {"hybrid", 32, 8, 512, 16384, 64, 16384},  {"hybrid", 32, 8, 1024, 12288, 80, 12288},
-    {"hybrid", 32, 8, 1024, 8192, 128, 2048},  {"hybrid", 32, 8, 2048, 16384, 32, 8192},
-    {"hybrid", 32, 8, 1024, 16384, 16, 16384}, {"hybrid", 32, 8, 4096, 4096, 128, 4096},
-    {"hybrid", 32, 8, 512, 4096, 128, 8192},   {"hybrid", 32, 32, 1024, 4096, 64, 4096},
-    {"hybrid", 32, 4, 512, 16384, 54, 16384},  {"hybrid", 16, 4, 16384, 16384, 250, 12288},
-    {"hybrid", 32, 8, 128, 8192, 64, 4096},    {"hybrid", 64, 8, 1024, 8192, 64, 8192},
-    {"hybrid", 32, 4, 512, 4096, 54, 16384},   {"hybrid", 32, 4, 512, 4096, 55, 16384},
-    {"hybrid", 32, 4, 512, 8192, 54, 16384},   {"hybrid", 32, 4, 512, 8192, 55, 16384},
-    {"hybrid", 32, 4, 512, 16384, 55, 16384},  {"hybrid", 32, 8, 12288, 12288, 220, 12288}};
+ * of both kinds of shortage (docs/lab/2026-11.md). Then decodes that share prefixes: a system prompt of all,
+ * one of tools by a few agents each, and what few or many share of much or little. */
+static const char listed[] =
+    "32/8 512@16384 + 64x16384; 32/8 1024@12288 + 80x12288; 32/8 1024@8192 + 128x2048;"
+    "32/8 2048@16384 + 32x8192; 32/8 1024@16384 + 16x16384; 32/8 4096@4096 + 128x4096;"
+    "32/8 512@4096 + 128x8192; 32/32 1024@4096 + 64x4096; 32/4 512@16384 + 54x16384;"
+    "16/4 16384@16384 + 250x12288; 32/8 128@8192 + 64x4096; 64/8 1024@8192 + 64x8192;"
+    "32/4 512@4096 + 54x16384; 32/4 512@4096 + 55x16384; 32/4 512@8192 + 54x16384;"
+    "32/4 512@8192 + 55x16384; 32/4 512@16384 + 55x16384; 32/8 12288@12288 + 220x12288;"
+    "32/8 512@8192 + 32x8192, 2048 by 32; 32/8 512@8192 + 32x8192, 6144 by 4;"
+    "32/8 1024@8192 + 64x8192, 4096 by 8; 32/8 1024@12288 + 80x12288, 8192 by 80;"
+    "32/8 2048@4096 + 128x4096, 3072 by 16; 32/8 256@4096 + 128x4096, 2048 by 128;"
+    "32/8 1024@16384 + 16x16384, 12288 by 16; 64/8 1024@8192 + 64x8192, 6144 by 16;"
+    "16/4 1024@8192 + 128x8192, 4096 by 8; 32/8 512@2048 + 200x2048, 1536 by 25";
 
-/* One way to cut: the planner's, the planner's without decodes beside, a fixed one, or one of another paper's
- * that depends on the cell. */
+/* One way to cut: the planner's, the planner's without decodes beside or without shared prefixes, a fixed
+ * one, or one of another paper's that depends on the cell. */
 typedef struct cut {
   char name[24];
-  bool is_fixed, is_serial;
+  bool is_fixed, is_serial, is_alone;
   td_hybrid_cut fixed, (*of_cell)(const cell *c);
   double us[TIMES_MAX], hot_us, hot_begin_s, hot_end_s, error;
   uint32_t n;
@@ -102,10 +106,11 @@ static const struct {
 
 typedef struct bench {
   td_stage_options options;
-  const char *only, *heads, *name_wanted, *cut_names, *cells_file;
+  const char *only, *heads, *name_wanted, *mixes, *cut_names, *cells_file;
   double head_dim, seconds, hot_s;
   td_attention_policy policy;
   cell cells[CELLS_MAX];
+  const cell *now;
   size_t n_cells;
   cut cuts[CUTS_MAX];
   size_t n_cuts;
@@ -118,7 +123,10 @@ typedef struct bench {
 
 static void name_of(const cell *c, char *out, size_t size)
 {
-  if (c->rows > 0)
+  if (c->shared > 0)
+    snprintf(out, size, "%u@%u + %ux%u, %u by %u", c->chunk, c->context, c->rows, c->row_context, c->shared,
+             c->group_rows);
+  else if (c->rows > 0)
     snprintf(out, size, "%u@%u + %ux%u", c->chunk, c->context, c->rows, c->row_context);
   else
     snprintf(out, size, "%u@%u", c->chunk, c->context);
@@ -182,11 +190,10 @@ static void open_backend(bench *b, const cell *c)
 
 /* ---- times ---- */
 
-static void choose(bench *b, const cut *c)
+static bool shares_nothing(uint32_t n_keys, uint32_t n_rows)
 {
-  b->policy = (td_attention_policy){.name = c->name, .never_beside = c->is_serial};
-  if (c->is_fixed || c->of_cell)
-    b->policy.hybrid = c->fixed;
+  (void)n_keys, (void)n_rows;
+  return false;
 }
 
 static double step_us(bench *b, td_compiled *compiled)
@@ -197,6 +204,35 @@ static double step_us(bench *b, td_compiled *compiled)
   td_stage_submit(&b->stage, compiled);
   td_tool_check(td_backend_wait(b->stage.be, &out, &err), &err);
   return out.busy_us > 0 ? out.busy_us : (td_tool_now_s() - begin) * 1e6;
+}
+
+static bool plan_cell(bench *b, const cell *c)
+{
+  bool fits = true;
+  td_dummy_plan_clear(&b->stage.dummy);
+  for (uint32_t r = 0; r < c->rows && fits; r++)
+    fits = td_stage_add_decode(&b->stage, c->row_context,
+                               c->group_rows > 0 && r % c->group_rows > 0 ? c->shared : 0, true);
+  return fits && td_dummy_plan_add(&b->stage.dummy, c->chunk, c->context, 0, true);
+}
+
+/* The planner keeps what rows share while the rows are the same, so a step without them comes between. */
+static void forget_plan(bench *b)
+{
+  td_dummy_plan_clear(&b->stage.dummy);
+  step_us(b, NULL);
+  plan_cell(b, b->now);
+}
+
+static void choose(bench *b, const cut *c)
+{
+  bool shares_before = !b->policy.shares;
+  b->policy = (td_attention_policy){
+      .name = c->name, .never_beside = c->is_serial, .shares = c->is_alone ? shares_nothing : NULL};
+  if (c->is_fixed || c->of_cell)
+    b->policy.hybrid = c->fixed;
+  if (shares_before == c->is_alone)
+    forget_plan(b);
 }
 
 static double op_us(bench *b, const cut *c)
@@ -260,15 +296,6 @@ static double error_of(bench *b, const cut *c, float **first, size_t n)
   return worst / top;
 }
 
-static bool plan_cell(bench *b, const cell *c)
-{
-  bool fits = true;
-  td_dummy_plan_clear(&b->stage.dummy);
-  for (uint32_t r = 0; r < c->rows && fits; r++)
-    fits = td_dummy_plan_add(&b->stage.dummy, 1, c->row_context, 0, true);
-  return fits && td_dummy_plan_add(&b->stage.dummy, c->chunk, c->context, 0, true);
-}
-
 static double flop_of(const bench *b, const cell *c)
 {
   double pairs = (double)c->chunk * (c->context - c->chunk) + (double)c->chunk * (c->chunk + 1.0) / 2;
@@ -277,7 +304,9 @@ static double flop_of(const bench *b, const cell *c)
 
 static void tell(bench *b, const cell *c, const char *name)
 {
-  double bytes = (double)c->rows * c->row_context * c->n_kv_heads * b->head_dim * 4;
+  uint32_t n_groups = c->group_rows > 0 ? (c->rows + c->group_rows - 1) / c->group_rows : c->rows;
+  double keys = (double)c->rows * c->row_context - (double)(c->rows - n_groups) * c->shared;
+  double bytes = keys * c->n_kv_heads * b->head_dim * 4;
   cJSON *o = cJSON_CreateObject(), *all = cJSON_CreateArray();
   cJSON_AddStringToObject(o, "kind", c->kind);
   cJSON_AddStringToObject(o, "name", name);
@@ -289,7 +318,7 @@ static void tell(bench *b, const cell *c, const char *name)
     cut *k = &b->cuts[i];
     cJSON *one = cJSON_CreateObject();
     double us = td_stats_median(k->us, k->n);
-    printf("%-7s %-24s %2u/%-2u %-10s %8.1f us  hot %8.1f  %5.0f TFLOP/s  error %.1e\n", c->kind, name,
+    printf("%-7s %-32s %2u/%-2u %-10s %8.1f us  hot %8.1f  %5.0f TFLOP/s  error %.1e\n", c->kind, name,
            c->n_heads, c->n_kv_heads, k->name, us, k->hot_us, flop_of(b, c) / us * 1e-6, k->error);
     cJSON_AddStringToObject(one, "cut", k->name);
     if (k->of_cell)
@@ -310,6 +339,7 @@ static void measure_cell(bench *b, const cell *c)
   char name[64];
   float *first = NULL;
   name_of(c, name, sizeof name);
+  b->now = c;
   if (!plan_cell(b, c)) {
     fprintf(stderr, "%s: does not fit\n", name);
     return;
@@ -363,18 +393,38 @@ static void add_cell(bench *b, cell c)
   b->cells[b->n_cells++] = c;
 }
 
+/* "32/8 1024@8192 + 64x8192, 4096 by 8; ...": of 64 decodes each 8 share 4,096 tokens. */
+static void take_mixes(bench *b, const char *mixes)
+{
+  for (const char *at = mixes; at; at = strchr(at, ';') ? strchr(at, ';') + 1 : NULL) {
+    cell c = {0};
+    int n = sscanf(at, " %u/%u %u@%u + %ux%u, %u by %u", &c.n_heads, &c.n_kv_heads, &c.chunk, &c.context,
+                   &c.rows, &c.row_context, &c.shared, &c.group_rows);
+    c.kind = n == 8 ? "sharing" : n == 6 ? "hybrid" : "chunk";
+    if ((n != 4 && n != 6 && n != 8) || c.n_kv_heads == 0 || c.n_heads % c.n_kv_heads != 0 || c.chunk == 0 ||
+        c.context < c.chunk || c.rows >= ROWS_MAX || (n > 4 && (c.rows == 0 || c.row_context == 0)) ||
+        (n == 8 && (c.group_rows == 0 || c.shared >= c.row_context)))
+      td_tool_die("--mixes: '%.*s' is not like 32/8 1024@8192 + 64x8192, 4096 by 8", (int)strcspn(at, ";"),
+                  at);
+    add_cell(b, c);
+  }
+}
+
 static void make_cells(bench *b)
 {
-  for (size_t h = 0; h < sizeof all_heads / sizeof *all_heads; h++)
+  for (size_t h = 0; h < sizeof all_heads / sizeof *all_heads && !b->mixes; h++)
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++)
-      add_cell(b, (cell){"chunk", all_heads[h][0], all_heads[h][1], chunks[i][0], chunks[i][1], 0, 0});
-  for (size_t i = 0; i < sizeof hybrids / sizeof *hybrids; i++)
-    add_cell(b, hybrids[i]);
+      add_cell(b, (cell){.kind = "chunk",
+                         .n_heads = all_heads[h][0],
+                         .n_kv_heads = all_heads[h][1],
+                         .chunk = chunks[i][0],
+                         .context = chunks[i][1]});
+  take_mixes(b, b->mixes ? b->mixes : listed);
   if (b->n_cells == 0)
     td_tool_die("no cell is left to measure");
 }
 
-/* "auto", "serial", a named one, or TILES:SPLIT_KEYS:SMS_BESIDE[:COLOCATED_KEYS]. */
+/* "auto", "serial", "alone", a named one, or TILES:SPLIT_KEYS:SMS_BESIDE[:COLOCATED_KEYS]. */
 static void take_cuts(bench *b)
 {
   for (const char *at = b->cut_names; at && b->n_cuts < CUTS_MAX;
@@ -385,10 +435,11 @@ static void take_cuts(bench *b)
     for (size_t i = 0; i < sizeof named_cuts / sizeof *named_cuts; i++)
       if (strcmp(c->name, named_cuts[i].name) == 0)
         c->of_cell = named_cuts[i].of_cell;
-    c->is_fixed = !c->is_serial && !c->of_cell && strcmp(c->name, "auto") != 0;
+    c->is_alone = strcmp(c->name, "alone") == 0;
+    c->is_fixed = !c->is_serial && !c->is_alone && !c->of_cell && strcmp(c->name, "auto") != 0;
     if (c->is_fixed &&
-        (sscanf(c->name, "%u:%u:%u:%u", &c->fixed.tiles, &c->fixed.split_keys, &c->fixed.sms_beside,
-                &c->fixed.colocated_keys) < 3 ||
+        (sscanf(c->name, "%u:%u:%u:%u:%u", &c->fixed.tiles, &c->fixed.split_keys, &c->fixed.sms_beside,
+                &c->fixed.colocated_keys, &c->fixed.beside_keys) < 3 ||
          c->fixed.tiles < 1 || c->fixed.tiles > 2 || c->fixed.split_keys % 128 != 0 ||
          c->fixed.sms_beside % 2 != 0 || c->fixed.sms_beside > 128 || c->fixed.colocated_keys % 128 != 0))
       td_tool_die("--cuts: '%s' is not like 2:0:32", c->name);
@@ -413,7 +464,9 @@ static void write_cells(const bench *b)
     for (uint32_t r = 0; r <= c->rows; r++) {
       cJSON_AddItemToArray(q, cJSON_CreateNumber(r < c->rows ? 1 : c->chunk));
       cJSON_AddItemToArray(kv, cJSON_CreateNumber(r < c->rows ? c->row_context : c->context));
-      cJSON_AddItemToArray(shared, cJSON_CreateNumber(0));
+      cJSON_AddItemToArray(
+          shared,
+          cJSON_CreateNumber(r < c->rows && c->group_rows > 0 && r % c->group_rows > 0 ? c->shared : 0));
     }
     cJSON_AddItemToObject(o, "q_len", q);
     cJSON_AddItemToObject(o, "kv_len", kv);
@@ -432,12 +485,14 @@ int td_bench_hybrid(int argc, char **argv)
                     .cut_names = "auto,serial,1:0:0"};
   const td_arg args[] = {
       TD_STAGE_ARGS(b.options),
-      {"--only", "KIND", "chunk or hybrid", TD_ARG_TEXT, &b.only},
+      {"--only", "KIND", "chunk, hybrid or sharing", TD_ARG_TEXT, &b.only},
       {"--heads", "Q/KV", "only cells with so many heads", TD_ARG_TEXT, &b.heads},
       {"--head-dim", "N", "elements of a head: 64, 96, 128 or 256 (128)", TD_ARG_NUMBER, &b.head_dim},
       {"--name", "NAME", "only the cell of this name: 1024@12288 + 80x12288", TD_ARG_TEXT, &b.name_wanted},
+      {"--mixes", "MIX;...", "these cells only: 32/8 1024@8192 + 64x8192, 4096 by 8; 16/4 512@4096",
+       TD_ARG_TEXT, &b.mixes},
       {"--cuts", "CUT,...",
-       "auto, serial (no decodes beside), halves, proportional, streams (POD's), or "
+       "auto, serial (no decodes beside), alone (nothing shared), halves, proportional, streams (POD's), or "
        "TILES:SPLIT_KEYS:SMS[:COLOCATED_KEYS] (auto,serial,1:0:0)",
        TD_ARG_TEXT, &b.cut_names},
       {"--seconds", "S", "of all cuts of a cell in turns (0.3)", TD_ARG_NUMBER, &b.seconds},

@@ -8,8 +8,12 @@
  * part of the bandwidth, and slow prefill down. */
 #include "kernels/attention/hybrid.h"
 
+#include <math.h>
+
 enum {
-  COLOCATED_KEYS = 2048,
+  COLOCATED_KEYS = 2048, /* of a KV split of decodes on prefill's SMs, */
+  BESIDE_KEYS = 2048,    /* and on SMs of their own */
+  CTAS_OF_SM = 3,        /* of decodes */
   PAIR_TILES = 2,
   SPLIT_ROUNDS_MAX = 3,
   CANDIDATES_MAX = 16,
@@ -19,20 +23,23 @@ enum {
 
 /* An H200's (docs/lab/2026-11.md). Times are in KV tiles of one SM, which reads and multiplies one in
  * tile_us. */
-static const double sm_flop_us = 640e6 / 132; /* of prefill, with all SMs at work */
-static const double memory_bytes_us = 4.45e6;
-static const double item_tiles = 1.2;        /* an item's begin and end */
-static const double pair_tiles = 1;          /* a pair's, beside */
-static const double split_tiles = 0.8;       /* a KV split's, beside: its partial written and awaited, */
-static const double partial_tiles = 0.28;    /* and for each split of its tile: that many are added up */
-static const double pair_part = 0.99;        /* of the time of others that a pair's tiles take, */
-static const double pair_part_beside = 0.97; /* and beside decodes */
-static const double slower_each_sm = 0.003;  /* prefill, by decodes' traffic, for each SM of theirs */
-static const double sms_beside_part = 0.375; /* no more: these have nearly all of memory's rate */
-static const double colocated_slower = 1.14; /* prefill, where decodes run on its SMs, */
-static const double colocated_part = 0.61;   /* which have this part of memory's rate meanwhile */
-static const double beside_gain = 0.98;      /* decodes beside must take less than this part of serial */
-static const double split_gain = 0.93;       /* KV splits of prefill alone: than this part of none */
+static const double sm_flop_us = 580e6 / 132;   /* of prefill, with all SMs at work */
+static const double item_tiles = 1.2;           /* an item's begin and end */
+static const double pair_tiles = 1;             /* a pair's, beside */
+static const double split_tiles = 0.8;          /* a KV split's, beside: its partial written and awaited, */
+static const double partial_tiles = 0.28;       /* and for each split of its tile: that many are added up */
+static const double pair_part = 0.99;           /* of the time of others that a pair's tiles take, */
+static const double pair_part_beside = 0.995;   /* and beside decodes */
+static const double sm_bytes_us = 0.1e6;        /* what an SM's decodes read, if few SMs do */
+static const double slower_beside = 0.16;       /* prefill, where decodes have all of memory's rate */
+static const double sms_beside_part = 0.375;    /* no more: these have nearly all of memory's rate */
+static const double colocated_slower = 1.12;    /* prefill, where decodes run on its SMs, */
+static const double colocated_byte_us = 1.5e-7; /* which take so much longer for a byte, all together */
+static const double beside_gain = 0.97;         /* decodes beside must take less than this part of serial */
+static const double split_gain = 0.93;          /* KV splits of prefill alone: than this part of none; */
+static const double split_gain_beside = 0.86;   /* beside decodes: they take longer than predicted */
+static const double late_item_part = 0.25;     /* of prefill's time: no decode's item beside it takes more, */
+static const double short_prefill_part = 0.25; /* unless prefill takes less than this part of decodes' */
 
 /* Items of one cut, of all kv heads. */
 typedef struct cut_size {
@@ -76,6 +83,14 @@ typedef struct prefill_time {
   uint32_t n_left;
 } prefill_time;
 
+/* The part of memory's bandwidth that so many SMs reach: each its own at first, and nearly all of it
+ * together. */
+static double rate_part(const td_hybrid_config *c, uint32_t n_sms)
+{
+  double asked = n_sms * sm_bytes_us / c->memory_bytes_us, fourth = asked * asked * asked * asked;
+  return asked / sqrt(sqrt(1 + fourth));
+}
+
 static uint64_t slots_of(const td_hybrid_config *c, const td_hybrid_cut *cut)
 {
   return (c->n_sms - cut->sms_beside) / cut->tiles;
@@ -91,7 +106,8 @@ static bool time_prefill(const td_hybrid_config *c, const cut_size *s, const td_
   bool pair = cut->tiles == PAIR_TILES, beside = is_beside(cut);
   double tile_us = 4.0 * 128 * c->tile_keys * c->head_dim / sm_flop_us; /* 128 query rows */
   tile_us *= pair ? (beside ? pair_part_beside : pair_part) : 1;
-  tile_us *= (1 + slower_each_sm * cut->sms_beside) * (cut->colocated_keys > 0 ? colocated_slower : 1);
+  tile_us *=
+      (1 + slower_beside * rate_part(c, cut->sms_beside)) * (cut->colocated_keys > 0 ? colocated_slower : 1);
   double fixed = item_tiles + (pair ? pair_tiles : 0) + s->split_extra / (double)s->n;
   double mean = s->tiles / (double)s->n, last = rounds > 1 ? s->shortest : s->longest;
   t->rounds_us = (double)(rounds - 1) * (mean + fixed) * tile_us;
@@ -103,27 +119,15 @@ static bool time_prefill(const td_hybrid_config *c, const cut_size *s, const td_
   return true;
 }
 
-/* The part of memory's bandwidth that so many SMs reach. */
-static double rate_part(uint32_t n_sms)
-{
-  static const struct {
-    uint32_t n_sms;
-    double part;
-  } of[] = {{0, 0}, {16, 0.37}, {32, 0.69}, {48, 0.885}, {66, 0.956}, {132, 1}};
-  for (size_t i = 1; i < sizeof of / sizeof *of; i++)
-    if (n_sms <= of[i].n_sms)
-      return of[i - 1].part +
-             (of[i].part - of[i - 1].part) * (n_sms - of[i - 1].n_sms) / (of[i].n_sms - of[i - 1].n_sms);
-  return 1;
-}
-
-static double step_us(const prefill_time *t, double decode_us, const td_hybrid_cut *cut)
+static double step_us(const td_hybrid_config *c, const prefill_time *t, double decode_us,
+                      const td_hybrid_cut *cut)
 {
   double prefill = t->rounds_us + t->last_us, beside = 0;
   if (cut->colocated_keys > 0)
-    beside = prefill * colocated_part;
+    beside = prefill / (1 + colocated_byte_us * c->memory_bytes_us);
   else if (cut->sms_beside > 0)
-    beside = t->rounds_us * rate_part(cut->sms_beside) + t->last_us * rate_part(cut->sms_beside + t->n_left);
+    beside =
+        t->rounds_us * rate_part(c, cut->sms_beside) + t->last_us * rate_part(c, cut->sms_beside + t->n_left);
   return beside >= decode_us ? prefill : prefill + decode_us - beside;
 }
 
@@ -143,9 +147,11 @@ static void try_cuts(const td_hybrid_config *c, const td_hybrid_chunk *chunks, u
       cut_size s = size_of(c, chunks, n_chunks, &cut);
       prefill_time t;
       longest = i == 0 ? s.longest : longest;
-      double gain = is_beside(&cut) ? beside_gain : splits[i] > 1 ? split_gain : 1;
-      if (time_prefill(c, &s, &cut, &t) && step_us(&t, decode_us, &cut) / gain < *us) {
-        *us = step_us(&t, decode_us, &cut) / gain;
+      double gain = is_beside(&cut) ? beside_gain * (splits[i] > 1 ? split_gain_beside : 1)
+                    : splits[i] > 1 ? split_gain
+                                    : 1;
+      if (time_prefill(c, &s, &cut, &t) && step_us(c, &t, decode_us, &cut) / gain < *us) {
+        *us = step_us(c, &t, decode_us, &cut) / gain;
         *best = cut;
       }
       if (s.n > SPLIT_ROUNDS_MAX * slots_of(c, &cut) || longest < 2 * splits[i])
@@ -172,11 +178,33 @@ static uint32_t candidates_of(const td_hybrid_config *c, const td_hybrid_chunk *
   return n;
 }
 
+/* Of decodes alone, on all SMs. */
+static double decodes_us(const td_hybrid_config *c, const td_hybrid_decodes *d)
+{
+  return (double)d->keys * c->n_kv_heads * c->head_dim * 4 / c->memory_bytes_us + d->shared_us;
+}
+
+/* Whether items of whole decodes are too long beside this cut's prefill: one that begins late is still under
+ * way on the few SMs beside when prefill is done and all others wait. Where decodes outlast prefill by far,
+ * it is better that they fill all SMs. */
+static bool cuts_decodes(const td_hybrid_config *c, const td_hybrid_chunk *chunks, uint32_t n_chunks,
+                         const td_hybrid_cut *cut, uint32_t longest_keys, double decode_us)
+{
+  cut_size s = size_of(c, chunks, n_chunks, cut);
+  prefill_time t;
+  if (cut->sms_beside == 0 || !time_prefill(c, &s, cut, &t))
+    return false;
+  double prefill_us = t.rounds_us + t.last_us, item_bytes = 4.0 * longest_keys * c->head_dim;
+  double cta_bytes_us = rate_part(c, cut->sms_beside) * c->memory_bytes_us / (cut->sms_beside * CTAS_OF_SM);
+  double item_us = item_bytes / cta_bytes_us;
+  return item_us > late_item_part * prefill_us && prefill_us > short_prefill_part * decode_us;
+}
+
 td_hybrid_cut td_hybrid_cut_of(const td_hybrid_config *c, const td_hybrid_chunk *chunks, uint32_t n_chunks,
                                const td_hybrid_decodes *decodes)
 {
   uint32_t beside[CANDIDATES_MAX];
-  double us = 1e30, decode_us = (double)decodes->keys * c->n_kv_heads * c->head_dim * 4 / memory_bytes_us;
+  double us = 1e30, decode_us = decodes_us(c, decodes);
   td_hybrid_cut best = {.tiles = 1};
   if (n_chunks == 0 || c->tile_keys == 0)
     return best;
@@ -194,5 +222,7 @@ td_hybrid_cut td_hybrid_cut_of(const td_hybrid_config *c, const td_hybrid_chunk 
     try_cuts(c, chunks, n_chunks, decode_us, beside[i], 0, &best, &us);
   if (decodes->may_colocate)
     try_cuts(c, chunks, n_chunks, decode_us, 0, COLOCATED_KEYS, &best, &us);
+  if (cuts_decodes(c, chunks, n_chunks, &best, decodes->longest_keys, decode_us))
+    best.beside_keys = BESIDE_KEYS;
   return best;
 }

@@ -20,6 +20,7 @@ typedef struct td_hybrid_config {
   uint32_t window_tokens;
   bool has_pairs;          /* the kernel has clusters of two CTAs with a tile each */
   uint32_t colocated_rows; /* query rows of a decode that may run on prefill's SMs; 0: none may */
+  double memory_bytes_us;  /* at which scattered pages come */
 } td_hybrid_config;
 
 /* The step's prefill: a chunk of n_tokens queries, the last of which sees n_keys keys. */
@@ -27,9 +28,12 @@ typedef struct td_hybrid_chunk {
   uint32_t n_tokens, n_keys;
 } td_hybrid_chunk;
 
-/* A step's decodes. keys: of all; 0: none may run beside. may_colocate: they may run on prefill's SMs. */
+/* A step's decodes. keys: private ones of all; 0: none may run beside. shared_us: their prefix splits' time,
+ * on all SMs. may_colocate: they may run on prefill's SMs. */
 typedef struct td_hybrid_decodes {
   uint64_t keys;
+  uint32_t longest_keys; /* of one */
+  double shared_us;
   bool may_colocate;
 } td_hybrid_decodes;
 

@@ -67,6 +67,7 @@ typedef struct td_hybrid_cut {
   uint32_t sms_beside;     /* that prefill leaves to decodes, which begin at once; 0: they come after it */
   uint32_t colocated_keys; /* decodes also run on prefill's SMs, in KV splits of at most so many keys, or of
                               as many as partials and TD_COLOCATED_SPLITS_MAX allow; 0: they do not */
+  uint32_t beside_keys;    /* of decodes on SMs of their own, the same; 0: they are cut as without prefill */
 } td_hybrid_cut;
 
 /* What decides in the place of predicted time, for comparisons (bench/attention_policies.h). A function that

@@ -252,9 +252,9 @@ static split split_of(const decodes *d, uint32_t resident, bool at_once)
   return by;
 }
 
-/* Colocated decodes take splits one after another, each SM as it has time, so splits are short: of `keys`
- * keys, or of as many as partials suffice for. */
-static split fill_tickets(const decodes *d, uint32_t keys, uint32_t max_partials)
+/* Of decodes that begin with prefill, each SM takes one item after another as it has time, so these are
+ * short: of `keys` keys, or of as many as partials suffice for. */
+static split short_splits(const decodes *d, uint32_t keys, uint32_t max_partials)
 {
   uint32_t least = div_up(d->longest, TD_COLOCATED_SPLITS_MAX);
   keys = keys > least ? keys : (least + SPLIT_ALIGN - 1) / SPLIT_ALIGN * SPLIT_ALIGN;
@@ -557,10 +557,24 @@ static td_hybrid_cut cut_prefill(const td_plan *plan, const td_hybrid_config *c,
   return td_hybrid_cut_of(c, chunks, n, beside);
 }
 
+/* beside: resident CTAs for them alone. */
+static split cut_decodes(const decodes *d, const td_work_list_config *c, const td_hybrid_cut *prefill,
+                         uint32_t resident, uint32_t beside, uint32_t max_partials)
+{
+  uint32_t keys = prefill->colocated_keys > 0 ? prefill->colocated_keys
+                  : prefill->sms_beside > 0   ? prefill->beside_keys
+                                              : 0;
+  if (keys > 0 && d->n > 0)
+    return short_splits(d, keys, max_partials);
+  if (c->policy && c->policy->kv_splits)
+    return (split){.n_splits = c->policy->kv_splits(d->n, resident)};
+  return split_of(d, beside, beside < resident);
+}
+
 void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_list_config *c,
                        const td_attention_planner *planner)
 {
-  uint32_t n_decodes = 0, n_prefills = 0, n_singles = 0, n_wide = 0, most_rows = 0,
+  uint32_t n_decodes = 0, n_prefills = 0, n_singles = 0, n_wide = 0, most_rows = 0, longest_keys = 0,
            resident = resident_of(c->n_kv_heads, c->n_resident);
   uint32_t max_partials = td_work_list_partials_max(c), window = c->hybrid.window_tokens;
   uint32_t *tokens = out->scratch, *order = tokens + plan->n_rows;
@@ -578,6 +592,7 @@ void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_lis
     most_rows = decode && r->q_len * c->gqa_group > most_rows ? r->q_len * c->gqa_group : most_rows;
     n_singles += decode && r->q_len == 1;
     n_tokens += tokens[i];
+    longest_keys = tokens[i] > longest_keys ? tokens[i] : longest_keys;
     n_prefills += !decode;
   }
   td_hybrid_config hybrid = c->hybrid;
@@ -586,9 +601,12 @@ void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_lis
   decodes d = {.tokens = tokens, .n_rows = plan->n_rows};
   count_above(&d, warp_tokens(n_decodes, c));
   if (n_prefills > 0 && !c->tiles_only && plan->n_tokens > plan->n_rows) {
-    const td_hybrid_decodes all = {sharing ? 0 : n_tokens, !sharing && n_decodes > 0 &&
-                                                               most_rows <= hybrid.colocated_rows &&
-                                                               !(c->policy && c->policy->kv_splits)};
+    const td_hybrid_decodes all = {
+        .keys = n_tokens,
+        .longest_keys = longest_keys,
+        .shared_us = sharing ? td_attention_planner_stats(planner).shared_us / c->n_resident : 0,
+        .may_colocate = !sharing && n_decodes > 0 && most_rows <= hybrid.colocated_rows &&
+                        !(c->policy && c->policy->kv_splits)};
     out->prefill = cut_prefill(plan, &hybrid, tokens, order, &all, (td_hybrid_chunk *)(order + plan->n_rows));
     if (out->prefill.colocated_keys > 0)
       count_above(&d, 0); /* a warpgroup does an item, however short */
@@ -602,9 +620,7 @@ void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_lis
   prefix_left prefix = prefix_of_plan(planner, resident);
   prefix_ctas ctas;
   uint32_t beside = resident_beside(&prefix, &d, resident);
-  split by = out->prefill.colocated_keys > 0     ? fill_tickets(&d, out->prefill.colocated_keys, max_partials)
-             : c->policy && c->policy->kv_splits ? (split){.n_splits = c->policy->kv_splits(d.n, resident)}
-                                                 : split_of(&d, beside, beside < resident);
+  split by = cut_decodes(&d, c, &out->prefill, resident, beside, max_partials);
   add_first_splits(out, &prefix, &ctas);
   for (uint32_t i = 0; n_wide < d.n; i++)
     if (d.tokens[i] > d.above)

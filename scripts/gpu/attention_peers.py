@@ -357,7 +357,7 @@ def measure(torch, cells, makers, end, hot_s, out):
                     out_now = outputs(torch, batches[0], calls[0])
                     first = out_now if first is None else first
                     error[name] = float((out_now - first).abs().max() / first.abs().max())
-                    if cell["kind"] == "hybrid":
+                    if cell["kind"] in ("hybrid", "sharing"):
                         pair = [make(Batch(torch, part, pool, 0)) for part in parts_of(cell)]
                         figures[name + ", a pair"] = graph_us(torch, pair, hot_s) * 2 if all(pair) else None
                 except Exception as e:  # one cell that a peer does not have must not end the rest

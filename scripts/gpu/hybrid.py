@@ -89,7 +89,7 @@ def tell(s, ours, peers, watch):
                      *(of_peer(figures, p) for p in COLUMNS), peer_us, peer or "-"])
         s.check(all(k["error"] is not None and k["error"] <= ERROR_MAX for k in c["cuts"]), f"{name}: every cut has the same output",
                 f"largest difference {max(k['error'] for k in c['cuts']):.1e}")
-        if c["kind"] == "hybrid":
+        if c["kind"] in ("hybrid", "sharing"):
             s.bar(f"{name}, hot, beside our serial", auto["hot_us"], serial["hot_us"] * NOISE, "us", source="serial")
         if peer_us:
             s.bar(f"{name}, hot, beside the best peer", auto["hot_us"], peer_us * NOISE, "us", source=peer)

@@ -63,7 +63,8 @@ static fixture device(uint32_t n_heads, uint32_t n_kv_heads)
                                 .head_dim = 128,
                                 .tile_keys = 128,
                                 .has_pairs = true,
-                                .colocated_rows = 8};
+                                .colocated_rows = 8,
+                                .memory_bytes_us = 4.47e6};
   return (fixture){.config = c};
 }
 
@@ -188,8 +189,11 @@ static void test_every_key_is_in_one_split(void **ignored)
     f.config.hybrid.tile_keys = below(4) ? 128 : 64;
     f.config.hybrid.window_tokens = below(3) ? 0 : 1 + below(5000);
     if (below(2)) {
-      f.policy.hybrid = (td_hybrid_cut){1 + below(2), below(2) * (1 + below(20)) * 128, below(40) * 2,
-                                        below(2) * (1 + below(30)) * 128};
+      f.policy.hybrid = (td_hybrid_cut){.tiles = 1 + below(2),
+                                        .split_keys = below(2) * (1 + below(20)) * 128,
+                                        .sms_beside = below(40) * 2,
+                                        .colocated_keys = below(2) * (1 + below(30)) * 128,
+                                        .beside_keys = below(2) * (1 + below(30)) * 128};
       f.config.policy = f.config.hybrid.policy = &f.policy;
     }
     uint32_t n = 1 + below(ROWS_MAX);
@@ -293,6 +297,37 @@ static void test_decodes_are_colocated_where_that_pays(void **ignored)
   free_list(&policy);
 }
 
+/* Where decodes are about as long as prefill, none of their items is long; where they outlast it by far, they
+ * fill all SMs. */
+static void test_long_decodes_are_cut_beside_prefill(void **ignored)
+{
+  (void)ignored;
+  fixture even = chunk(512, 8192, 32, 8192), outlast = chunk(256, 2048, 32, 8192);
+  even.config.hybrid.colocated_rows = 0;
+  make_list(&even);
+  assert_true(even.list.prefill.sms_beside > 0 && even.list.prefill.beside_keys > 0);
+  for (uint32_t i = even.list.n_prefill; i < even.list.n_items; i++) {
+    const td_attention_item *it = &even.list.items[i];
+    assert_in_range(it->kv_end - it->kv_begin, 1, even.list.prefill.beside_keys);
+    assert_in_range(it->n_partials, 2, TD_COLOCATED_SPLITS_MAX);
+  }
+  free_list(&even);
+  td_hybrid_cut c = cut_of(&outlast);
+  assert_true(c.sms_beside > 0 && c.beside_keys == 0);
+}
+
+/* The same step on a GPU whose memory is slower: decodes outlast prefill there, so they get SMs of their own.
+ */
+static void test_memory_decides_where_decodes_run(void **ignored)
+{
+  (void)ignored;
+  fixture fast = chunk(1024, 16384, 30, 12288), slow = chunk(1024, 16384, 30, 12288);
+  slow.config.hybrid.memory_bytes_us = 2e6;
+  assert_true(cut_of(&fast).colocated_keys > 0);
+  td_hybrid_cut c = cut_of(&slow);
+  assert_true(c.colocated_keys == 0 && c.sms_beside > 0);
+}
+
 /* Where a row's result must not depend on the batch, where the step may be a captured one, where the kernel
  * has no such ways. */
 static void test_nothing_is_cut_where_it_must_not_be(void **ignored)
@@ -318,6 +353,8 @@ int main(void)
       cmocka_unit_test(test_few_tiles_of_many_keys_are_split),
       cmocka_unit_test(test_decodes_go_beside_where_that_pays),
       cmocka_unit_test(test_decodes_are_colocated_where_that_pays),
+      cmocka_unit_test(test_long_decodes_are_cut_beside_prefill),
+      cmocka_unit_test(test_memory_decides_where_decodes_run),
       cmocka_unit_test(test_nothing_is_cut_where_it_must_not_be),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

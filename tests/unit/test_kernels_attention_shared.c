@@ -658,6 +658,65 @@ static void test_what_sharing_saves_decides(void **unused)
   }
 }
 
+/* Of 64 decodes of 8,192 keys beside a chunk of 1,024 tokens. shared_keys: of them, in common. */
+static td_work_list_config hybrid_step(steps *r, td_plan *plan, uint32_t shared_keys)
+{
+  uint32_t tokens[2] = {shared_keys, 8192 - shared_keys};
+  *plan = tree_plan(2, (uint32_t[]){1, 64}, tokens, 16);
+  add_row(plan, 8192, 0, 0);
+  rows[64].q_len = 1024;
+  plan->n_tokens = 64 + 1024;
+  td_attention_planner_reset(r->p);
+  make(r->p, plan);
+  td_work_list_config c = list_config(r->c);
+  c.hybrid = (td_hybrid_config){
+      .n_sms = 132, .n_kv_heads = 8, .head_dim = 128, .tile_keys = 128, .memory_bytes_us = 4.47e6};
+  return c;
+}
+
+/* Prefix splits and private KV begin with prefill, as they stand, on SMs of their own. */
+static void test_what_is_shared_goes_beside_prefill(void **unused)
+{
+  (void)unused;
+  static const td_attention_policy serial = {.never_beside = true};
+  td_plan plan;
+  steps r = {0};
+  td_attention_planner_config c = config_of(16);
+  open_run(&r, &c);
+  td_work_list_config list = hybrid_step(&r, &plan, 4096);
+  td_work_list_make(&r.items, &plan, &list, r.p);
+  td_attention_stats s = td_attention_planner_stats(r.p);
+  assert_int_equal(s.private_keys, 64 * 4096);
+  assert_true(s.shared_keys == 4 * 4096 && n_prefix_ctas(&r) > 0);
+  assert_true(r.items.prefill.sms_beside > 0 && r.items.prefill.colocated_keys == 0);
+  list.hybrid.colocated_rows = 8; /* the kernel that colocates reduces no prefix splits */
+  td_work_list_make(&r.items, &plan, &list, r.p);
+  assert_true(r.items.prefill.sms_beside > 0 && r.items.prefill.colocated_keys == 0);
+  list.hybrid.policy = &serial;
+  td_work_list_make(&r.items, &plan, &list, r.p);
+  assert_true(r.items.prefill.sms_beside == 0 && n_prefix_ctas(&r) > 0);
+  close_run(&r);
+}
+
+/* What decodes share is read once: where that leaves little, fewer SMs are left to them. */
+static void test_shared_keys_count_once_beside_prefill(void **unused)
+{
+  (void)unused;
+  uint32_t sms[2], i = 0;
+  td_plan plan;
+  steps r = {0};
+  td_attention_planner_config c = config_of(16);
+  open_run(&r, &c);
+  for (uint32_t shared = 2048; i < 2; i++, shared = 7936) {
+    td_work_list_config list = hybrid_step(&r, &plan, shared);
+    td_work_list_make(&r.items, &plan, &list, r.p);
+    assert_true(td_attention_planner_block(r.p)->n_splits > 0);
+    sms[i] = r.items.prefill.sms_beside;
+  }
+  assert_true(sms[0] > sms[1] && sms[1] > 0);
+  close_run(&r);
+}
+
 int main(void)
 {
   use_all();
@@ -674,6 +733,8 @@ int main(void)
                                      cmocka_unit_test(test_blocks_for_pieces_follow_rows_that_grow),
                                      cmocka_unit_test(test_what_is_not_worth_it_is_not_shared),
                                      cmocka_unit_test(test_what_is_worth_it_stays_so),
-                                     cmocka_unit_test(test_what_sharing_saves_decides)};
+                                     cmocka_unit_test(test_what_sharing_saves_decides),
+                                     cmocka_unit_test(test_what_is_shared_goes_beside_prefill),
+                                     cmocka_unit_test(test_shared_keys_count_once_beside_prefill)};
   return cmocka_run_group_tests(tests, make_table, free_table);
 }
