@@ -18,6 +18,7 @@ enum {
   WARP_TOKENS_OF_MANY = 320,
   MANY = 8,                  /* rows for each resident CTA */
   COLOCATED_PARTIALS = 4096, /* of all kv heads */
+  DECODE_TOKENS = 12,        /* more are faster as a prefill tile, if that can be cut into KV splits */
   /* The list of growing sequences is made anew when all together have this part more and so many tokens each,
    * or when one alone is by this part longer than the longest was. */
   GROWN_PART = 64,
@@ -66,7 +67,8 @@ uint32_t td_work_list_ctas_max(const td_work_list_config *c, uint32_t n_rows)
 
 static bool is_decode(const td_plan_row *r, const td_work_list_config *c)
 {
-  return !c->tiles_only && r->q_len * c->gqa_group <= c->decode_rows;
+  return !c->tiles_only && r->q_len * c->gqa_group <= c->decode_rows &&
+         (r->q_len <= DECODE_TOKENS || c->hybrid.tile_keys == 0);
 }
 
 /* The step's decodes. tokens: of each plan row; 0 of rows that are no decodes. */

@@ -78,7 +78,7 @@ static int by_query_and_key(const void *x, const void *y)
 
 static bool is_decode(const fixture *f, const td_plan_row *row)
 {
-  return row->q_len * f->config.gqa_group <= f->config.decode_rows;
+  return row->q_len * f->config.gqa_group <= f->config.decode_rows && row->q_len <= 12;
 }
 
 /* An item's KV splits stand one behind the other; returns how many these are. */
@@ -297,6 +297,24 @@ static void test_decodes_are_colocated_where_that_pays(void **ignored)
   free_list(&policy);
 }
 
+/* Sixteen query rows are a decode's item, but not those of as many tokens, unless no tile can be cut. */
+static void test_some_short_chunks_are_prefill(void **ignored)
+{
+  (void)ignored;
+  static const struct {
+    uint32_t n_heads, n_tokens, tile_keys, n_prefill;
+  } cases[] = {{8, 12, 128, 0}, {8, 13, 128, 1}, {8, 16, 128, 1},
+               {8, 16, 0, 0},   {32, 4, 128, 0}, {32, 5, 128, 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    fixture f = device(cases[i].n_heads, 8);
+    f.config.hybrid.tile_keys = cases[i].tile_keys;
+    add_row(&f, cases[i].n_tokens, 40); /* too few keys for KV splits */
+    make_list(&f);
+    assert_int_equal(f.list.n_prefill, cases[i].n_prefill);
+    free_list(&f);
+  }
+}
+
 /* Where decodes are about as long as prefill, none of their items is long; where they outlast it by far, they
  * fill all SMs. */
 static void test_long_decodes_are_cut_beside_prefill(void **ignored)
@@ -353,6 +371,7 @@ int main(void)
       cmocka_unit_test(test_few_tiles_of_many_keys_are_split),
       cmocka_unit_test(test_decodes_go_beside_where_that_pays),
       cmocka_unit_test(test_decodes_are_colocated_where_that_pays),
+      cmocka_unit_test(test_some_short_chunks_are_prefill),
       cmocka_unit_test(test_long_decodes_are_cut_beside_prefill),
       cmocka_unit_test(test_memory_decides_where_decodes_run),
       cmocka_unit_test(test_nothing_is_cut_where_it_must_not_be),
