@@ -65,10 +65,10 @@ typedef struct td_work_list {
 typedef struct td_work_list_config {
   const td_attention_policy *policy; /* or NULL */
   uint32_t gqa_group, n_kv_heads;
-  uint32_t n_resident;     /* CTAs of decodes that run at once */
-  uint32_t prefill_rows;   /* query rows (tokens x GQA group) of a prefill tile */
-  uint32_t decode_rows;    /* of a decode's item; rows of more are prefill tiles, and so are some of as many */
-  uint32_t warp_rows_min;  /* decodes of a step that may have warp-level items; 0: the kernel has none */
+  uint32_t n_resident;    /* CTAs of decodes that run at once */
+  uint32_t prefill_rows;  /* query rows (tokens x GQA group) of a prefill tile */
+  uint32_t decode_rows;   /* of a decode's item; rows of more are prefill tiles, and so are some of as many */
+  uint32_t warp_rows_min; /* decodes of a step that may have warp-level items; 0: the kernel has none */
   td_hybrid_config hybrid; /* of which td_work_list_make fills in tile_tokens */
   bool tiles_only; /* decodes are prefill tiles too: then a row's result does not depend on the batch */
 } td_work_list_config;
