@@ -1,6 +1,9 @@
 /* Logging: see log.h. Lines are made in place, without memory of the heap: some say that there is none. */
 #include "common/log.h"
 
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -83,6 +86,14 @@ static void put_clean(line *l, const char *s, bool quoted)
   }
 }
 
+/* TAIL_BYTES are kept for it. */
+static void put_end(line *l)
+{
+  size_t n = log_json ? 2 : 1;
+  memcpy(l->text + l->n, log_json ? "}\n" : "\n", n);
+  l->n += n;
+}
+
 static void put_time(line *l)
 {
   struct timespec ts;
@@ -111,12 +122,35 @@ static void begin(line *l, td_log_level level)
   }
 }
 
+/* Where nobody reads stderr (a pipe, the journal), a write would hold up the thread for as long, and the loop
+ * with it. Whoever is ready takes a whole line: a pipe has room for PIPE_BUF bytes then, a socket for more. A
+ * terminal may have less, and is waited for. */
+static bool take(const line *l)
+{
+  _Static_assert(LINE_BYTES <= PIPE_BUF, "a ready pipe takes a line");
+  struct pollfd f = {.fd = STDERR_FILENO, .events = POLLOUT};
+  return poll(&f, 1, 0) == 1 && write(STDERR_FILENO, l->text, l->n) == (ssize_t)l->n;
+}
+
 static void end(line *l)
 {
-  memcpy(l->text + l->n, log_json ? "}\n" : "\n", log_json ? 2 : 1); /* TAIL_BYTES are kept for it */
-  if (write(STDERR_FILENO, l->text, l->n + (log_json ? 2 : 1)) < 0) {
-    /* nowhere to say it */
+  /* Between poll and write no other thread may take the room. */
+  static pthread_mutex_t one_writes = PTHREAD_MUTEX_INITIALIZER;
+  static unsigned long n_lost;
+  put_end(l);
+  pthread_mutex_lock(&one_writes);
+  if (n_lost > 0) {
+    line lost;
+    begin(&lost, TD_LOG_WARN);
+    put_format(&lost,
+               log_json ? ",\"message\":\"%lu lines before are lost: stderr took none\""
+                        : "%lu lines before are lost: stderr took none",
+               n_lost);
+    put_end(&lost);
+    n_lost = take(&lost) ? 0 : n_lost;
   }
+  n_lost += n_lost > 0 || !take(l);
+  pthread_mutex_unlock(&one_writes);
 }
 
 void td_log(td_log_level level, const char *fmt, ...)

@@ -176,6 +176,18 @@ static bool check_host(td_http *h, const char *value, head_seen *seen)
   return true;
 }
 
+/* A proxy may add a line of its own to those that are there: they are one list (RFC 9110 5.3). */
+static bool join_forwarded(td_http *h, const char *value)
+{
+  const char *before = h->head.forwarded_for;
+  if (before && h->forwarded.len_bytes == 0)
+    td_buf_append(&h->forwarded, before, strlen(before));
+  if (before)
+    td_buf_printf(&h->forwarded, ",%s", value);
+  h->head.forwarded_for = before ? h->forwarded.data : value;
+  return !h->forwarded.failed || fail(h, 503, "no memory for the headers");
+}
+
 static bool take_header(td_http *h, const char *name, const char *value, head_seen *seen)
 {
   if (strcasecmp(name, "host") == 0)
@@ -209,7 +221,7 @@ static bool take_header(td_http *h, const char *name, const char *value, head_se
   } else if (strcasecmp(name, "x-request-id") == 0) {
     h->head.request_id = value;
   } else if (strcasecmp(name, "x-forwarded-for") == 0) {
-    h->head.forwarded_for = value;
+    return join_forwarded(h, value);
   } else if (strcasecmp(name, "if-none-match") == 0) {
     h->head.if_none_match = value;
   }
@@ -492,12 +504,14 @@ void td_http_init(td_http *h, size_t max_body_bytes)
   h->max_body_bytes = max_body_bytes;
   td_buf_init(&h->raw, 0);
   td_buf_init(&h->body, 0);
+  td_buf_init(&h->forwarded, 0);
 }
 
 void td_http_deinit(td_http *h)
 {
   td_buf_deinit(&h->raw);
   td_buf_deinit(&h->body);
+  td_buf_deinit(&h->forwarded);
 }
 
 void td_http_reset(td_http *h)

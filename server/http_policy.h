@@ -33,7 +33,7 @@ typedef struct td_http_head {
   const char *path; /* origin form without the query; "*" for OPTIONS * */
   int minor;        /* HTTP/1.minor */
   const char *host, *origin, *content_type, *content_encoding, *authorization, *api_key, *request_id,
-      *if_none_match, *forwarded_for; /* NULL: absent; of several forwarded_for the last */
+      *if_none_match, *forwarded_for; /* NULL: absent */
   bool keep_alive, expect_continue, chunked, has_length;
   uint64_t content_length;
 } td_http_head;
@@ -52,6 +52,7 @@ typedef struct td_http {
   size_t line_start; /* offset in raw of the line being received */
   unsigned n_lines;
   td_http_head head;
+  td_buf forwarded; /* several X-Forwarded-For as one */
   td_buf body;
   size_t max_body_bytes;
   bool discard_body; /* set by the caller at the head: the body is framed, but not kept */

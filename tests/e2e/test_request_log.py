@@ -1,12 +1,14 @@
 """The log: one line a request, as text and as JSON, that says who, what, how long and why not, and nothing of what was asked or answered."""
 import json
+import os
 import re
 import shlex
+import subprocess
 import time
 
 import httpx
 import pytest
-from harness import MODEL_ID, SLOWNESS, Daemon, read_all
+from harness import DAEMON, MODEL_ID, SLOWNESS, Daemon, free_port, read_all
 from test_dummy import folder_with_tokenizer, write_model
 
 SECRET = "a very private xylophone"
@@ -125,11 +127,40 @@ def test_behind_a_proxy():
     with Daemon("--trusted-proxies", "127.0.0.0/8") as d:
         d.form = "text"
         assert one_line(d, lambda: d.post("/v1/completions", body(), headers=forwarded))["client"] == "192.0.2.7"
+        lines = [("x-forwarded-for", "6.6.6.6"), ("x-forwarded-for", "192.0.2.8"), ("x-forwarded-for", "127.0.0.2")]
+        assert one_line(d, lambda: httpx.post(d.url + "/v1/completions", json=body(), headers=lines))["client"] == "192.0.2.8", "a line a proxy"
         assert one_line(d, lambda: d.post("/v1/completions", body()))["client"] == "127.0.0.1"
         assert one_line(d, lambda: d.post("/v1/completions", body(), headers={"x-forwarded-for": "nobody"}))["client"] == "127.0.0.1"
     with Daemon("--trusted-proxies", "10.0.0.1") as d:
         d.form = "text"
         assert one_line(d, lambda: d.post("/v1/completions", body(), headers=forwarded))["client"] == "127.0.0.1", "anybody may send that"
+
+
+def test_a_log_that_nobody_reads_holds_nobody_up(tmp_path):
+    """stderr is a pipe that is full: requests are answered; when somebody reads again, a line says how many are lost."""
+    folder = folder_with_tokenizer(tmp_path)
+    port, (read_end, write_end) = free_port(), os.pipe()
+    daemon = subprocess.Popen([DAEMON, "--model", folder, "--load-format", "dummy", "--kv-bytes", "64M", "--cache-dir", "",
+                               "--listen", f"127.0.0.1:{port}"], stderr=write_end, stdin=subprocess.DEVNULL)
+    os.close(write_end)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10 * SLOWNESS, transport=httpx.HTTPTransport(retries=9)) as c:
+            def ask():
+                assert c.post("/v1/completions", json={"prompt": [1, 2], "max_tokens": 1}).status_code == 200
+            while c.get("/ready").status_code != 200:
+                time.sleep(0.02)
+            for _ in range(600):  # of 200 bytes each, where a pipe holds 64 KiB
+                ask()
+            os.read(read_end, 1 << 20)
+            ask()
+            told = os.read(read_end, 1 << 20).decode()
+        assert re.search(r" warn  [1-9]\d* lines before are lost: stderr took none\n.* request id=[^\n]*\n$", told), told
+        daemon.terminate()
+        assert daemon.wait(20 * SLOWNESS) == 0
+    finally:
+        daemon.kill()
+        daemon.wait()
+        os.close(read_end)
 
 
 def test_errors_of_the_engine_do_not_fill_the_log(tmp_path):

@@ -100,9 +100,48 @@ static void test_journal(void **state)
   unsetenv("JOURNAL_STREAM");
 }
 
+static size_t count_lines(const char *text, size_t n)
+{
+  size_t lines = 0;
+  for (size_t i = 0; i < n; i++)
+    lines += text[i] == '\n';
+  return lines;
+}
+
+/* Nobody reads: no line waits, what came in is whole, and the next line that goes says how many are lost. */
+static void nobody_reads(bool json)
+{
+  enum { LINES = 4000 };
+  static char all[1 << 20];
+  char told[100];
+  td_log_init(TD_LOG_INFO, json);
+  capture();
+  alarm(20); /* a write that waits would wait for ever */
+  for (int i = 0; i < LINES; i++)
+    td_info("%0100d", i);
+  ssize_t n = read(pipe_fds[0], all, sizeof all);
+  assert_true(n > 0 && all[n - 1] == '\n');
+  size_t kept = count_lines(all, (size_t)n);
+  assert_true(kept > 100 && kept < LINES);
+  td_info("again");
+  td_info("and again");
+  alarm(0);
+  snprintf(told, sizeof told, "%zu lines before are lost: stderr took none", LINES - kept);
+  const char *text = captured(), *at = strstr(text, told);
+  assert_true(at && strstr(at, "again") && count_lines(text, strlen(text)) == 3);
+  assert_true(!json || strstr(at, "none\"}\n{"));
+}
+
+static void test_nobody_reads(void **state)
+{
+  nobody_reads(false);
+  nobody_reads(true);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_json),
-                                     cmocka_unit_test(test_long), cmocka_unit_test(test_journal)};
+                                     cmocka_unit_test(test_long), cmocka_unit_test(test_journal),
+                                     cmocka_unit_test(test_nobody_reads)};
   return cmocka_run_group_tests_name("log", tests, NULL, NULL);
 }

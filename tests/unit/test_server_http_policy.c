@@ -21,7 +21,7 @@ typedef struct outcome {
   int status;
   size_t used;
   td_http_method method;
-  char path[9000], body[MAX_BODY + 1];
+  char path[9000], body[MAX_BODY + 1], forwarded[200];
   size_t n_body;
   bool keep_alive, expect;
 } outcome;
@@ -51,6 +51,7 @@ static void feed(const char *bytes, size_t n, size_t piece, outcome *o)
   if (o->event == TD_HTTP_IS_DONE) {
     o->method = h.head.method;
     snprintf(o->path, sizeof o->path, "%s", h.head.path);
+    snprintf(o->forwarded, sizeof o->forwarded, "%s", h.head.forwarded_for ? h.head.forwarded_for : "-");
     o->n_body = h.body.len_bytes;
     memcpy(o->body, h.body.data ? h.body.data : "", o->n_body);
     o->keep_alive = h.head.keep_alive;
@@ -554,12 +555,35 @@ static void test_mutations(void **state)
   assert_true(accepted > 1000);
 }
 
+/* Several lines are one list: proxies in a row may add a line each. */
+static void test_forwarded(void **state)
+{
+#define F "X-Forwarded-For: "
+  static const struct {
+    const char *text, *forwarded;
+  } cases[] = {
+      {"GET / HTTP/1.1\r\n" H "\r\n", "-"},
+      {"GET / HTTP/1.1\r\n" H F "a\r\n\r\n", "a"},
+      {"GET / HTTP/1.1\r\n" F "a, b \r\n" H "x-forwarded-for:c\r\n\r\n", "a, b,c"},
+      {"GET / HTTP/1.1\r\n" F "a\r\n" F "b\r\n" H F "c\r\n\r\n", "a,b,c"},
+      {"GET / HTTP/1.1\r\n" F "\r\n" H F "\r\n" F "a\r\n\r\n", ",,a"},
+  };
+  outcome o;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    feed_all_ways(cases[i].text, strlen(cases[i].text), &o);
+    assert_int_equal(o.event, TD_HTTP_IS_DONE);
+    assert_string_equal(o.forwarded, cases[i].forwarded);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_refused),   cmocka_unit_test(test_refused_bytes), cmocka_unit_test(test_caps),
-      cmocka_unit_test(test_accepted),  cmocka_unit_test(test_expect),        cmocka_unit_test(test_discard),
+      cmocka_unit_test(test_refused),   cmocka_unit_test(test_refused_bytes),
+      cmocka_unit_test(test_caps),      cmocka_unit_test(test_accepted),
+      cmocka_unit_test(test_expect),    cmocka_unit_test(test_discard),
       cmocka_unit_test(test_own_words), cmocka_unit_test(test_mutations),
+      cmocka_unit_test(test_forwarded),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
