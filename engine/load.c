@@ -47,7 +47,7 @@ static td_status read_small_file(const char *path, td_buf *out, td_error *err)
   FILE *f = fopen(path, "re");
   if (!f)
     return td_fail_param(err, TD_ERR_CONFIG, "chat_template", "%s: %m", path);
-  while ((n = fread(chunk, 1, sizeof chunk, f)) > 0)
+  while (!out->failed && (n = fread(chunk, 1, sizeof chunk, f)) > 0)
     td_buf_append(out, chunk, n);
   bool bad = ferror(f) || out->failed;
   fclose(f);

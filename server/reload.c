@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "common/clock.h"
 #include "common/list.h"
@@ -29,13 +30,24 @@ td_status td_server_read_named(const td_options *o, td_keys *keys, td_ranges *pr
   return TD_OK;
 }
 
+/* A pipe would be waited for, and the loop with it; what came from one at the start is used up. */
+static td_status can_be_read_again(const char *path, td_error *err)
+{
+  struct stat st;
+  if (*path && stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+    return td_fail(err, TD_ERR_CONFIG, "%s: it is no regular file, which alone can be read again", path);
+  return TD_OK;
+}
+
 /* All that can fail. */
 static td_status prepare(const td_server *s, td_options *next, td_keys *keys, td_ranges *proxies,
                          td_error *err)
 {
   td_options_action action;
   td_options_init(next);
+  TD_TRY(can_be_read_again(s->options->config, err));
   TD_TRY(td_options_read(next, s->argc, s->argv, &action, err));
+  TD_TRY(can_be_read_again(next->api_key_file, err));
   TD_TRY(td_server_read_named(next, keys, proxies, err));
   td_status st = td_keys_follow(keys, &s->keys, err);
   if (st == TD_OK && keys->is_cut && !td_keys_equal(keys, &s->keys)) /* half-written, it would drop keys */

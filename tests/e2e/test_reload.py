@@ -2,6 +2,7 @@
 import contextlib
 import http.client
 import json
+import os
 import re
 import signal
 
@@ -63,6 +64,20 @@ def test_reload(tmp_path):
         d.process.send_signal(signal.SIGHUP)
         d.eventually(lambda: "keys are read again" in d.log(), what="a reload")
         assert "watchers" not in d.log().split("SIGHUP", 1)[1], "the command line's value is the same"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    """A key file, then the options file, is a pipe to which nobody writes: nothing is changed, and nobody waits."""
+    config, keys = tmp_path / "tandem.conf", tmp_path / "keys"
+    keys.write_text("first\n")
+    config.write_text(f"api_key_file = {keys}\n")
+    with Daemon("--config", config, api_key="first") as d:
+        for path in (keys, config):
+            path.unlink()
+            os.mkfifo(path)
+            d.process.send_signal(signal.SIGHUP)
+            d.eventually(lambda: f"nothing is changed: {path}: it is no regular file" in d.log(), what="a refusal")
+            assert ask(d, "first").status_code == 200
 
 
 def test_an_unchanged_file_may_lack_its_last_newline(tmp_path):

@@ -80,6 +80,11 @@ def test_check():
     assert code == 0, text
 
 
+def test_a_chat_template_without_end(tmp_path):
+    code, out = run_daemon("--model", MODEL, "--listen", f"unix:{tmp_path}/s", "--chat-template", "/dev/zero", timeout=20)
+    assert code == 64 and re.search(r"/dev/zero: unreadable, or larger than \d+ bytes", out), out
+
+
 def test_a_taken_address():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
