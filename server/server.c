@@ -418,8 +418,20 @@ static int exit_code_of_start(td_status st, const td_error *err)
   return is_address && st == TD_ERR_IO ? TD_EXIT_LISTEN : exit_code_of(st);
 }
 
+/* SIGHUP waits unless the loop runs: a reload that is asked for too soon comes then, and one that is asked
+ * for too late never. Its own action would end the process. Threads that are made meanwhile leave it to the
+ * loop. */
+static void mask_reload(int how)
+{
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGHUP);
+  pthread_sigmask(how, &set, NULL);
+}
+
 int td_server_run(td_options *options, int argc, char **argv)
 {
+  mask_reload(SIG_BLOCK);
   td_error err = {0};
   td_loop_memory_begin();
   td_server *s = calloc(1, sizeof *s);
@@ -439,7 +451,9 @@ int td_server_run(td_options *options, int argc, char **argv)
   if (st == TD_OK)
     st = start(s, &err);
   if (st == TD_OK) {
+    mask_reload(SIG_UNBLOCK);
     uv_run(&s->loop, UV_RUN_DEFAULT);
+    mask_reload(SIG_BLOCK);
   } else {
     td_error_log("%s", err.message);
     s->exit_code = exit_code_of_start(st, &err);

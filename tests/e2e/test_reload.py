@@ -7,6 +7,7 @@ import re
 import signal
 
 from harness import MODEL_ID, Daemon
+from test_dummy import folder_with_tokenizer
 
 BODY = {"model": MODEL_ID, "prompt": "x", "max_tokens": 2, "ignore_eos": True}
 
@@ -64,6 +65,16 @@ def test_reload(tmp_path):
         d.process.send_signal(signal.SIGHUP)
         d.eventually(lambda: "keys are read again" in d.log(), what="a reload")
         assert "watchers" not in d.log().split("SIGHUP", 1)[1], "the command line's value is the same"
+
+
+def test_a_reload_that_comes_too_late_ends_nothing(tmp_path):
+    folder = folder_with_tokenizer(tmp_path)
+    for _ in range(20):
+        with Daemon("--load-format", "dummy", model=folder, kv_bytes=1 << 24) as d:
+            d.process.send_signal(signal.SIGTERM)
+            while d.process.poll() is None:
+                d.process.send_signal(signal.SIGHUP)
+            assert d.process.returncode == 0
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
