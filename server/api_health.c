@@ -40,7 +40,7 @@ void td_api_ready(td_conn *c)
     respond_text(c, 200, "{\"status\":\"ready\"}");
 }
 
-/* What others use tells of their prompts' lengths: that is for an operator. */
+/* What others use, and sums of it, tells of their prompts' lengths: that is for an operator. */
 static bool sees_all(const td_conn *c)
 {
   const td_key *key = c->server->tenants.keys[c->note.account].key;

@@ -40,8 +40,40 @@ void td_histogram_observe(td_histogram *h, double value, uint64_t times)
 
 typedef struct page {
   td_buf *out;
-  td_buf label; /* model_name="..." */
+  td_buf label;        /* model_name="..." */
+  bool is_own, leaves; /* for a key that may not know how long others' requests are; such a metric is on */
 } page;
+
+/* Of tokens, pages and what is predicted from them the length of others' prompts and answers could be read.
+ */
+static bool tells_lengths(const char *name)
+{
+  static const char *const all[] = {"vllm:kv_cache_usage_perc",
+                                    "vllm:prompt_tokens_total",
+                                    "vllm:generation_tokens_total",
+                                    "vllm:prefix_cache_queries_total",
+                                    "vllm:prefix_cache_hits_total",
+                                    "vllm:inter_token_latency_seconds",
+                                    "tandem:decode_tokens_total",
+                                    "tandem:prefill_tokens_total",
+                                    "tandem:last_step_prefill_tokens",
+                                    "tandem:pages",
+                                    "tandem:evicted_pages_total",
+                                    "tandem:answers_held_bytes",
+                                    "tandem:step_predicted_seconds_total",
+                                    "tandem:last_step_predicted_seconds",
+                                    "tandem:step_prediction_error_ratio",
+                                    "tandem:step_prediction_error_median",
+                                    "tandem:step_prediction_error_p99",
+                                    "tandem:queue_delay_predicted_seconds",
+                                    "tandem:request_queue_time_predicted_seconds",
+                                    "tandem:kv_events_pages_total",
+                                    "tandem:kv_events_messages_total"};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    if (strcmp(name, all[i]) == 0)
+      return true;
+  return false;
+}
 
 /* Label values escape backslash, quote and newline only (the text format's rule). */
 static void append_label_value(td_buf *out, const char *s)
@@ -57,12 +89,15 @@ static void append_label_value(td_buf *out, const char *s)
 
 static void head(page *p, const char *name, const char *type, const char *help)
 {
-  td_buf_printf(p->out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+  p->leaves = p->is_own && tells_lengths(name);
+  if (!p->leaves)
+    td_buf_printf(p->out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
 static void sample(page *p, const char *name, const char *more_labels, double v)
 {
-  td_buf_printf(p->out, "%s{%s%s} %.17g\n", name, p->label.data, more_labels, v);
+  if (!p->leaves)
+    td_buf_printf(p->out, "%s{%s%s} %.17g\n", name, p->label.data, more_labels, v);
 }
 
 static void gauge(page *p, const char *name, const char *help, double v)
@@ -81,6 +116,8 @@ static void histogram(page *p, const char *name, const char *help, const td_hist
 {
   uint64_t sum = 0;
   head(p, name, "histogram", help);
+  if (p->leaves)
+    return;
   for (uint32_t i = 0; i < h->n_borders; i++) {
     sum += h->counts[i];
     td_buf_printf(p->out, "%s_bucket{%s,le=\"%g%s\"} %" PRIu64 "\n", name, p->label.data, h->borders[i],
@@ -304,7 +341,7 @@ static void key_metrics(page *p, const td_metrics_view *v)
 
 void td_metrics_render(const td_metrics *m, const td_metrics_view *v, td_buf *out)
 {
-  page p = {.out = out};
+  page p = {.out = out, .is_own = v->only_account > 0};
   td_buf_init(&p.label, 0);
   td_buf_append_str(&p.label, "model_name=\"");
   append_label_value(&p.label, v->model_name);

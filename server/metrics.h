@@ -62,7 +62,7 @@ typedef struct td_metrics_view {
   uint32_t n_conns, queued_calls, n_watchers;
   uint64_t held_bytes;
   const td_tenant *accounts;           /* by account, those of keys; NULL: no keys are asked */
-  uint32_t only_account;               /* of whom usage is told; 0: of all */
+  uint32_t only_account;               /* of whom usage and lengths are told; 0: of all */
   const td_engine_gpu *gpu;            /* NULL: nothing is known of one */
   const td_kv_events_count *kv_events; /* NULL: none are published */
 } td_metrics_view;

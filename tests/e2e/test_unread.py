@@ -9,7 +9,7 @@ from harness import SLOWNESS, Daemon, read_all, status_of
 from test_dummy import CONFIG
 
 MIB = 1 << 20
-KEYS = "k-greedy name=greedy\nk-other name=other\n"
+KEYS = "k-greedy name=greedy\nk-other name=other operator=1\n"
 GREEDY, OTHER = "Authorization: Bearer k-greedy\r\n", "Authorization: Bearer k-other\r\n"
 WHOLE = {"prompt": [5, 6], "max_tokens": 256, "ignore_eos": True, "logprobs": 20, "n": 8}  # some 2 MB
 ROOT = pathlib.Path(__file__).resolve().parents[2]

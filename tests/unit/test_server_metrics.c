@@ -263,6 +263,40 @@ static void test_the_whole_page(void **state)
   td_buf_deinit(&out);
 }
 
+/* What a key that shares the device sees: requests and times, nothing that counts others' tokens or pages. */
+static void test_what_others_use(void **state)
+{
+  static td_tenant accounts[TD_KEY_ACCOUNTS + 1];
+  static const td_key one = {.name = "one"};
+  static const char *const lengths[] = {"token", "page", "predict", "cache_usage", "prefix_cache", "bytes"};
+  static const char *const stay[] = {"\ntandem:step_times_source", "\ntandem:step_prediction_correction",
+                                     "\nvllm:time_to_first_token_seconds_count",
+                                     "\nvllm:num_requests_running", "\ntandem:key_prompt_tokens_total"};
+  td_metrics m;
+  td_engine_stats s = {0};
+  td_kv_events_count kv_events = {1, 2, 3};
+  td_metrics_view v = {.stats = &s, .model_name = "m", .accounts = accounts, .kv_events = &kv_events};
+  accounts[1].key = &one;
+  td_metrics_init(&m);
+  for (v.only_account = 0; v.only_account < 2; v.only_account++) {
+    unsigned found = 0;
+    td_buf out;
+    td_buf_init(&out, 0);
+    td_metrics_render(&m, &v, &out);
+    for (size_t i = 0; i < sizeof stay / sizeof *stay; i++)
+      assert_non_null(strstr(out.data, stay[i]));
+    for (char *line = strtok(out.data, "\n"); line; line = strtok(NULL, "\n"))
+      for (size_t i = 0; i < sizeof lengths / sizeof *lengths && *line != '#'; i++) {
+        char *at = strstr(line, lengths[i]), *end = strchr(line, '{');
+        if (at && at < end && !strstr(line, "tandem:key_") && !strstr(line, "first_token") &&
+            !strstr(line, "prediction_correction"))
+          found |= 1u << i;
+      }
+    assert_int_equal(found, v.only_account > 0 ? 0 : (1u << sizeof lengths / sizeof *lengths) - 1);
+    td_buf_deinit(&out);
+  }
+}
+
 /* What is left out: families of what is not there, and of keys those of others. */
 static void test_what_is_not_there(void **state)
 {
@@ -288,11 +322,13 @@ static void test_what_is_not_there(void **state)
   assert_non_null(strstr(out.data, "tandem:gpu_power_limit_watts{model_name=\"a\\nb\\\\\\\"\"} 700\n"));
   assert_non_null(
       strstr(out.data, "tandem:key_requests_total{model_name=\"a\\nb\\\\\\\"\",key=\"two\"} 0\n"));
-  assert_non_null(strstr(out.data, "vllm:kv_cache_usage_perc{model_name=\"a\\nb\\\\\\\"\"} 0\n"));
+  assert_null(strstr(out.data, "vllm:kv_cache_usage_perc"));
   v.accounts = NULL;
+  v.only_account = 0;
   td_buf_clear(&out);
   td_metrics_render(&m, &v, &out);
   assert_null(strstr(out.data, "tandem:key_"));
+  assert_non_null(strstr(out.data, "vllm:kv_cache_usage_perc{model_name=\"a\\nb\\\\\\\"\"} 0\n"));
   td_buf_deinit(&out);
 }
 
@@ -322,6 +358,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_the_whole_page),
+      cmocka_unit_test(test_what_others_use),
       cmocka_unit_test(test_what_is_not_there),
       cmocka_unit_test(test_borders),
   };
