@@ -190,7 +190,7 @@ void td_stage_capture(td_stage *s, td_compiled *compiled, uint32_t n_rows)
   td_error err;
   td_capture ignored;
   if (s->be->ops->capture)
-    td_tool_check(s->be->ops->capture(s->be, compiled, n_rows, &ignored, &err), &err);
+    td_tool_check(s->be->ops->capture(s->be, compiled, n_rows, n_rows, &ignored, &err), &err);
 }
 
 /* ---- plans ---- */

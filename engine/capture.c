@@ -1,8 +1,17 @@
-/* Before the first request, where the backend can: capturing decode steps (kernels.h: capture).
+/* Which decode steps are captured, and when (kernels.h: capture).
  *
- * Row counts between two captured steps run on the next larger one, so counts lie close where decode steps
- * are short and far apart where a few rows more cost nothing. Largest first: a start that runs out of its
- * time has what serves everything. */
+ * No start waits for it. What is not captured runs op by op: the same step, about a millisecond slower. In
+ * idle moments (idle.c) the steps of the fewest rows are captured first, for a request alone gains most. A
+ * daemon that has no idle moment captures what it needs: behind a decode step that ran op by op, the step of
+ * its own row count, one every capture_pause_ms. That step is not followed by one planned ahead, and whoever
+ * runs waits for the capture, some milliseconds, once for each row count.
+ *
+ * Row counts between two that are captured run on the next larger one, so they lie close where decode steps
+ * are short and far apart where a few rows more cost nothing. None stands in for those below the count before
+ * it: one request, padded to 256 rows, would take several times as long as op by op.
+ *
+ * capture_ms is for all of them together, in idle moments or not; capturing anew, what tuning has changed, is
+ * none of it. */
 #include "engine/internal.h"
 
 #include "common/clock.h"
@@ -16,48 +25,202 @@ static uint32_t next_smaller(uint32_t n_rows)
   return n_rows > 8 ? (n_rows - 1) / 8 * 8 : n_rows / 2;
 }
 
-uint32_t td_engine_captured_within(const td_engine *e, uint32_t n_rows)
+void td_engine_begin_captures(td_engine *e)
 {
-  uint32_t n = e->backend->max_rows;
-  while (n > n_rows)
-    n = next_smaller(n);
-  return n >= e->least_captured ? n : 0;
+  td_engine_captures *c = &e->captures;
+  uint32_t most = e->backend->max_rows;
+  *c = (td_engine_captures){.budget_us = (uint64_t)td_option(&e->options, TD_LIMIT_CAPTURE_MS) * 1000,
+                            .last_us = td_clock_us()};
+  if (!e->backend->ops->capture || c->budget_us == 0)
+    return;
+  for (uint32_t n = most; n > 0; n = next_smaller(n))
+    c->n_counts++;
+  TD_BUG_ON(c->n_counts > TD_CAPTURE_COUNTS_MAX);
+  for (uint32_t n = most, i = c->n_counts; n > 0; n = next_smaller(n))
+    c->counts[--i].n_rows = n;
+  c->n_missing = c->n_counts;
 }
 
-static void note_not_fused(td_engine_info *info, const char *reason)
+/* The count that a step of so many rows runs on, where there are any. */
+static uint32_t count_for(const td_engine_captures *c, uint32_t n_rows)
 {
   uint32_t i = 0;
-  while (i < info->n_not_fused && info->not_fused[i].reason != reason)
+  while (c->counts[i].n_rows < n_rows)
     i++;
-  TD_BUG_ON(i == TD_NOT_FUSED_MAX);
-  info->not_fused[i].reason = reason;
-  info->not_fused[i].n_steps++;
-  info->n_not_fused += i == info->n_not_fused;
+  return i;
 }
 
-td_status td_engine_capture_steps(td_engine *e, td_error *err)
+static td_captured_count *first_missing(td_engine_captures *c)
 {
-  uint64_t begin_us = td_clock_us(), budget_us = (uint64_t)td_option(&e->options, TD_LIMIT_CAPTURE_MS) * 1000;
-  uint32_t n_forms = 0, n_fused = 0, n_fitted = 0, n_rows = e->backend->max_rows;
-  td_capture c;
-  if (!e->backend->ops->capture || budget_us == 0)
-    return TD_OK;
-  for (; n_rows > 0 && td_clock_us() - begin_us < budget_us; n_rows = next_smaller(n_rows)) {
-    TD_TRY(e->backend->ops->capture(e->backend, e->forward, n_rows, &c, err));
-    e->least_captured = n_rows;
-    n_forms += c.n_forms;
-    n_fitted += c.n_fitted;
-    for (uint32_t i = 0; i < c.n_forms; i++)
-      if (c.not_fused[i])
-        note_not_fused(&e->info, c.not_fused[i]);
-      else
-        n_fused++;
+  uint32_t i = 0;
+  while (c->counts[i].is_captured)
+    i++;
+  return &c->counts[i];
+}
+
+/* Largest first, as more rows wait for it. */
+static td_captured_count *last_stale(td_engine_captures *c)
+{
+  uint32_t i = c->n_counts - 1;
+  while (!c->counts[i].is_stale)
+    i--;
+  return &c->counts[i];
+}
+
+/* ---- one capture ---- */
+
+static void note_not_fused(td_engine_stats *s, const char *reason)
+{
+  uint32_t i = 0;
+  while (i < s->n_not_fused && s->not_fused[i].reason != reason)
+    i++;
+  TD_BUG_ON(i == TD_NOT_FUSED_MAX);
+  s->not_fused[i].reason = reason;
+  s->not_fused[i].n_steps++;
+  s->n_not_fused += i == s->n_not_fused;
+}
+
+/* Those captured anew have been counted. */
+static void note_forms(td_engine *e, const td_capture *forms)
+{
+  pthread_mutex_lock(&e->stats_lock);
+  for (uint32_t i = 0; i < forms->n_forms; i++)
+    if (forms->not_fused[i])
+      note_not_fused(&e->stats, forms->not_fused[i]);
+  pthread_mutex_unlock(&e->stats_lock);
+  for (uint32_t i = 0; i < forms->n_forms; i++)
+    e->captures.n_fused += !forms->not_fused[i];
+  e->captures.n_forms += forms->n_forms;
+  e->captures.n_fitted += forms->n_fitted;
+}
+
+static td_status capture(td_engine *e, td_captured_count *count, td_error *err)
+{
+  td_engine_captures *c = &e->captures;
+  uint32_t least_rows = count > c->counts ? count[-1].n_rows + 1 : 1;
+  td_capture forms;
+  TD_TRY(e->backend->ops->capture(e->backend, e->forward, least_rows, count->n_rows, &forms, err));
+  if (!count->is_captured) {
+    count->is_captured = true;
+    c->n_missing--;
+    note_forms(e, &forms);
   }
-  if (n_rows > 0)
-    td_warn("capture_ms is over: steps of fewer than %u requests run padded", n_rows);
-  td_info("captured %u decode steps in %.2f s: %u fused, %u with a grid of attention for each launch",
-          n_forms, (double)(td_clock_us() - begin_us) / 1e6, n_fused, n_fitted);
-  for (uint32_t i = 0; i < e->info.n_not_fused; i++)
-    td_info("%u captured steps are not fused: %s", e->info.not_fused[i].n_steps, e->info.not_fused[i].reason);
+  c->n_stale -= count->is_stale;
+  count->is_stale = false;
   return TD_OK;
+}
+
+/* ---- those that are missing ---- */
+
+static void log_end(td_engine *e, bool is_over)
+{
+  td_engine_captures *c = &e->captures;
+  uint32_t n_beyond = 0;
+  if (is_over) {
+    td_captured_count *missing = first_missing(c);
+    for (td_captured_count *i = missing; i < c->counts + c->n_counts; i++)
+      n_beyond += i->is_captured;
+    td_warn("capture_ms is over: steps of more than %u requests are not captured%s",
+            missing > c->counts ? missing[-1].n_rows : 0,
+            n_beyond ? ", but for some that ran meanwhile" : "");
+  }
+  td_info("captured %u decode steps in %.2f s: %u fused, %u with a grid of attention for each launch",
+          c->n_forms, (double)c->spent_us / 1e6, c->n_fused, c->n_fitted);
+  for (uint32_t i = 0; i < e->stats.n_not_fused; i++)
+    td_info("%u captured steps are not fused: %s", e->stats.not_fused[i].n_steps,
+            e->stats.not_fused[i].reason);
+}
+
+static td_status capture_missing(td_engine *e, td_captured_count *count, td_error *err)
+{
+  td_engine_captures *c = &e->captures;
+  uint64_t begin_us = td_clock_us();
+  TD_TRY(capture(e, count, err));
+  c->last_us = td_clock_us();
+  c->spent_us += c->last_us - begin_us;
+  bool is_over = c->n_missing > 0 && c->spent_us >= c->budget_us;
+  if (c->n_missing == 0 || is_over)
+    log_end(e, is_over);
+  if (is_over)
+    c->n_missing = 0;
+  return TD_OK;
+}
+
+/* Only a device that fails is the caller's. What cannot be captured now will not be later: it runs op by op.
+ */
+static td_status try_missing(td_engine *e, td_captured_count *count, td_error *err)
+{
+  td_error why;
+  td_status st = capture_missing(e, count, &why);
+  if (st == TD_ERR_DEVICE) { /* as in a step */
+    if (err)
+      *err = why;
+    return st;
+  }
+  if (st != TD_OK) {
+    td_warn("%s: no more steps are captured in this run", why.message);
+    e->captures.n_missing = 0;
+  }
+  return TD_OK;
+}
+
+td_status td_engine_capture_all(td_engine *e, td_error *err)
+{
+  while (e->captures.n_missing > 0)
+    TD_TRY(capture_missing(e, first_missing(&e->captures), err));
+  return TD_OK;
+}
+
+td_status td_engine_capture_next(td_engine *e, td_error *err)
+{
+  return try_missing(e, first_missing(&e->captures), err);
+}
+
+bool td_engine_awaits_capture(const td_engine *e, const td_plan *plan)
+{
+  const td_engine_captures *c = &e->captures;
+  return c->n_missing > 0 && plan->n_logits == plan->n_rows && plan->n_tokens == plan->n_rows &&
+         !c->counts[count_for(c, plan->n_rows)].is_captured;
+}
+
+bool td_engine_needs_capture(const td_engine *e, const td_plan *plan)
+{
+  return td_engine_awaits_capture(e, plan) &&
+         td_clock_us() - e->captures.last_us >= td_limit_max(TD_LIMIT_CAPTURE_PAUSE_MS) * 1000;
+}
+
+td_status td_engine_capture_needed(td_engine *e, uint32_t n_rows, td_error *err)
+{
+  td_engine_captures *c = &e->captures;
+  TD_TRY(try_missing(e, &c->counts[count_for(c, n_rows)], err));
+  td_engine_tell_idle_left(e);
+  return TD_OK;
+}
+
+/* ---- those of changed algorithms ---- */
+
+void td_engine_mark_stale(td_engine *e, uint32_t least_rows, uint32_t most_rows)
+{
+  td_engine_captures *c = &e->captures;
+  for (uint32_t i = 0; i < c->n_counts; i++) {
+    td_captured_count *count = &c->counts[i];
+    if (count->is_captured && !count->is_stale && least_rows <= count->n_rows && count->n_rows <= most_rows) {
+      count->is_stale = true;
+      c->n_stale++;
+    }
+  }
+}
+
+td_status td_engine_capture_anew(td_engine *e, td_error *err)
+{
+  td_engine_captures *c = &e->captures;
+  td_captured_count *count = last_stale(c);
+  td_status st = capture(e, count, err);
+  c->n_recaptured += st == TD_OK;
+  if (st != TD_OK) {
+    for (uint32_t i = 0; i < c->n_counts; i++)
+      c->counts[i].is_stale = false;
+    c->n_stale = 0;
+  }
+  return st;
 }

@@ -17,7 +17,6 @@ td_status td_engine_create(const td_options *options, td_engine **out, td_error 
   if (!e)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the engine");
   memset(e, 0, sizeof *e);
-  e->least_captured = UINT32_MAX;
   e->options = *options;
   e->wake_fd = -1;
   atomic_init(&e->state, TD_ENGINE_LOADING);

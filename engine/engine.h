@@ -86,8 +86,6 @@ typedef struct td_engine_info {
   bool template_has_developer; /* it speaks of that role */
   bool context_is_cut;         /* the model could do more; KV memory cannot */
   bool has_tokenizer; /* false: prompts are token ids, answers have no text (a made-up model without one) */
-  td_engine_not_fused not_fused[TD_NOT_FUSED_MAX]; /* [n_not_fused] by reason */
-  uint32_t n_not_fused;
   td_sampling default_sampling; /* the operator's over the model's over the API's; seed 0 */
   uint64_t loaded_at_unix_s;
 } td_engine_info;
@@ -298,7 +296,9 @@ typedef struct td_engine_stats {
   uint64_t step_errors[TD_STEP_ERROR_BORDERS + 1]; /* not cumulative; the last: above all borders */
   double last_step_predicted_us, tbt_slo_us;       /* target 0: none */
   td_times_source times_source;
-  uint32_t tuning_left; /* algorithms to measure and steps to capture anew, in idle moments; 0: all is done */
+  uint32_t tuning_left; /* steps to capture and algorithms to measure, in idle moments; 0: all is done */
+  td_engine_not_fused not_fused[TD_NOT_FUSED_MAX]; /* [n_not_fused] by reason */
+  uint32_t n_not_fused;
   double cost_correction[2]; /* learned factor on steps without, with prompts */
   double queue_delay_us;     /* predicted for a request that came now; next_end, end_gap, token: see
                                 td_sched_forecast */

@@ -1,9 +1,10 @@
-/* What the engine does while nobody asks for anything: tuning (kernels.h: tune), and capturing anew the steps
- * whose algorithms have changed with it.
+/* What the engine does while nobody asks for anything: capturing decode steps (capture.c), then tuning
+ * (kernels.h: tune), and capturing anew the steps whose algorithms have changed with it.
  *
- * A start measures nothing. When nothing has run or waited for idle_ms, the engine does one piece after
- * another, of a few launches or a step each, and looks for commands between two: so whoever comes waits for a
- * piece. Algorithms change here and nowhere else, so never in the middle of an answer.
+ * A start captures and measures nothing. When nothing has run or waited for idle_ms, the engine does one
+ * piece after another, of a few launches or a step each, and looks for commands between two: so whoever comes
+ * waits for a piece. Algorithms change here and nowhere else, so never in the middle of an answer; that a
+ * step is captured for the first time may come there (capture.c).
  *
  * A captured step keeps the algorithms of its capture: it is captured again before more is measured, one a
  * piece, with nothing under way. Until then it serves as it was. Where measuring ends early, because its time
@@ -14,6 +15,8 @@
 #include "common/log.h"
 
 static const char unmeasured[] = "those left are the library's first choice";
+
+static bool is_tuning(const td_engine_idle *i) { return !i->tuning.is_done && i->spent_us < i->budget_us; }
 
 static void log_known(const td_engine *e, const td_tuning *t)
 {
@@ -31,14 +34,15 @@ static void log_end(const td_engine *e)
   const td_tuning *t = &i->tuning;
   td_info("algorithms: measured %u in %.2f s; %u are not the library's first choice; %u steps captured anew; "
           "%u of %u are known%s%s",
-          t->n_measured, (double)i->spent_us / 1e6, t->n_not_first, i->n_recaptured, t->n_known, t->n_all,
-          t->n_known < t->n_all ? "; " : "", t->n_known < t->n_all ? unmeasured : "");
+          t->n_measured, (double)i->spent_us / 1e6, t->n_not_first, e->captures.n_recaptured, t->n_known,
+          t->n_all, t->n_known < t->n_all ? "; " : "", t->n_known < t->n_all ? unmeasured : "");
 }
 
 td_status td_engine_begin_tuning(td_engine *e, td_error *err)
 {
   td_engine_idle *i = &e->idle;
   uint64_t begin_us = td_clock_us();
+  i->end_is_told = true;
   if (!e->backend->ops->tune)
     return TD_OK;
   if (e->calibrates) {
@@ -50,27 +54,24 @@ td_status td_engine_begin_tuning(td_engine *e, td_error *err)
   }
   TD_TRY(e->backend->ops->tune_begin(e->backend, e->forward, e->options.cache_dir, &i->tuning, err));
   i->budget_us = (uint64_t)td_option(&e->options, TD_LIMIT_TUNE_MS) * 1000;
+  i->end_is_told = !is_tuning(i);
   if (i->tuning.n_all > 0)
     log_known(e, &i->tuning);
   return TD_OK;
-}
-
-static bool is_tuning(const td_engine_idle *i) { return !i->tuning.is_done && i->spent_us < i->budget_us; }
-
-/* The largest captured step of up to n_rows that has other algorithms now; 0: none. */
-static uint32_t stale_within(const td_engine *e, uint32_t n_rows)
-{
-  uint32_t n = n_rows > 0 ? td_engine_captured_within(e, n_rows) : 0;
-  return n >= e->idle.stale_least ? n : 0;
 }
 
 uint32_t td_engine_idle_left(const td_engine *e)
 {
   const td_engine_idle *i = &e->idle;
   uint32_t n = is_tuning(i) ? 1 + i->tuning.n_all - i->tuning.n_known : 0; /* 1: the end is not yet told */
-  for (uint32_t at = i->stale_most; (at = stale_within(e, at)) > 0; at--)
-    n++;
-  return n;
+  return n + e->captures.n_missing + e->captures.n_stale;
+}
+
+void td_engine_tell_idle_left(td_engine *e)
+{
+  pthread_mutex_lock(&e->stats_lock);
+  e->stats.tuning_left = td_engine_idle_left(e);
+  pthread_mutex_unlock(&e->stats_lock);
 }
 
 static bool is_anything_left(const td_engine *e) { return td_engine_idle_left(e) > 0; }
@@ -93,15 +94,6 @@ int td_engine_idle_wait_ms(td_engine *e)
   return waited_us < quiet_us ? (int)((quiet_us - waited_us + 999) / 1000) : 0;
 }
 
-static td_status capture_anew(td_engine *e, uint32_t n_rows, td_error *err)
-{
-  td_capture ignored; /* which steps are fused has not changed */
-  td_status st = e->backend->ops->capture(e->backend, e->forward, n_rows, &ignored, err);
-  e->idle.n_recaptured += st == TD_OK;
-  e->idle.stale_most = st == TD_OK ? n_rows - 1 : 0;
-  return st;
-}
-
 static td_status tune(td_engine *e, td_error *err)
 {
   td_engine_idle *i = &e->idle;
@@ -112,17 +104,16 @@ static td_status tune(td_engine *e, td_error *err)
     return st;
   if (!i->tuning.is_done && (st != TD_OK || !is_tuning(i)))
     e->backend->ops->tune_end(e->backend, e->forward, &i->tuning);
-  i->stale_least = i->tuning.changed_least;
-  i->stale_most = i->tuning.changed_most;
+  td_engine_mark_stale(e, i->tuning.changed_least, i->tuning.changed_most);
   return st;
 }
 
-td_status td_engine_use_idleness(td_engine *e, td_error *err)
+/* Algorithms, and the steps that keep them. */
+static td_status measure(td_engine *e, td_error *err)
 {
   td_engine_idle *i = &e->idle;
-  uint32_t stale = stale_within(e, i->stale_most);
   td_error why;
-  td_status st = stale > 0 ? capture_anew(e, stale, &why) : tune(e, &why);
+  td_status st = e->captures.n_stale > 0 ? td_engine_capture_anew(e, &why) : tune(e, &why);
   if (st == TD_ERR_DEVICE) { /* as in a step */
     if (err)
       *err = why;
@@ -132,10 +123,16 @@ td_status td_engine_use_idleness(td_engine *e, td_error *err)
     td_warn("%s: no more is measured in this run", why.message);
     i->tuning.is_done = true;
   }
-  if (!is_anything_left(e))
+  if (!i->end_is_told && !is_anything_left(e)) {
+    i->end_is_told = true;
     log_end(e);
-  pthread_mutex_lock(&e->stats_lock);
-  e->stats.tuning_left = td_engine_idle_left(e);
-  pthread_mutex_unlock(&e->stats_lock);
+  }
+  return TD_OK;
+}
+
+td_status td_engine_use_idleness(td_engine *e, td_error *err)
+{
+  TD_TRY(e->captures.n_missing > 0 ? td_engine_capture_next(e, err) : measure(e, err));
+  td_engine_tell_idle_left(e);
   return TD_OK;
 }

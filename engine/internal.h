@@ -2,8 +2,8 @@
  *
  *   engine.c    life: create, start, the thread, stop; state, info, statistics
  *   load.c      from options to a loaded model, with the memory plan
- *   capture.c   decode steps captured at start, where the backend can
- *   idle.c      what is done while nobody asks for anything: tuning, and capturing anew
+ *   capture.c   which decode steps are captured, where the backend can, and when
+ *   idle.c      what is done while nobody asks for anything: capturing, and tuning
  *   times.c     what steps take, as a start knows it: kept, or guessed from the device class
  *   calibrate.c the same, measured on purpose; dummy_run.c runs the steps
  *   learn.c     the same, learned from the steps that are served, and kept at an orderly end
@@ -111,13 +111,33 @@ typedef struct td_engine_learned {
   td_cost_learner learner;
 } td_engine_learned;
 
+/* A count of rows that decode steps are captured for. */
+typedef struct td_captured_count {
+  uint32_t n_rows;
+  bool is_captured, is_stale; /* stale: captured with algorithms that are old now */
+} td_captured_count;
+
+/* Enough for running_requests at its most (capture.c: next_smaller). */
+enum { TD_CAPTURE_COUNTS_MAX = 160 };
+
+/* Captured decode steps, and those that will be. Engine thread. */
+typedef struct td_engine_captures {
+  td_captured_count counts[TD_CAPTURE_COUNTS_MAX]; /* [n_counts] ascending; none: nothing is captured */
+  uint32_t n_counts;
+  uint32_t n_missing; /* that are still to be captured; 0 too where that has ended early */
+  uint32_t n_stale;
+  uint64_t budget_us, spent_us;        /* of those that are, or were, missing */
+  uint64_t last_us;                    /* the end of the last such capture */
+  uint32_t n_forms, n_fused, n_fitted; /* of them */
+  uint32_t n_recaptured;
+} td_engine_captures;
+
 /* What is done in idle moments. Engine thread. */
 typedef struct td_engine_idle {
   td_tuning tuning;
-  uint64_t budget_us, spent_us;     /* of tuning in this run */
-  uint64_t since_us;                /* nothing has run or waited since then; 0: something does */
-  uint32_t stale_least, stale_most; /* captured steps of so many rows have old algorithms; most 0: none */
-  uint32_t n_recaptured;
+  uint64_t budget_us, spent_us; /* of tuning in this run */
+  uint64_t since_us;            /* nothing has run or waited since then; 0: something does */
+  bool end_is_told;             /* of tuning, or there was nothing to tune */
 } td_engine_idle;
 
 /* grammar.c: the vocabulary's trie, and compiled grammars */
@@ -156,7 +176,7 @@ struct td_engine {
   td_compiled *forward, *sampling; /* as the backend runs it, and what chooses tokens behind it (embeddings:
                                       NULL) */
   td_engine_idle idle;
-  uint32_t least_captured; /* rows; UINT32_MAX: no step is captured */
+  td_engine_captures captures;
   td_sched *sched;
   td_cost_model cost; /* what steps take, as it was known at start */
   double cost_unsure; /* how far off that may be: cost_learn.h */
@@ -235,7 +255,7 @@ static inline td_stepper td_engine_stepper(const td_engine *e)
 /* load.c; engine thread. On failure what was made stays in *e for td_engine_destroy. */
 TD_MUST_CHECK td_status td_engine_load(td_engine *e, td_error *err);
 
-/* idle.c; engine thread. Before capture: takes the algorithms that are kept; measures the others if that is
+/* idle.c; engine thread. Before captures: takes the algorithms that are kept; measures the others if that is
  * what this start is for (--calibrate). */
 TD_MUST_CHECK td_status td_engine_begin_tuning(td_engine *e, td_error *err);
 /* With nothing under way: how long to wait for work before td_engine_use_idleness; negative: until some
@@ -244,11 +264,23 @@ TD_MUST_CHECK td_status td_engine_begin_tuning(td_engine *e, td_error *err);
 int td_engine_idle_wait_ms(td_engine *e);
 TD_MUST_CHECK td_status td_engine_use_idleness(td_engine *e, td_error *err); /* one piece */
 uint32_t td_engine_idle_left(const td_engine *e); /* as td_engine_stats.tuning_left */
+void td_engine_tell_idle_left(td_engine *e);      /* in stats */
 
-/* capture.c; engine thread, after load's memory is there. */
-TD_MUST_CHECK td_status td_engine_capture_steps(td_engine *e, td_error *err);
-/* The largest captured step of n_rows or fewer; 0: none. */
-uint32_t td_engine_captured_within(const td_engine *e, uint32_t n_rows);
+/* capture.c; engine thread, after load's memory is there. What captures wants nothing under way.
+ * Nothing is captured yet, but will be. */
+void td_engine_begin_captures(td_engine *e);
+/* As far as capture_ms reaches. */
+TD_MUST_CHECK td_status td_engine_capture_all(td_engine *e, td_error *err);
+/* One of captures.n_missing; fails only as the device fails. */
+TD_MUST_CHECK td_status td_engine_capture_next(td_engine *e, td_error *err);
+/* Whether such a step runs op by op, but will be captured. */
+bool td_engine_awaits_capture(const td_engine *e, const td_plan *plan);
+/* Whether that is due now, though requests run; then, behind the step, that of its n_rows. */
+bool td_engine_needs_capture(const td_engine *e, const td_plan *plan);
+TD_MUST_CHECK td_status td_engine_capture_needed(td_engine *e, uint32_t n_rows, td_error *err);
+/* Captured steps of so many rows have other algorithms now; one of captures.n_stale anew. */
+void td_engine_mark_stale(td_engine *e, uint32_t least_rows, uint32_t most_rows);
+TD_MUST_CHECK td_status td_engine_capture_anew(td_engine *e, td_error *err);
 
 /* times.c; engine thread, at start: fills cost and where it comes from. */
 void td_engine_know_times(td_engine *e, uint32_t page_tokens);

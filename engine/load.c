@@ -509,7 +509,10 @@ td_status td_engine_load(td_engine *e, td_error *err)
   if (!e->only_checks) {
     TD_TRY(td_engine_begin_tuning(e, err));
     if (!td_engine_embeds(e)) /* which have no decodes */
-      TD_TRY(td_engine_capture_steps(e, err));
+      td_engine_begin_captures(e);
+    if (e->calibrates) /* what is measured are steps as they will be */
+      TD_TRY(td_engine_capture_all(e, err));
+    td_engine_tell_idle_left(e);
   }
   fill_info(e, &mp);
   td_engine_know_times(e, mp.page_tokens);

@@ -5,7 +5,8 @@
  * ended is dropped when it comes. Where a row of that next step obeys a mask, its sampling is queued only
  * when this step's tokens are known and the mask was made of them: submit k, sample k, submit k+1, wait k,
  * masks, sample k+1. Nothing here allocates, blocks on the loop thread, or looks at text. Idle means blocked
- * on the eventfd, or one piece after another of what is done in idle moments (idle.c). */
+ * on the eventfd, or one piece after another of what is done in idle moments (idle.c). A busy engine does one
+ * such piece now and then between two steps (capture.c). */
 #include "engine/internal.h"
 
 #include <errno.h>
@@ -137,8 +138,10 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
     double calibrated_us = td_cost_step_us(&e->cost, &work);
     log_step(e, step_us, calibrated_us, plan, &ss);
     uint64_t end_us = atomic_load_explicit(&e->heartbeat_us, memory_order_relaxed);
-    td_sched_observe(e->sched, plan, (double)step_us);
-    td_engine_learn_step(e, &work, calibrated_us, (double)(end_us - e->times.since_us));
+    if (!td_engine_awaits_capture(e, plan)) { /* else it took longer than such steps soon will */
+      td_sched_observe(e->sched, plan, (double)step_us);
+      td_engine_learn_step(e, &work, calibrated_us, (double)(end_us - e->times.since_us));
+    }
   }
   pthread_mutex_lock(&e->stats_lock);
   td_engine_stats *st = &e->stats;
@@ -318,12 +321,17 @@ td_status td_engine_run(td_engine *e, td_error *err)
     }
     e->idle.since_us = 0;
     atomic_store(&e->in_step, true);
-    under_way = plan_step_ahead(e);
+    uint32_t capture_rows = td_engine_needs_capture(e, e->plan) ? e->plan->n_rows : 0;
+    under_way = capture_rows == 0 && plan_step_ahead(e); /* nothing may be under way in a capture */
     TD_TRY(end_step(e, &last_end_us, err));
     tell_pages(e);
     if (under_way)
       take_next(e);
     atomic_store(&e->in_step, under_way);
+    if (capture_rows > 0) {
+      TD_TRY(td_engine_capture_needed(e, capture_rows, err));
+      last_end_us = 0; /* what it took is no step's time */
+    }
   }
   td_engine_keep_learned(e);
   return TD_OK;

@@ -131,11 +131,11 @@ typedef struct td_backend_ops {
   /* No more is measured, though not all is: the time is over, or a call of tune failed. What was decided so
    * far is told as changed, if the call before has not done so, and kept for other runs. */
   void (*tune_end)(td_backend *be, td_compiled *compiled, td_tuning *out);
-  /* Captures the program's step of n_rows decodes: steps of so many rows, or somewhat fewer, are then
-   * launched from it. In the place of an earlier capture, with no step under way. Nothing is written to the
-   * KV store. NULL where a backend gains nothing from it. */
-  td_status (*capture)(td_backend *be, td_compiled *compiled, uint32_t n_rows, td_capture *out,
-                       td_error *err);
+  /* Captures the program's step of n_rows decodes: steps of least_rows to n_rows rows are then launched from
+   * it, if no smaller one holds them. In the place of an earlier capture of as many, with no step under way.
+   * Nothing is written to the KV store. NULL where a backend gains nothing from it. */
+  td_status (*capture)(td_backend *be, td_compiled *compiled, uint32_t least_rows, uint32_t n_rows,
+                       td_capture *out, td_error *err);
   /* Makes the device fail behind what is queued (see fault.h). NULL where it cannot. */
   void (*trap)(td_backend *be);
 } td_backend_ops;

@@ -184,7 +184,7 @@ static void prediction_metrics(page *p, const td_metrics *m, const td_metrics_vi
     snprintf(label, sizeof label, ",source=\"%s\"", td_times_source_names[i]);
     sample(p, "tandem:step_times_source", label, s->times_source == (td_times_source)i);
   }
-  gauge(p, "tandem:tuning_left", "Algorithms to measure and steps to capture anew, in idle moments (GPU)",
+  gauge(p, "tandem:tuning_left", "Steps to capture and algorithms to measure, in idle moments (GPU)",
         s->tuning_left);
   head(p, "tandem:step_prediction_correction", "gauge", "Learned factor on known step times");
   sample(p, "tandem:step_prediction_correction", ",prompts=\"without\"", s->cost_correction[0]);
@@ -195,15 +195,15 @@ static void prediction_metrics(page *p, const td_metrics *m, const td_metrics_vi
             "Submission to first step, as predicted at submission", &m->queue_predicted);
 }
 
-static void fused_metrics(page *p, const td_engine_info *info)
+static void fused_metrics(page *p, const td_engine_stats *s)
 {
   char label[160];
-  if (!info || info->n_not_fused == 0)
+  if (s->n_not_fused == 0)
     return;
   head(p, "tandem:steps_not_fused", "gauge", "Captured decode steps whose ops run one by one, by reason");
-  for (uint32_t i = 0; i < info->n_not_fused; i++) {
-    snprintf(label, sizeof label, ",reason=\"%s\"", info->not_fused[i].reason);
-    sample(p, "tandem:steps_not_fused", label, info->not_fused[i].n_steps);
+  for (uint32_t i = 0; i < s->n_not_fused; i++) {
+    snprintf(label, sizeof label, ",reason=\"%s\"", s->not_fused[i].reason);
+    sample(p, "tandem:steps_not_fused", label, s->not_fused[i].n_steps);
   }
 }
 
@@ -228,7 +228,7 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
   counter(p, "tandem:plan_seconds_total", "Time planning steps", (double)s->plan_us_sum / 1e6);
   counter(p, "tandem:decode_tokens_total", "Tokens that decode rows computed", (double)s->decode_tokens);
   counter(p, "tandem:prefill_tokens_total", "Tokens that prefill chunks computed", (double)s->prefill_tokens);
-  fused_metrics(p, v->info);
+  fused_metrics(p, v->stats);
   counter(p, "tandem:late_rows_total", "Rows that waited for the mask of their next token",
           (double)s->late_rows);
   gauge(p, "tandem:last_step_seconds", "Time of the last step", s->last_step_us / 1e6);

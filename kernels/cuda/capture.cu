@@ -1,10 +1,11 @@
-// Captured steps: CUDA graphs of decode steps, made at start, one for each of some row counts; and anew when
-// its linears have got other algorithms.
+// Captured steps: CUDA graphs of decode steps, one for each of some row counts; and anew when its linears
+// have got other algorithms.
 //
-// A step runs on the smallest captured one that holds it, so it may have fewer rows than that. Kernels that
-// write beyond a row's own output (KV lines, sampled ids) look at the true counts on the device. Grids are as
-// large as any step of so many rows needs; where that is much more than most need, attention for decodes,
-// they are set anew before a launch: 2,400 blocks that find nothing to do take 2.5 us, in each layer.
+// A step runs on the smallest captured one that is for as many rows, which may have more than it. Kernels
+// that write beyond a row's own output (KV lines, sampled ids) look at the true counts on the device. Grids
+// are as large as any step of so many rows needs; where that is much more than most need, attention for
+// decodes, they are set anew before a launch: 2,400 blocks that find nothing to do take 2.5 us, in each
+// layer.
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/program.cuh"
 
@@ -81,12 +82,12 @@ static void keep_step(cuda_program *p, captured_step &&s)
   p->captured.push_back(std::move(s));
 }
 
-static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t n_rows, bool of_plan, td_capture *out,
-                             td_error *err)
+static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t least_rows, uint32_t n_rows,
+                             bool of_plan, td_capture *out, td_error *err)
 {
   td_plan plan = {};
   fused_step fused;
-  captured_step s = {n_rows, of_plan};
+  captured_step s = {least_rows, n_rows, of_plan};
   frame_empty_step(b, &plan, *p, n_rows, of_plan ? ATTENTION_CAPTURE_SHARED : ATTENTION_CAPTURE_PRIVATE);
   for (attention_group *g : groups_of{&b->attention})
     g->captured_decodes.clear();
@@ -114,8 +115,8 @@ static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t n_rows, 
 
 // Twice where decodes may share prefixes: steps in which they do not have a kernel that knows nothing of it,
 // and may be fused.
-td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows, td_capture *out,
-                          td_error *err)
+td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t least_rows, uint32_t n_rows,
+                          td_capture *out, td_error *err)
 {
   cuda_backend *b = self(be);
   cuda_program *p = program_of(compiled);
@@ -124,11 +125,11 @@ td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows
   for (const attention_group *g : groups_of{&b->attention})
     shares |= g->planner != nullptr;
   if (shares)
-    TD_TRY(capture_one(b, p, n_rows, true, out, err));
-  return capture_one(b, p, n_rows, false, out, err);
+    TD_TRY(capture_one(b, p, least_rows, n_rows, true, out, err));
+  return capture_one(b, p, least_rows, n_rows, false, out, err);
 }
 
-// The smallest captured step that holds this one, or null.
+// The smallest captured step that is for this one, or null.
 static captured_step *captured_for(const cuda_backend *b, cuda_program *p, const td_plan *plan)
 {
   captured_step *best = nullptr;
@@ -136,7 +137,8 @@ static captured_step *captured_for(const cuda_backend *b, cuda_program *p, const
   if (plan->n_logits != plan->n_rows || plan->n_tokens != plan->n_rows)
     return nullptr;
   for (captured_step &s : p->captured)
-    if (s.of_plan == of_plan && s.n_rows >= plan->n_rows && (!best || s.n_rows < best->n_rows))
+    if (s.of_plan == of_plan && s.least_rows <= plan->n_rows && plan->n_rows <= s.n_rows &&
+        (!best || s.n_rows < best->n_rows))
       best = &s;
   return best;
 }

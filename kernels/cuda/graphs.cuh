@@ -20,7 +20,7 @@ struct captured_kernel {
 };
 
 struct captured_step {
-  uint32_t n_rows;
+  uint32_t least_rows, n_rows; // of the steps that are launched from it; n_rows: of its grids
   bool of_plan;      // its attention is by a plan of what rows share; else none of the step's rows may share
                      // anything
   cudaGraph_t graph; // kept: what the params of `decodes` point to is its nodes'

@@ -24,8 +24,8 @@ td_linear_params
 td_cuda_glu_linear(const td_linear_swiglu_params &g); // the first of the two ops that it stands for
 
 // capture.cu
-td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows, td_capture *out,
-                          td_error *err);
+td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t least_rows, uint32_t n_rows,
+                          td_capture *out, td_error *err);
 bool td_cuda_launch_captured(cuda_backend *b,
                              cuda_program *p); // the current plan's step; false: there is none that fits
 void td_cuda_free_captured(cuda_program *p);

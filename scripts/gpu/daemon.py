@@ -51,9 +51,9 @@ def descendant(pid, name):
 
 
 class Daemon:
-    """`with Daemon(ctx, options) as d:` a daemon that is ready and, unless tuned is False or it runs under a tool, has measured in idle
-    moments what it does not know: what is timed, or compared with an earlier answer, is of a machine that does not change meanwhile. Its
-    exit code is in d.code afterwards."""
+    """`with Daemon(ctx, options) as d:` a daemon that is ready and, unless tuned is False or it runs under a tool, has captured its decode
+    steps and measured what it does not know, in idle moments: what is timed, or compared with an earlier answer, is of a machine that does
+    not change meanwhile. Its exit code is in d.code afterwards."""
 
     def __init__(self, ctx, *options, model, env=None, prefix=(), ready_s=120, stop_s=60, backend=None, start_only=False, tuned=True):
         self.ctx, self.model, self.prefix, self.ready_s, self.stop_s = ctx, model, list(prefix), ready_s, stop_s
@@ -195,7 +195,15 @@ class Daemon:
             if self.metrics()["tandem:tuning_left"] == 0:
                 return time.monotonic() - begin
             time.sleep(0.05)
-        raise RuntimeError(f"algorithms are still to be measured after {seconds} s")
+        raise RuntimeError(f"steps are still to be captured, or algorithms measured, after {seconds} s")
+
+    def until_captured(self, seconds):
+        """Until its decode steps are captured; algorithms may still be measured, which takes long under a tool."""
+        end = time.monotonic() + seconds
+        while not re.search(r"info +captured \d+ decode steps", self.log()):
+            if time.monotonic() > end or self.process.poll() is not None:
+                raise RuntimeError(f"its steps were not captured within {seconds} s: {self.last_line()}")
+            time.sleep(0.1)
 
     def until_idle(self, seconds=60):
         end = time.monotonic() + seconds

@@ -168,9 +168,10 @@ def run_mix(ctx, tool, path):
     n, longest, answer = (9, 60, 4) if tool == "racecheck" else (24, 300, 16)
     requests = mix.make(n, models.TINY["vocab_size"], longest, answer)
     options = ["--step-tokens", 128, "--running-requests", 16, "--kv-bytes", 64 << 20, "--sse-stall-ms", 600000, "--health-stall-ms", 600000,
-               "--cache-dir", ""]
+               "--cache-dir", "", "--capture-ms", 1000 * MIX_LIMIT_S]
     with Daemon(ctx, *options, env={"TANDEM_SHARE": "always"}, model=models.tiny_on_disk(ctx), ready_s=MIX_LIMIT_S, stop_s=120,
                 prefix=command(tool, path)) as d:
+        d.until_captured(MIX_LIMIT_S)
         first = mix.play(d, requests, leavers=6, timeout=MIX_LIMIT_S)
         again = mix.play(d, requests, leavers=5, timeout=MIX_LIMIT_S)
         m = d.until_idle()
@@ -181,6 +182,7 @@ def run_mix(ctx, tool, path):
 def check_mix(s, tool, d, m, done, due, seconds):
     judge(s, f"{tool} of tandemd under a request mix", d.code, d.log(), seconds,
           f", {m['tandem:steps_total']:.0f} steps, {m['vllm:prefix_cache_hits_total']:.0f} prefix tokens found")
+    s.check(m["tandem:captured_steps_total"] > 0, f"{tool}: captured steps were launched meanwhile", f"{m['tandem:captured_steps_total']:.0f} of them")
     s.check(done == due and m["vllm:prefix_cache_hits_total"] > 0, f"{tool}: every answer came whole meanwhile", f"{done} of {due}")
 
 

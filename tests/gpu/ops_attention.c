@@ -322,16 +322,22 @@ static void test_captured(const heads *h, const uint32_t *lens, uint32_t n_alone
   batch_write(b);
   r.plain = compile_step(&r);
   r.captured = compile_step(&r);
-  die(watch_capture(be, r.captured, n_captured, &ignored, &err), &err, "capture");
+  die(watch_capture(be, r.captured, 1, n_captured, &ignored, &err), &err, "capture");
   compare_captured(&r, b->rows, 1, " one row");
   compare_captured(&r, b->rows, n_alone, "");
   compare_captured(&r, b->rows + n_alone, 1, " one row with a prefix");
   compare_captured(&r, b->rows + n_alone, n_captured, " shared");
   compare_captured(&r, b->rows, n_alone, " after shared");
   compare_captured(&r, b->rows + n_alone, n_captured, " shared again");
-  die(watch_capture(be, r.captured, n_captured, &ignored, &err), &err, "capture"); /* in an idle moment */
+  die(watch_capture(be, r.captured, 1, n_captured, &ignored, &err), &err, "capture"); /* in an idle moment */
   compare_captured(&r, b->rows, n_alone, " captured anew");
   compare_captured(&r, b->rows + n_alone, n_captured, " shared, captured anew");
+  die(watch_capture(be, r.captured, n_alone, n_captured, &ignored, &err), &err, "capture");
+  compare_captured(&r, b->rows, n_alone, " as few as it is for");
+  plan_reset(h->page_tokens);
+  for (uint32_t i = 0; i < n_alone - 1; i++)
+    plan_add_row(1, b->rows[i].kv_len, b->rows[i].pages);
+  expect(!run_step(r.captured), "a step of fewer rows than a captured one is for runs op by op");
   be->ops->discard(be, r.plain);
   be->ops->discard(be, r.captured);
   free(last);

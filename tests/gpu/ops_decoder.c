@@ -325,7 +325,7 @@ static void capture(const decoder *d, uint32_t n_rows)
   td_error err;
   td_capture c;
   bool fused = false;
-  die(watch_capture(be, d->captured, n_rows, &c, &err), &err, "capture");
+  die(watch_capture(be, d->captured, 1, n_rows, &c, &err), &err, "capture");
   for (uint32_t i = 0; i < c.n_forms; i++)
     fused |= c.not_fused[i] == NULL;
   expect(!is_hopper() || fused,

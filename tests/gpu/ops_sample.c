@@ -122,7 +122,7 @@ static td_compiled *capture_steps(side *s, td_devptr logits, uint32_t vocab, uin
   must(s->be->ops->kv_create(s->be, &shape, &kv, &err), &err);
   td_compiled *compiled = compile(s, logits, vocab, n_ops);
   for (uint32_t i = 0; i < n_sizes; i++)
-    must(watch_capture(s->be, compiled, sizes[i], &ignored, &err), &err);
+    must(watch_capture(s->be, compiled, 1, sizes[i], &ignored, &err), &err);
   return compiled;
 }
 

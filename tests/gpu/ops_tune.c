@@ -105,7 +105,7 @@ static void capture_tuned(td_compiled *compiled, uint32_t least, uint32_t most)
   td_capture ignored;
   for (uint32_t n = 8; n <= MAX_ROWS; n += 8)
     if (n >= least && n <= most)
-      die(watch_capture(be, compiled, n, &ignored, &err), &err, "capture");
+      die(watch_capture(be, compiled, 1, n, &ignored, &err), &err, "capture");
 }
 
 static float *decode_tuned(const tuned *t, td_compiled *compiled, uint32_t n, bool captured)

@@ -77,10 +77,10 @@ td_status watch_wait(td_backend *be, const td_plan *plan, td_outcome *out, td_er
   return ended(td_backend_wait(be, out, err));
 }
 
-td_status watch_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows, td_capture *out,
-                        td_error *err)
+td_status watch_capture(td_backend *be, td_compiled *compiled, uint32_t least_rows, uint32_t n_rows,
+                        td_capture *out, td_error *err)
 {
   describe("a capture", NULL, n_rows);
   alarm(limit_s);
-  return ended(be->ops->capture(be, compiled, n_rows, out, err));
+  return ended(be->ops->capture(be, compiled, least_rows, n_rows, out, err));
 }

@@ -19,7 +19,7 @@ void watch_case(uint64_t seed, const char *format, ...) __attribute__((format(pr
 
 /* td_backend_wait, of a step of this plan; the backend's capture of a step of n_rows. */
 td_status watch_wait(td_backend *be, const td_plan *plan, td_outcome *out, td_error *err);
-td_status watch_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows, td_capture *out,
-                        td_error *err);
+td_status watch_capture(td_backend *be, td_compiled *compiled, uint32_t least_rows, uint32_t n_rows,
+                        td_capture *out, td_error *err);
 
 #endif

@@ -217,7 +217,7 @@ static void capture_steps(void)
   td_error err;
   td_capture ignored;
   for (size_t i = 0; i < sizeof counts / sizeof *counts && be->ops->capture && !hybrid; i++)
-    die(watch_capture(be, captured, counts[i], &ignored, &err), &err, "capture");
+    die(watch_capture(be, captured, 1, counts[i], &ignored, &err), &err, "capture");
 }
 
 /* False: this device has no such way. */

@@ -1,7 +1,8 @@
-/* What is done in idle moments (engine/idle.c), with the real step loop and scheduler: when pieces begin,
- * that they give way to whoever comes, which captured steps are captured anew, and when it ends. The device
- * has pieces that take a millisecond and decide something now and then; its clock moves with what the engine
- * does and waits for, nothing else. */
+/* What is done in idle moments (engine/idle.c) and which steps are captured when (engine/capture.c), with the
+ * real step loop and scheduler: when pieces begin, that they give way to whoever comes, what a busy engine
+ * captures, what of the steps is learned meanwhile, and when it ends. The device has pieces that take a
+ * millisecond and decide something now and then; its clock moves with what the engine does and waits for,
+ * nothing else. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,14 +16,25 @@
 
 #include "config/limits.h"
 #include "engine/internal.h"
+#include "stderr_fixture.h"
 
-enum { MAX_ROWS = 20, N_SLOTS = 8, CONTEXT = 256, EVENTS_MAX = 400, PIECE_US = 1000, STEP_US = 3000 };
+enum {
+  MAX_ROWS = 20,
+  N_SLOTS = 8,
+  CONTEXT = 256,
+  EVENTS_MAX = 1200,
+  PIECE_US = 1000,
+  CAPTURE_US = 6000,
+  STEP_US = 3000,
+  QUEUED_US = 4000 /* of a step whose ops run one by one */
+};
 
-typedef enum event_kind { PIECE = 1, END, CAPTURE, STEP, WAIT, ASLEEP } event_kind;
+typedef enum event_kind { PIECE = 1, END, CAPTURE, STEP, LAUNCH, WAIT, ASLEEP } event_kind;
 
 typedef struct event {
   event_kind what;
   uint32_t n; /* the piece's number; rows; ms */
+  double at_us;
 } event;
 
 typedef struct device {
@@ -35,12 +47,21 @@ typedef struct device {
   uint32_t submit_ms;                             /* or during the first wait, after so long */
   uint32_t fails_in;                              /* this piece fails, */
   td_status fails_as;                             /* as this */
-  bool capture_fails;
+  uint32_t submit_in_capture;                     /* or during the first one of so many rows */
+  uint32_t capture_fails_at;                      /* so many rows, anew or not, */
+  bool only_anew;                                 /* or anew alone */
+  td_status capture_fails_as;
+  uint32_t least_of[MAX_ROWS + 1]; /* a captured step's fewest rows; 0: it is not captured */
+  bool captured[2];                /* of the steps under way */
+  uint32_t n_logits[2];
+  uint64_t n_submitted, n_waited;
+  uint32_t most_under_way;
   uint32_t n_begun;
   event events[EVENTS_MAX];
   uint32_t n_events;
-  uint32_t n_logits;
 } device;
+
+static const char not_fused[] = "more than 2 rows";
 
 static device d;
 static double now;
@@ -54,18 +75,20 @@ uint64_t __wrap_td_clock_us(void) { return (uint64_t)now; }
 static void note(event_kind what, uint32_t n)
 {
   assert_true(d.n_events < EVENTS_MAX);
-  d.events[d.n_events++] = (event){what, n};
+  d.events[d.n_events++] = (event){what, n, now};
 }
 
-static void submit(td_engine *e)
+static void submit_longer(td_engine *e, uint32_t n_new)
 {
-  td_engine_request r = {.n_prompt = 2, .max_new = 3, .ignore_eos = true};
+  td_engine_request r = {.n_prompt = 2, .max_new = n_new, .ignore_eos = true};
   td_error err;
   td_ticket t;
-  r.tokens = calloc(5, sizeof *r.tokens);
+  r.tokens = calloc(2 + n_new, sizeof *r.tokens);
   assert_non_null(r.tokens);
   assert_int_equal(td_engine_submit(e, &r, &t, &err), TD_OK);
 }
+
+static void submit(td_engine *e) { submit_longer(e, 3); }
 
 /* Whoever would sleep for ever is told to stop. The log asks it of stderr, which is not watched here. */
 int __wrap_poll(struct pollfd *fds, nfds_t n, int max_ms)
@@ -135,23 +158,40 @@ static void device_tune_end(td_backend *b, td_compiled *compiled, td_tuning *out
   }
 }
 
-static td_status device_capture(td_backend *b, td_compiled *compiled, uint32_t n_rows, td_capture *out,
-                                td_error *err)
+static td_status device_capture(td_backend *b, td_compiled *compiled, uint32_t least_rows, uint32_t n_rows,
+                                td_capture *out, td_error *err)
 {
-  assert_true(b->n_under_way == 0);
+  assert_true(b->n_under_way == 0 && !b->awaits_sample);
+  assert_true(1 <= least_rows && least_rows <= n_rows && n_rows <= MAX_ROWS);
   note(CAPTURE, n_rows);
-  if (d.capture_fails && d.n_done > 0)
-    return td_fail(err, TD_ERR_NOMEM, "no memory for a captured step");
-  *out = (td_capture){.n_forms = 1};
+  if (d.submit_in_capture == n_rows && d.least_of[n_rows] == 0)
+    submit(d.e);
+  now += CAPTURE_US;
+  if (d.capture_fails_at == n_rows && (!d.only_anew || d.least_of[n_rows] > 0))
+    return td_fail(err, d.capture_fails_as, "the device said so");
+  d.least_of[n_rows] = least_rows;
+  *out = (td_capture){.n_forms = 1, .not_fused = {n_rows > 2 ? not_fused : NULL}};
   return TD_OK;
+}
+
+static bool is_captured(uint32_t n_rows)
+{
+  for (uint32_t i = n_rows; i <= MAX_ROWS; i++)
+    if (d.least_of[i] > 0 && d.least_of[i] <= n_rows)
+      return true;
+  return false;
 }
 
 static void device_set_sampling(td_backend *b, uint32_t slot, const td_sampling *s) {}
 
 static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *plan)
 {
-  note(STEP, plan->n_rows);
-  d.n_logits = plan->n_logits;
+  bool decodes = plan->n_tokens == plan->n_rows && plan->n_logits == plan->n_rows;
+  note(decodes && is_captured(plan->n_rows) ? LAUNCH : STEP, plan->n_rows);
+  if (d.most_under_way < b->n_under_way)
+    d.most_under_way = b->n_under_way;
+  d.captured[d.n_submitted++ % 2] = d.events[d.n_events - 1].what == LAUNCH;
+  d.n_logits[(d.n_submitted - 1) % 2] = plan->n_logits;
 }
 
 static void device_sample(td_backend *b, td_compiled *sampling, const td_sample_input *input) {}
@@ -162,8 +202,10 @@ static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
   static const uint8_t none[MAX_ROWS];
   static uint8_t ones[MAX_ROWS];
   memset(ones, 1, sizeof ones);
-  now += STEP_US;
-  *out = (td_outcome){.n_logits = d.n_logits, .ids = ids, .n_ids = ones, .flags = none};
+  uint32_t at = d.n_waited++ % 2;
+  now += d.captured[at] ? STEP_US : QUEUED_US;
+  *out = (td_outcome){
+      .n_logits = d.n_logits[at], .ids = ids, .n_ids = ones, .flags = none, .captured = d.captured[at]};
   return TD_OK;
 }
 
@@ -184,8 +226,8 @@ static const td_backend_ops ops = {.name = "none",
 
 static void wake(void *arg) {}
 
-/* Up to where it would be ready. */
-static void start(uint32_t n_pieces, int64_t tune_ms)
+/* Up to where it would be ready. Negative: the default. */
+static void start_with(uint32_t n_pieces, int64_t tune_ms, int64_t capture_ms)
 {
   td_options o;
   td_error err;
@@ -199,6 +241,8 @@ static void start(uint32_t n_pieces, int64_t tune_ms)
   o.limit[TD_LIMIT_QUEUE_REQUESTS] = N_SLOTS;
   if (tune_ms >= 0)
     o.limit[TD_LIMIT_TUNE_MS] = (double)tune_ms;
+  if (capture_ms >= 0)
+    o.limit[TD_LIMIT_CAPTURE_MS] = (double)capture_ms;
   snprintf(o.cache_dir, sizeof o.cache_dir, "%s", "");
   now = 1e6;
   d = (device){.base = {.ops = &ops, .pipeline_depth = 1, .on_device = true, .max_rows = MAX_ROWS},
@@ -213,9 +257,12 @@ static void start(uint32_t n_pieces, int64_t tune_ms)
   assert_int_equal(td_sched_plan_create(d.e->sched, &d.e->next, &err), TD_OK);
   assert_int_equal(td_engine_make_step_memory(d.e, N_SLOTS, N_SLOTS, &err), TD_OK);
   assert_int_equal(td_engine_begin_tuning(d.e, &err), TD_OK);
-  assert_int_equal(td_engine_capture_steps(d.e, &err), TD_OK);
+  td_engine_begin_captures(d.e);
+  td_engine_tell_idle_left(d.e);
   atomic_store(&d.e->state, TD_ENGINE_READY);
 }
+
+static void start(uint32_t n_pieces, int64_t tune_ms) { start_with(n_pieces, tune_ms, -1); }
 
 static void run(td_status want)
 {
@@ -242,33 +289,38 @@ static void expect_captures(uint32_t *at, const uint32_t *n_rows, size_t n)
     expect(at, CAPTURE, n_rows[i]);
 }
 
-static void expect_start(uint32_t *at) { expect_captures(at, (const uint32_t[]){20, 16, 8, 4, 2, 1}, 6); }
+static void expect_all_captures(uint32_t *at)
+{
+  expect_captures(at, (const uint32_t[]){1, 2, 4, 8, 16, 20}, 6);
+}
 
 static uint32_t idle_ms(void) { return (uint32_t)td_limit_max(TD_LIMIT_IDLE_MS); }
 
-/* Runs to the end; the events behind the start, and up to the first piece. */
+/* Runs to the end; the events up to the first piece of tuning. */
 static void run_to_idleness(uint32_t *at)
 {
   run(TD_OK);
-  expect_start(at);
   expect(at, WAIT, idle_ms());
+  expect_all_captures(at);
 }
 
-/* Of one request. */
-static void expect_steps(uint32_t *at)
+/* Of one request: its prompt, then decodes. */
+static void expect_steps(uint32_t *at, event_kind decodes)
 {
-  for (int i = 0; i < 3; i++)
-    expect(at, STEP, 1);
+  expect(at, STEP, 1);
+  expect(at, decodes, 1);
+  expect(at, decodes, 1);
 }
 
-static void a_start_measures_nothing(void **state)
+static void a_start_captures_and_measures_nothing(void **state)
 {
   uint32_t at = 0;
   start(3, -1);
-  expect_start(&at);
-  assert_int_equal(d.n_events, at);
+  assert_int_equal(d.n_events, 0);
+  assert_int_equal(d.e->stats.tuning_left, 6 + 1 + 3); /* 1: the end is not yet told */
   run(TD_OK);
   expect(&at, WAIT, idle_ms());
+  expect_all_captures(&at);
   for (uint32_t i = 1; i <= 3; i++)
     expect(&at, PIECE, i);
   expect(&at, ASLEEP, 0); /* no more is done, and nobody is woken for it */
@@ -285,7 +337,7 @@ static void whoever_comes_waits_for_one_piece(void **state)
   run_to_idleness(&at);
   expect(&at, PIECE, 1);
   expect(&at, PIECE, 2);
-  expect_steps(&at);
+  expect_steps(&at, LAUNCH);
   expect(&at, WAIT, idle_ms()); /* an idle moment begins anew */
   for (uint32_t i = 3; i <= 5; i++)
     expect(&at, PIECE, i);
@@ -298,9 +350,11 @@ static void a_short_pause_is_no_idle_moment(void **state)
   uint32_t at = 0;
   start(1, -1);
   d.submit_ms = idle_ms() - 1;
-  run_to_idleness(&at);
-  expect_steps(&at);
+  run(TD_OK);
   expect(&at, WAIT, idle_ms());
+  expect_steps(&at, STEP);
+  expect(&at, WAIT, idle_ms());
+  expect_all_captures(&at);
   expect(&at, PIECE, 1);
   expect(&at, ASLEEP, 0);
   end();
@@ -325,7 +379,10 @@ static void steps_that_changed_are_captured_anew(void **state)
     expect_captures(&at, cases[i].captures, cases[i].n);
     expect(&at, PIECE, 2);
     expect(&at, ASLEEP, 0);
-    assert_int_equal(d.e->idle.n_recaptured, cases[i].n);
+    assert_int_equal(d.e->captures.n_recaptured, cases[i].n);
+    assert_int_equal(d.e->stats.n_not_fused, 1); /* none is counted again */
+    assert_ptr_equal(d.e->stats.not_fused[0].reason, not_fused);
+    assert_int_equal(d.e->stats.not_fused[0].n_steps, 4);
     end();
   }
 }
@@ -335,13 +392,14 @@ static void changes_of_the_last_piece_count(void **state)
 {
   for (int captures = 1; captures >= 0; captures--) {
     uint32_t at = 0;
-    start(1, -1);
+    start_with(1, -1, captures ? -1 : 0);
     d.changing = 1;
     d.changed_least = 1;
     d.changed_most = 16;
-    if (!captures)
-      d.e->least_captured = UINT32_MAX;
-    run_to_idleness(&at);
+    run(TD_OK);
+    expect(&at, WAIT, idle_ms());
+    if (captures)
+      expect_all_captures(&at);
     expect(&at, PIECE, 1);
     if (captures)
       expect_captures(&at, (const uint32_t[]){16, 8, 4, 2, 1}, 5);
@@ -353,6 +411,18 @@ static void changes_of_the_last_piece_count(void **state)
 
 static void somebody_comes_between_two_captures(void **state)
 {
+  uint32_t first_at = 0;
+  start(0, -1);
+  d.submit_in_capture = 4;
+  run(TD_OK);
+  expect(&first_at, WAIT, idle_ms());
+  expect_captures(&first_at, (const uint32_t[]){1, 2, 4}, 3);
+  expect_steps(&first_at, LAUNCH);
+  expect(&first_at, WAIT, idle_ms());
+  expect_captures(&first_at, (const uint32_t[]){8, 16, 20}, 3);
+  expect(&first_at, ASLEEP, 0);
+  end();
+
   uint32_t at = 0;
   start(1, -1);
   d.submit_in = d.changing = 1;
@@ -360,7 +430,7 @@ static void somebody_comes_between_two_captures(void **state)
   d.changed_most = 16;
   run_to_idleness(&at);
   expect(&at, PIECE, 1);
-  expect_steps(&at);
+  expect_steps(&at, LAUNCH);
   expect(&at, WAIT, idle_ms());
   expect_captures(&at, (const uint32_t[]){16, 8, 4, 2, 1}, 5);
   expect(&at, ASLEEP, 0);
@@ -375,8 +445,7 @@ static void tune_ms_bounds_it(void **state)
     uint32_t at = 0;
     start(100, ms[i]);
     d.submit_in = 2;
-    run(TD_OK);
-    expect_start(&at);
+    run_to_idleness(&at);
     assert_int_equal(d.n_begun, 1);
     assert_int_equal(d.n_done, ms[i] * 1000 / PIECE_US);
     assert_int_equal(d.events[d.n_events - 1].what, ASLEEP);
@@ -412,11 +481,139 @@ static void changes_before_an_early_end_count(void **state)
 static void nothing_is_left_to_do(void **state)
 {
   uint32_t at = 0;
-  start(0, -1);
+  start_with(0, -1, 0);
   run(TD_OK);
-  expect_start(&at);
   expect(&at, ASLEEP, 0);
   end();
+}
+
+/* None stands in for steps that the next smaller one holds, in whatever order they come. */
+static void a_captured_step_serves_those_above_the_count_before(void **state)
+{
+  static const uint32_t least[MAX_ROWS + 1] = {[1] = 1, [2] = 2, [4] = 3, [8] = 5, [16] = 9, [20] = 17};
+  start(0, -1);
+  run(TD_OK);
+  assert_memory_equal(d.least_of, least, sizeof least);
+  assert_int_equal(d.e->stats.tuning_left, 0);
+  end();
+}
+
+/* capture_ms is over: nothing more is captured, for nobody; tuning goes on. */
+static void capture_ms_bounds_it(void **state)
+{
+  uint32_t at = 0;
+  start_with(1, -1, 2 * CAPTURE_US / 1000 - 1);
+  capture();
+  d.submit_in = d.changing = 1;
+  d.changed_least = 1;
+  d.changed_most = 16;
+  run(TD_OK);
+  const char *said = captured();
+  expect(&at, WAIT, idle_ms());
+  expect_captures(&at, (const uint32_t[]){1, 2}, 2);
+  expect(&at, PIECE, 1);
+  expect_steps(&at, LAUNCH);
+  expect(&at, WAIT, idle_ms());
+  expect_captures(&at, (const uint32_t[]){2, 1}, 2); /* anew, which is none of it */
+  expect(&at, ASLEEP, 0);
+  assert_int_equal(d.e->stats.tuning_left, 0);
+  assert_non_null(strstr(said, "capture_ms is over: steps of more than 2 requests are not captured\n"));
+  assert_non_null(strstr(said, "captured 2 decode steps in 0.01 s: 2 fused"));
+  end();
+}
+
+/* Three requests that end one after the other, and nobody rests: what their steps need is captured between
+ * two steps, and now and then only. */
+static void a_busy_engine_captures_what_it_needs(void **state)
+{
+  static const uint32_t wanted[] = {4, 2, 1, 8, 16, 20}; /* the last three in the idle moment */
+  uint64_t pause_us = td_limit_max(TD_LIMIT_CAPTURE_PAUSE_MS) * 1000;
+  double last_us = 0;
+  uint32_t n = 0, n_waits = 0;
+  start(0, -1);
+  d.base.pipeline_depth = 2;
+  for (uint32_t i = 1; i <= 3; i++)
+    submit_longer(d.e, 80 * i);
+  last_us = now;
+  run(TD_OK);
+  for (uint32_t i = 0; i < d.n_events; i++) {
+    const event *it = &d.events[i];
+    n_waits += it->what == WAIT;
+    if (it->what == LAUNCH) /* what was needed, and nothing below it */
+      assert_int_equal(it->n, 4 - n);
+    if (it->what != CAPTURE)
+      continue;
+    assert_true(n < 6);
+    assert_int_equal(it->n, wanted[n]);
+    if (n < 3) {
+      assert_int_equal(d.events[i - 1].what, STEP); /* a step of so many rows ran op by op, */
+      assert_int_equal(d.events[i - 1].n, 3 - n);
+      assert_int_equal(d.events[i + 1].what, LAUNCH); /* and none does after that */
+      assert_true(it->at_us - last_us >= (double)pause_us);
+      assert_true(it->at_us - last_us < (double)pause_us + 4 * QUEUED_US);
+    }
+    assert_int_equal(n_waits, n >= 3);
+    last_us = it->at_us + CAPTURE_US;
+    n++;
+  }
+  assert_int_equal(n, 6);
+  assert_int_equal(d.most_under_way, 2);
+  assert_int_equal(d.e->stats.tuning_left, 0);
+  end();
+}
+
+/* What the last step of all needed is told, too: nobody wakes the engine to tell it. */
+static void behind_the_last_step(void **state)
+{
+  uint32_t n_steps =
+      1 + (uint32_t)(td_limit_max(TD_LIMIT_CAPTURE_PAUSE_MS) * 1000 + QUEUED_US - 1) / QUEUED_US;
+  start(0, -1);
+  d.base.max_rows = 1;
+  td_engine_begin_captures(d.e);
+  submit_longer(d.e, n_steps);
+  run(TD_OK);
+  assert_int_equal(d.n_events, n_steps + 2);
+  assert_int_equal(d.events[n_steps].what, CAPTURE);
+  assert_int_equal(d.events[n_steps + 1].what, ASLEEP);
+  assert_int_equal(d.e->stats.tuning_left, 0);
+  end();
+}
+
+static void a_step_with_a_prompt_needs_none(void **state)
+{
+  uint32_t at = 0;
+  start(0, -1);
+  submit_longer(d.e, 1);
+  now += td_limit_max(TD_LIMIT_CAPTURE_PAUSE_MS) * 1000.0;
+  run(TD_OK);
+  expect(&at, STEP, 1);
+  expect(&at, WAIT, idle_ms());
+  end();
+}
+
+/* What a step takes that will soon be captured is not learned. Where none will be, that is what steps take.
+ */
+static void steps_that_will_be_captured_teach_nothing(void **state)
+{
+  for (int captures = 0; captures <= 1; captures++) {
+    uint32_t n_queued = 0, n_launched = 0;
+    start_with(0, -1, captures ? -1 : 0);
+    d.base.pipeline_depth = 2;
+    d.e->cost = (td_cost_model){.n_points = 2, .tokens = {1, 2}, .tokens_us = {STEP_US, STEP_US}};
+    d.e->cost_source = TD_TIMES_KEPT;
+    submit_longer(d.e, 100);
+    run(TD_OK);
+    for (uint32_t i = 1; i < d.n_events; i++) {
+      n_queued += d.events[i].what == STEP;
+      n_launched += d.events[i].what == LAUNCH;
+    }
+    assert_int_equal(n_queued + n_launched, 99); /* the prompt's step makes the first token */
+    assert_true(captures ? n_queued > 50 && n_launched > 30 : n_launched == 0);
+    assert_int_equal(d.e->learned.n[0], captures ? n_launched : n_queued);
+    if (captures) /* as long as they were calibrated: the capture between them is no step's time */
+      assert_true(d.e->learned.bins_us[0][TD_LEARNED_BINS / 2] == n_launched * (double)STEP_US);
+    end();
+  }
 }
 
 /* A device that fails ends the engine, as in a step; what cannot be measured or captured does not. */
@@ -436,13 +633,15 @@ static void faults(void **state)
   expect(&at, PIECE, 1);
   expect(&at, PIECE, 2);
   expect(&at, END, 0);
-  expect_steps(&at);
+  expect_steps(&at, LAUNCH);
   expect(&at, ASLEEP, 0);
   end();
 
   at = 0;
   start(5, -1);
-  d.capture_fails = true;
+  d.capture_fails_at = 16;
+  d.capture_fails_as = TD_ERR_NOMEM;
+  d.only_anew = true;
   d.changing = 1;
   d.changed_least = 1;
   d.changed_most = 16;
@@ -453,7 +652,49 @@ static void faults(void **state)
   end();
 }
 
-/* --calibrate measures all of it before it captures, whatever tune_ms says. */
+/* Of the first captures, in an idle moment or between two steps: likewise. What is not captured runs op by
+ * op. */
+static void faults_of_first_captures(void **state)
+{
+  for (int busy = 0; busy <= 1; busy++) {
+    start(1, -1);
+    d.capture_fails_at = busy ? 1 : 4;
+    d.capture_fails_as = TD_ERR_DEVICE;
+    if (busy)
+      submit_longer(d.e, 100);
+    run(TD_ERR_DEVICE);
+    assert_int_equal(d.events[d.n_events - 1].what, CAPTURE);
+    end();
+
+    uint32_t at = 0;
+    start(1, -1);
+    d.capture_fails_at = busy ? 1 : 4;
+    d.capture_fails_as = TD_ERR_NOMEM;
+    if (busy)
+      submit_longer(d.e, 100);
+    capture();
+    run(TD_OK);
+    assert_non_null(strstr(captured(), "the device said so: no more steps are captured in this run\n"));
+    while (busy && d.events[at].what == STEP)
+      at++;
+    if (busy) { /* and its other steps run on */
+      expect(&at, CAPTURE, 1);
+      while (d.events[at].what == STEP)
+        at++;
+      expect(&at, WAIT, idle_ms());
+      assert_int_equal(at, 100 + 2);
+    } else {
+      expect(&at, WAIT, idle_ms());
+      expect_captures(&at, (const uint32_t[]){1, 2, 4}, 3);
+    }
+    expect(&at, PIECE, 1);
+    expect(&at, ASLEEP, 0);
+    assert_int_equal(d.e->stats.tuning_left, 0);
+    end();
+  }
+}
+
+/* --calibrate measures all of it before it captures, whatever tune_ms says; and captures all, or fails. */
 static void calibrating_finishes_it_at_once(void **state)
 {
   uint32_t at = 0;
@@ -465,13 +706,22 @@ static void calibrating_finishes_it_at_once(void **state)
   for (uint32_t i = 1; i <= 3; i++)
     expect(&at, PIECE, i);
   assert_int_equal(d.n_events, at);
+  assert_int_equal(td_engine_capture_all(d.e, &err), TD_OK);
+  expect_all_captures(&at);
+  assert_int_equal(d.n_events, at);
+  end();
+
+  start(0, -1);
+  d.capture_fails_at = 8;
+  d.capture_fails_as = TD_ERR_NOMEM;
+  assert_int_equal(td_engine_capture_all(d.e, &err), TD_ERR_NOMEM);
   end();
 }
 
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_start_measures_nothing),
+      cmocka_unit_test(a_start_captures_and_measures_nothing),
       cmocka_unit_test(whoever_comes_waits_for_one_piece),
       cmocka_unit_test(a_short_pause_is_no_idle_moment),
       cmocka_unit_test(steps_that_changed_are_captured_anew),
@@ -480,7 +730,14 @@ int main(void)
       cmocka_unit_test(tune_ms_bounds_it),
       cmocka_unit_test(changes_before_an_early_end_count),
       cmocka_unit_test(nothing_is_left_to_do),
+      cmocka_unit_test(a_captured_step_serves_those_above_the_count_before),
+      cmocka_unit_test(capture_ms_bounds_it),
+      cmocka_unit_test(a_busy_engine_captures_what_it_needs),
+      cmocka_unit_test(behind_the_last_step),
+      cmocka_unit_test(a_step_with_a_prompt_needs_none),
+      cmocka_unit_test(steps_that_will_be_captured_teach_nothing),
       cmocka_unit_test(faults),
+      cmocka_unit_test(faults_of_first_captures),
       cmocka_unit_test(calibrating_finishes_it_at_once),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

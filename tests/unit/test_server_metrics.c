@@ -162,11 +162,12 @@ static void test_the_whole_page(void **state)
                        .times_source = TD_TIMES_KEPT,
                        .cost_correction = {129, 130},
                        .queue_delay_us = 131e6,
-                       .tuning_left = 132};
+                       .tuning_left = 132,
+                       .not_fused = {{"a", 141}, {"b", 142}},
+                       .n_not_fused = 2};
   for (uint64_t i = 0; i <= TD_STEP_ERROR_BORDERS; i++)
     s.step_errors[i] = i + 1;
-  td_engine_info info = {
-      .page_tokens = 16, .n_pages = 400, .not_fused = {{"a", 141}, {"b", 142}}, .n_not_fused = 2};
+  td_engine_info info = {.page_tokens = 16, .n_pages = 400};
   td_engine_gpu gpu = {151, 152, 153, NAN, 155, true, false, true, false};
   td_kv_events_count kv = {.stored = 161, .removed = 162, .messages = 163};
   accounts[1] = (td_tenant){.key = &first,

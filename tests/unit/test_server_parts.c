@@ -304,12 +304,14 @@ static void test_metrics(void **state)
   td_histogram_observe(&m.ttft, 1e9, 1);
   m.finished[TD_FINISHED_STOP] = 5;
   m.responses[4] = 7;
-  td_engine_stats s = {
-      .n_running = 3, .pages_total = 8, .pages_owned = 2, .prefix_hit_tokens = 11, .tuning_left = 6};
-  td_engine_info info = {.page_tokens = 16,
-                         .n_pages = 8,
-                         .not_fused = {{"more than 16 rows", 27}, {"rows share a prefix", 9}},
-                         .n_not_fused = 2};
+  td_engine_stats s = {.n_running = 3,
+                       .pages_total = 8,
+                       .pages_owned = 2,
+                       .prefix_hit_tokens = 11,
+                       .tuning_left = 6,
+                       .not_fused = {{"more than 16 rows", 27}, {"rows share a prefix", 9}},
+                       .n_not_fused = 2};
+  td_engine_info info = {.page_tokens = 16, .n_pages = 8};
   td_metrics_view v = {.info = &info, .stats = &s, .model_name = "a\"b\\c"};
   td_buf out;
   td_buf_init(&out, 0);
