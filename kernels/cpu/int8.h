@@ -17,7 +17,10 @@ typedef struct td_int8_strip {
   int8_t q[32];
   float d;     /* largest of |x| / 127; 0 where that is too small to divide by; NaN: one is not finite */
   float d_sum; /* d times the sum of q */
-  int32_t minus_sum, minus_high; /* minus the sum of q; of its upper 16 */
+  union {
+    int32_t one;           /* what the loops of most tables take */
+    int16_t pair[2];       /* AVX2's: of columns 4j and 4j + 1, and of 4j + 2 and 4j + 3 */
+  } minus_sum, minus_high; /* minus the sum of q; of its upper 16 */
 } td_int8_strip;
 
 /* Rows [row_begin, row_end) of a quantised weight times n_tokens activations. */

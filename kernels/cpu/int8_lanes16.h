@@ -2,10 +2,9 @@
 #ifndef TD_KERNELS_CPU_INT8_LANES16_H
 #define TD_KERNELS_CPU_INT8_LANES16_H
 
-#include "kernels/cpu/int8_round_avx2.h"
-
 #define TD_INT8_NAME "avx512"
-enum { LANES = 16, TILE_TOKENS_MAX = 6 };
+enum { LANES = 16, TILE_TOKENS_MAX = 6, SUMS_OF_PAIRS = 0 };
+#include "kernels/cpu/int8_round_avx2.h"
 
 #ifdef TD_INT8_PAIR /* two AVX2 registers for one: so that this layout is tested on every machine */
 #include "kernels/cpu/int8_pair.h"
@@ -44,6 +43,8 @@ TD_INLINE vr vr_fma(vr a, vr b, vr c) { return _mm512_fmadd_ps(a, b, c); }
 TD_INLINE int lanes_zero_shift(td_dtype t) { return t == TD_Q8_0 ? 7 : zero_shift(t); }
 TD_INLINE vi from_signed(vi q) { return vi_xor(q, vi_set8(-128)); }
 
+TD_INLINE vi sums_sub(vi a, vi b) { return vi_sub(a, b); }
+TD_INLINE vi sums_sll(vi a, int n) { return vi_sll32(a, n); }
 TD_INLINE int tile_tokens(td_dtype t) { return TILE_TOKENS_MAX; }
 TD_INLINE void add_quad(td_dtype t, int j, int n, vi *part, vi *sum, vi w, vi x) { *sum = dots(*sum, w, x); }
 

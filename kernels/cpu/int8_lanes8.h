@@ -2,10 +2,10 @@
 #ifndef TD_KERNELS_CPU_INT8_LANES8_H
 #define TD_KERNELS_CPU_INT8_LANES8_H
 
+#define TD_INT8_NAME "avx2"
+enum { LANES = 8, TILE_TOKENS_MAX = 4, SUMS_OF_PAIRS = 1 };
 #include "kernels/cpu/int8_round_avx2.h"
 
-#define TD_INT8_NAME "avx2"
-enum { LANES = 8, TILE_TOKENS_MAX = 4 };
 typedef __m256i vi;
 typedef __m256 vr;
 
@@ -14,7 +14,6 @@ TD_INLINE vi vi_set(int32_t x) { return _mm256_set1_epi32(x); }
 TD_INLINE vi vi_set8(char x) { return _mm256_set1_epi8(x); }
 TD_INLINE vi vi_load(const void *p) { return _mm256_load_si256(p); }
 TD_INLINE void vi_store(void *p, vi a) { _mm256_store_si256(p, a); }
-TD_INLINE vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
 TD_INLINE vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
 TD_INLINE vi vi_or_and(vi a, vi b, vi mask) { return _mm256_or_si256(a, _mm256_and_si256(b, mask)); }
 TD_INLINE vi vi_sll16(vi a, int n) { return _mm256_slli_epi16(a, n); }
@@ -43,23 +42,29 @@ TD_INLINE vr vr_fma(vr a, vr b, vr c) { return _mm256_fmadd_ps(a, b, c); }
 TD_INLINE int lanes_zero_shift(td_dtype t) { return zero_shift(t); }
 TD_INLINE vi from_signed(vi q) { return q; }
 
-/* Quads whose products fit 16 bits together: 2 * 127 times the largest weight. */
+/* What a strip's integers begin with is in 16 bits, as they are. */
+TD_INLINE vi sums_sub(vi a, vi b) { return _mm256_sub_epi16(a, b); }
+TD_INLINE vi sums_sll(vi a, int n) { return vi_sll16(a, n); }
+
+/* Quads whose products fit 16 bits together: two columns of each, 127 times the largest weight. Where weights
+ * are above their value, what they add is taken off first: only the end must fit, for what is too large on
+ * the way wraps around. */
 TD_INLINE int quads_at_once(td_dtype t)
 {
   switch (t) {
   case TD_Q4_0:
   case TD_Q4_1:
-  case TD_Q4_K: return 8;
-  case TD_Q5_0:
+  case TD_Q4_K:
+  case TD_Q5_0: return 8; /* -16 to 15 */
   case TD_Q5_1:
-  case TD_Q5_K: return 4;
-  case TD_Q6_K: return 2;
+  case TD_Q5_K: return 4; /* 0 to 31 */
+  case TD_Q6_K: return 4; /* -32 to 31 */
   default: return 1;
   }
 }
 
-/* Tokens of a tile: their sums, and those of 16 bits, stay in registers. */
-TD_INLINE int tile_tokens(td_dtype t) { return quads_at_once(t) == 8 || quads_at_once(t) == 1 ? 4 : 2; }
+/* Tokens of a tile: their sums, and those of 16 bits, stay in registers. Q8_0 has none of 16 bits to keep. */
+TD_INLINE int tile_tokens(td_dtype t) { return quads_at_once(t) == 1 ? 4 : 2; }
 
 TD_INLINE vi dots16(td_dtype t, vi w, vi x)
 {
@@ -68,20 +73,21 @@ TD_INLINE vi dots16(td_dtype t, vi w, vi x)
   return _mm256_maddubs_epi16(w, x);
 }
 
-/* Products of quad j, the last of n, are added in 16 bits, and in 32 where those could overflow. */
+/* Products of quad j of n are added in 16 bits, from where the sum begins, and in 32 where those could
+ * overflow. */
 TD_INLINE void add_quad(td_dtype t, int j, int n, vi *part, vi *sum, vi w, vi x)
 {
   int at_once = quads_at_once(t) < n ? quads_at_once(t) : n;
   vi here = dots16(t, w, x);
-  if (j % at_once) {
-    here = _mm256_add_epi16(*part, here);
+  if (j % at_once || lanes_zero_shift(t)) {
+    here = _mm256_add_epi16(j ? *part : *sum, here);
     __asm__("" : "+x"(here)); /* or GCC makes a tree of the chain, which does not fit the registers */
   }
   *part = here;
   if ((j + 1) % at_once)
     return;
   here = _mm256_madd_epi16(here, _mm256_set1_epi16(1));
-  if (j >= at_once || lanes_zero_shift(t)) {
+  if (j >= at_once) {
     here = _mm256_add_epi32(*sum, here);
     __asm__("" : "+x"(here)); /* likewise */
   }

@@ -101,6 +101,8 @@ TD_INLINE vr vr_fma(vr a, vr b, vr c)
 /* Weights of Q8_0 are signed. */
 TD_INLINE int lanes_zero_shift(td_dtype t) { return zero_shift(t); }
 TD_INLINE vi from_signed(vi q) { return q; }
+TD_INLINE vi sums_sub(vi a, vi b) { return vi_sub(a, b); }
+TD_INLINE vi sums_sll(vi a, int n) { return vi_sll32(a, n); }
 TD_INLINE int tile_tokens(td_dtype t) { return TILE_TOKENS_MAX; }
 TD_INLINE void add_quad(td_dtype t, int j, int n, vi *part, vi *sum, vi w, vi x) { *sum = dots(*sum, w, x); }
 

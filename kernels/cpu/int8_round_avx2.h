@@ -9,10 +9,23 @@
 #include "kernels/cpu/int8.h"
 #include "kernels/cpu/int8_formats.h"
 
-TD_INLINE int32_t sum_lanes(__m128i v)
+/* Minus the sums of 16 integers, which lie in pairs: of the even pairs, of the odd ones, of the even again.
+ */
+TD_INLINE __m128i minus_pairs(__m256i q)
 {
-  v = _mm_add_epi32(v, _mm_shuffle_epi32(v, 0x4E));
+  __m256i pairs = _mm256_madd_epi16(q, _mm256_set1_epi16(-1));
+  __m128i v = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+  return _mm_add_epi32(v, _mm_shuffle_epi32(v, 0x4E));
+}
+
+TD_INLINE int32_t sum_of_pairs(__m128i v)
+{
   return _mm_cvtsi128_si32(_mm_add_epi32(v, _mm_shuffle_epi32(v, 0xB1)));
+}
+
+TD_INLINE int32_t as_table_takes_it(__m128i v)
+{
+  return SUMS_OF_PAIRS ? _mm_cvtsi128_si32(_mm_packs_epi32(v, v)) : sum_of_pairs(v);
 }
 
 TD_INLINE float largest_of(const __m256 x[4], uint32_t *bits)
@@ -46,15 +59,13 @@ TD_INLINE void round_strip(const float *x, td_int8_strip *out)
   for (int i = 0; i < 4; i++)
     q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
   __m256i low = _mm256_packs_epi32(q[0], q[1]), high = _mm256_packs_epi32(q[2], q[3]);
-  __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7), ones = _mm256_set1_epi16(1);
+  __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   _mm256_storeu_si256((__m256i *)out->q, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order));
-  __m256i sum_low = _mm256_madd_epi16(low, ones), sum_high = _mm256_madd_epi16(high, ones);
-  out->minus_high =
-      -sum_lanes(_mm_add_epi32(_mm256_castsi256_si128(sum_high), _mm256_extracti128_si256(sum_high, 1)));
-  out->minus_sum = out->minus_high - sum_lanes(_mm_add_epi32(_mm256_castsi256_si128(sum_low),
-                                                             _mm256_extracti128_si256(sum_low, 1)));
+  __m128i minus_high = minus_pairs(high), minus = _mm_add_epi32(minus_high, minus_pairs(low));
+  out->minus_high.one = as_table_takes_it(minus_high);
+  out->minus_sum.one = as_table_takes_it(minus);
   out->d = largest / 127;
-  out->d_sum = out->d * (float)-out->minus_sum;
+  out->d_sum = out->d * (float)-sum_of_pairs(minus);
 }
 
 #endif

@@ -38,10 +38,10 @@ TD_INLINE void round_strip(const float *x, td_int8_strip *out)
   }
   vst1q_s8(out->q, vcombine_s8(vmovn_s16(q[0]), vmovn_s16(q[1])));
   vst1q_s8(out->q + 16, vcombine_s8(vmovn_s16(q[2]), vmovn_s16(q[3])));
-  out->minus_high = -vaddvq_s16(vaddq_s16(q[2], q[3]));
-  out->minus_sum = out->minus_high - vaddvq_s16(vaddq_s16(q[0], q[1]));
+  out->minus_high.one = -vaddvq_s16(vaddq_s16(q[2], q[3]));
+  out->minus_sum.one = out->minus_high.one - vaddvq_s16(vaddq_s16(q[0], q[1]));
   out->d = largest / 127;
-  out->d_sum = out->d * (float)-out->minus_sum;
+  out->d_sum = out->d * (float)-out->minus_sum.one;
 }
 
 #endif

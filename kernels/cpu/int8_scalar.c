@@ -144,10 +144,10 @@ static void round_strip(const float *x, td_int8_strip *out)
   for (int i = 0; i < 32; i++) {
     float v = x[i] * inverse + TD_INT8_MAGIC; /* rounds to an integer, ties to even */
     out->q[i] = (int8_t)(int32_t)(v - TD_INT8_MAGIC);
-    out->minus_sum -= out->q[i];
-    out->minus_high -= i < 16 ? 0 : out->q[i];
+    out->minus_sum.one -= out->q[i];
+    out->minus_high.one -= i < 16 ? 0 : out->q[i];
   }
-  out->d_sum = out->d * (float)-out->minus_sum;
+  out->d_sum = out->d * (float)-out->minus_sum.one;
 }
 
 static void round_row(const float *x, uint32_t n_cols, td_int8_strip *out)
