@@ -27,6 +27,7 @@ typedef struct listening {
   int fd;
   bool is_unix;
   char path[sizeof((struct sockaddr_un *)0)->sun_path]; /* to be removed at the end; "": none */
+  struct stat made;                                     /* what stood there when it was bound */
   uint64_t blocked_ms; /* since then a client waits that could not be taken; 0: none */
   uv_poll_t poll;
 } listening;
@@ -398,7 +399,9 @@ static td_status open_unix(td_listener *l, const char *path, const char *spec, t
   memcpy(a.sun_path, path, strnlen(path, sizeof a.sun_path - 1));
   TD_TRY(remove_stale(&a, err));
   TD_TRY(bind_one(l, AF_UNIX, (const struct sockaddr *)&a, sizeof a, false, spec, err));
-  snprintf(l->sockets[l->n - 1].path, sizeof a.sun_path, "%s", path);
+  listening *k = &l->sockets[l->n - 1];
+  if (lstat(path, &k->made) == 0)
+    snprintf(k->path, sizeof k->path, "%s", path);
   td_info("listening on %s", spec);
   return TD_OK;
 }
@@ -460,14 +463,22 @@ static void let_go(td_listener *l)
 static void on_timer_closed(uv_handle_t *h) { let_go(h->data); }
 static void on_poll_closed(uv_handle_t *h) { let_go(((listening *)h->data)->listener); }
 
+/* Not what somebody put there since: the socket of the next daemon, renamed over ours. */
+static void remove_own(const listening *k)
+{
+  struct stat st;
+  if (k->path[0] != '\0' && lstat(k->path, &st) == 0 && st.st_dev == k->made.st_dev &&
+      st.st_ino == k->made.st_ino)
+    unlink(k->path);
+}
+
 void td_listener_close(td_listener *l)
 {
   if (!l)
     return;
   for (int i = 0; i < l->n; i++) {
     listening *k = &l->sockets[i];
-    if (k->path[0] != '\0')
-      unlink(k->path); /* first: who finds the file finds a listener */
+    remove_own(k); /* first: who finds the file finds a listener */
     uv_close((uv_handle_t *)&k->poll, on_poll_closed);
     close(k->fd);
   }

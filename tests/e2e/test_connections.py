@@ -3,11 +3,13 @@
 import contextlib
 import json
 import re
+import socket
 import time
 
 import httpx
 import pytest
 from harness import MODEL, MODEL_ID, SLOWNESS, Daemon, read_all, read_until, run_daemon, status_of
+from test_dummy import folder_with_tokenizer
 
 SHORT = {"model": MODEL_ID, "prompt": "Hi", "max_tokens": 1, "temperature": 0}
 HEALTH = b"GET /health HTTP/1.1\r\nHost: t\r\n\r\n"
@@ -163,6 +165,23 @@ def test_a_unix_socket(tmp_path):
     with Daemon("--listen", f"unix:{path}", wait=False) as d:
         ready(d)
     assert not path.exists()
+
+
+def test_the_next_daemon_keeps_its_socket(tmp_path):
+    """The next one's socket is renamed over that of the one which then stops: it stays. Its own it removes."""
+    folder, path, after = folder_with_tokenizer(tmp_path), tmp_path / "s", tmp_path / "next"
+    options = ["--load-format", "dummy", "--listen"]
+    with Daemon(*options, f"unix:{path}", model=folder, kv_bytes=1 << 24, wait=False) as first:
+        first.eventually(path.exists, what="the socket")
+        with Daemon(*options, f"unix:{after}", model=folder, kv_bytes=1 << 24, wait=False) as second:
+            second.eventually(after.exists, what="its socket")
+            after.rename(path)
+            assert first.stop() == 0
+            with socket.socket(socket.AF_UNIX) as s:
+                s.connect(str(path))
+            path.rename(after)
+            assert second.stop() == 0 and not after.exists()
+
 
 
 def test_a_file_that_is_no_socket_is_kept(tmp_path):
