@@ -48,7 +48,7 @@ static const td_attention_policy
     pairs_in_splits = {.name = "pairs in splits", .hybrid = {.tiles = 2, .split_keys = 384}},
     beside = {.name = "beside", .hybrid = {.tiles = 1, .sms_beside = 4}},
     all_of_it = {.name = "pairs in splits beside",
-                 .hybrid = {.tiles = 2, .split_keys = 256, .sms_beside = 32}},
+                 .hybrid = {.tiles = 2, .split_keys = 256, .sms_beside = 32, .beside_keys = 512}},
     shared_beside = {.name = "shared prefixes beside",
                      .always_shares = true,
                      .hybrid = {.tiles = 1, .sms_beside = 16}},

@@ -106,7 +106,7 @@ EMBEDDINGS = [{}, {"input": ["a", "b c"]}, {"input": [510, 28]}, {"input": [[510
 # ---- what is compared ----
 
 TEXTS = {"content", "text", "delta", "reasoning_content", "arguments", "partial_json"}
-LISTS = {"token_ids", "content", "tokens", "token_logprobs", "top_logprobs", "text_offset"}
+LISTS = {"token_ids", "content", "tokens", "logprobs", "token_logprobs", "top_logprobs", "text_offset"}
 CHANCE = [(re.compile(p), r) for p, r in [
     (r"\b(chatcmpl-|cmpl-|resp_|msg_|call_|fc_|rs_|toolu_|req_|embd-|tokn-)[0-9a-zA-Z]{9,}", r"\1ID"), (r'"id": ?"[0-9a-f]{32}"', '"id":"ID"'), (r"(?i)(date|x-request-id): (?!abc-1)[^\r\n]+", r"\1: ?"),
     (r'"(created|created_at|completed_at|started_at)":\d+(\.\d+)?', r'"\1":0'), (r"-?\d+\.\d{3,}(e[-+]?\d+)?", "#"), (r'"embedding":"[^"]+"', '"embedding":"#"'), (r"((?:retry-after|x-tandem-\w+-ms|x-ratelimit-(?:reset-\w+|remaining-tokens)): )\S+", r"\1#"),
