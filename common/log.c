@@ -13,9 +13,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/utf8.h"
 
-enum { MESSAGE_BYTES = 1024, LINE_BYTES = 4096, TAIL_BYTES = 4 /* what ends a line */ };
+enum {
+  MESSAGE_BYTES = 1024,
+  LINE_BYTES = 4096,
+  TAIL_BYTES = 4, /* what ends a line */
+  WAIT_US = 50000 /* of a second, for a reader */
+};
 
 static atomic_int log_level = TD_LOG_INFO; /* td_log_level */
 static bool log_journal, log_json;
@@ -45,6 +51,7 @@ typedef struct line {
   char text[LINE_BYTES];
   size_t n;
   bool full; /* something did not fit: nothing more is taken */
+  bool is_error;
 } line;
 
 static void put(line *l, const char *s, size_t n)
@@ -110,6 +117,7 @@ static void begin(line *l, td_log_level level)
   static const char *const name[] = {"error", "warn", "info", "debug"};
   l->n = 0;
   l->full = false;
+  l->is_error = level == TD_LOG_ERROR;
   if (log_journal)
     put_format(l, "<%d>", priority[level]);
   if (log_json) {
@@ -123,15 +131,35 @@ static void begin(line *l, td_log_level level)
 }
 
 /* Where nobody reads stderr (a pipe, the journal), a write would hold up the thread for as long, and the loop
- * with it. Whoever is ready takes a whole line: a pipe has room for PIPE_BUF bytes then, a socket for more. A
- * terminal may have less, and is waited for. */
-static bool take(const line *l)
+ * with it. Whoever is only slow, or has no processor just now, is waited for: all lines together WAIT_US of a
+ * second. */
+static bool is_ready(bool may_wait)
 {
-  _Static_assert(LINE_BYTES <= PIPE_BUF, "a ready pipe takes a line");
+  static uint64_t second_us, waited_us;
   struct pollfd f = {.fd = STDERR_FILENO, .events = POLLOUT};
-  return poll(&f, 1, 0) == 1 && write(STDERR_FILENO, l->text, l->n) == (ssize_t)l->n;
+  if (poll(&f, 1, 0) == 1)
+    return true;
+  uint64_t begin_us = td_clock_us();
+  if (begin_us - second_us >= 1000000) {
+    second_us = begin_us;
+    waited_us = 0;
+  }
+  if (!may_wait || waited_us >= WAIT_US)
+    return false;
+  bool ready = poll(&f, 1, (int)((WAIT_US - waited_us + 999) / 1000)) == 1;
+  waited_us += td_clock_us() - begin_us;
+  return ready;
 }
 
+/* Whoever is ready takes a whole line: a pipe has room for PIPE_BUF bytes then, a socket for more. A terminal
+ * may have less, and is waited for. */
+static bool take(const line *l, bool may_wait)
+{
+  _Static_assert(LINE_BYTES <= PIPE_BUF, "a ready pipe takes a line");
+  return is_ready(may_wait) && write(STDERR_FILENO, l->text, l->n) == (ssize_t)l->n;
+}
+
+/* Once lines are lost, only errors wait: one may be the last line, and say why. */
 static void end(line *l)
 {
   /* Between poll and write no other thread may take the room. */
@@ -139,6 +167,7 @@ static void end(line *l)
   static unsigned long n_lost;
   put_end(l);
   pthread_mutex_lock(&one_writes);
+  bool may_wait = n_lost == 0 || l->is_error;
   if (n_lost > 0) {
     line lost;
     begin(&lost, TD_LOG_WARN);
@@ -147,9 +176,9 @@ static void end(line *l)
                         : "%lu lines before are lost: stderr took none",
                n_lost);
     put_end(&lost);
-    n_lost = take(&lost) ? 0 : n_lost;
+    n_lost = take(&lost, may_wait) ? 0 : n_lost;
   }
-  n_lost += n_lost > 0 || !take(l);
+  n_lost += n_lost > 0 || !take(l, may_wait);
   pthread_mutex_unlock(&one_writes);
 }
 

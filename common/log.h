@@ -1,7 +1,8 @@
 /* Logging to stderr, one line a message: text with date and level, or a JSON object. Where stderr is the
  * journal, "<priority>" stands in front, and text has no date, since the journal has it.
- * Thread-safe; a line is one write(), which never waits: what stderr does not take is lost, and the next line
- * says how many are. Never log prompts or outputs. */
+ * Thread-safe; a line is one write(). A reader who is slow is waited for, all lines together 50 ms of a
+ * second; what stderr does not take then is lost, and the next line says how many are. Never log prompts or
+ * outputs. */
 #ifndef TD_COMMON_LOG_H
 #define TD_COMMON_LOG_H
 

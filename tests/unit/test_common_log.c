@@ -1,4 +1,6 @@
-/* The log: one line a message, dates, levels, JSON that can be read back, whatever is quoted. */
+/* The log: one line a message, dates, levels, JSON that can be read back, whatever is quoted; and whom it
+ * waits for. */
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +17,45 @@
 
 #include "common/log.h"
 #include "stderr_fixture.h"
+
+static uint64_t now_us = 1000000;
+static bool is_read;  /* by somebody who is slow */
+static size_t n_read; /* lines */
+static unsigned n_waits;
+
+uint64_t __wrap_td_clock_us(void);
+int __wrap_poll(struct pollfd *fds, nfds_t n, int max_ms);
+int __real_poll(struct pollfd *fds, nfds_t n, int max_ms);
+
+uint64_t __wrap_td_clock_us(void) { return now_us; }
+
+static size_t count_lines(const char *text, size_t n)
+{
+  size_t lines = 0;
+  for (size_t i = 0; i < n; i++)
+    lines += text[i] == '\n';
+  return lines;
+}
+
+static void read_all(void)
+{
+  static char all[1 << 20];
+  ssize_t n = read(pipe_fds[0], all, sizeof all);
+  assert_true(n > 0 && all[n - 1] == '\n');
+  n_read += count_lines(all, (size_t)n);
+}
+
+/* Who reads at all does so after 5 ms. A wait takes a little longer than was asked. */
+int __wrap_poll(struct pollfd *fds, nfds_t n, int max_ms)
+{
+  enum { READER_MS = 5, LATE_US = 1300 };
+  bool is_in_time = is_read && max_ms >= READER_MS;
+  n_waits += max_ms > 0;
+  now_us += 1000u * (uint64_t)(is_in_time ? READER_MS : max_ms) + (max_ms > 0 ? LATE_US : 0);
+  if (is_in_time)
+    read_all();
+  return __real_poll(fds, n, 0);
+}
 
 static const td_log_field fields[] = {{"id", "req-1", 0, 0},   {"path", "/a b\"\\\n\xff=", 0, 0},
                                       {"tokens", NULL, 12, 0}, {"ms", NULL, 1.26, 1},
@@ -100,36 +141,51 @@ static void test_journal(void **state)
   unsetenv("JOURNAL_STREAM");
 }
 
-static size_t count_lines(const char *text, size_t n)
+static void write_lines(int n)
 {
-  size_t lines = 0;
-  for (size_t i = 0; i < n; i++)
-    lines += text[i] == '\n';
-  return lines;
+  for (int i = 0; i < n; i++)
+    td_info("%0100d", i);
 }
 
-/* Nobody reads: no line waits, what came in is whole, and the next line that goes says how many are lost. */
+static void begin_waiting(bool json, bool somebody_reads)
+{
+  td_log_init(TD_LOG_INFO, json);
+  now_us += 1000000; /* in a new second */
+  is_read = somebody_reads;
+  n_read = n_waits = 0;
+  capture();
+}
+
+/* The next lines to be read: how many are lost, and one more. */
+static void expect_lost(size_t n_lost, const char *next)
+{
+  char told[100];
+  snprintf(told, sizeof told, "%zu lines before are lost: stderr took none", n_lost);
+  const char *text = captured(), *at = strstr(text, told);
+  assert_true(at && strstr(at, next) && count_lines(text, strlen(text)) == 2);
+}
+
+/* Nobody reads: lines wait once, what came in is whole, and the next line that goes says how many are lost.
+ * An error waits again. */
 static void nobody_reads(bool json)
 {
   enum { LINES = 4000 };
-  static char all[1 << 20];
-  char told[100];
-  td_log_init(TD_LOG_INFO, json);
-  capture();
-  alarm(20); /* a write that waits would wait for ever */
-  for (int i = 0; i < LINES; i++)
-    td_info("%0100d", i);
-  ssize_t n = read(pipe_fds[0], all, sizeof all);
-  assert_true(n > 0 && all[n - 1] == '\n');
-  size_t kept = count_lines(all, (size_t)n);
-  assert_true(kept > 100 && kept < LINES);
+  begin_waiting(json, false);
+  uint64_t begin_us = now_us;
+  write_lines(LINES);
+  assert_int_equal(n_waits, 1);
+  td_error_log("bad");
+  assert_int_equal(n_waits, 1); /* nothing is left of this second */
+  now_us += 1000000;
+  td_info("still");
+  assert_int_equal(n_waits, 1);
+  td_error_log("worse");
+  assert_int_equal(n_waits, 2);
+  assert_int_equal(now_us - begin_us, 1000000 + 2 * 51300);
+  read_all();
+  assert_true(n_read > 100 && n_read < LINES);
   td_info("again");
-  td_info("and again");
-  alarm(0);
-  snprintf(told, sizeof told, "%zu lines before are lost: stderr took none", LINES - kept);
-  const char *text = captured(), *at = strstr(text, told);
-  assert_true(at && strstr(at, "again") && count_lines(text, strlen(text)) == 3);
-  assert_true(!json || strstr(at, "none\"}\n{"));
+  expect_lost(LINES + 3 - n_read, json ? "none\"}\n{" : "again");
 }
 
 static void test_nobody_reads(void **state)
@@ -138,10 +194,29 @@ static void test_nobody_reads(void **state)
   nobody_reads(true);
 }
 
+/* Of whoever is slow nothing is lost, as long as lines wait no more than they may in a second. */
+static void test_a_slow_reader(void **state)
+{
+  enum { LINES = 2000, MANY = 20000 };
+  begin_waiting(false, true);
+  write_lines(LINES);
+  read_all();
+  assert_int_equal(n_read, LINES);
+  assert_true(n_waits > 1 && n_waits < 8);
+  write_lines(MANY);
+  assert_int_equal(n_waits, 8);
+  read_all();
+  assert_true(n_read < LINES + MANY);
+  size_t n_lost = LINES + MANY - n_read;
+  td_info("again");
+  expect_lost(n_lost, "again");
+}
+
 int main(void)
 {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_json),
-                                     cmocka_unit_test(test_long), cmocka_unit_test(test_journal),
-                                     cmocka_unit_test(test_nobody_reads)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_text),         cmocka_unit_test(test_json),
+      cmocka_unit_test(test_long),         cmocka_unit_test(test_journal),
+      cmocka_unit_test(test_nobody_reads), cmocka_unit_test(test_a_slow_reader)};
   return cmocka_run_group_tests_name("log", tests, NULL, NULL);
 }
