@@ -424,7 +424,8 @@ static void make_cells(bench *b)
     td_tool_die("no cell is left to measure");
 }
 
-/* "auto", "serial", "alone", a named one, or TILES:SPLIT_KEYS:SMS_BESIDE[:COLOCATED_KEYS]. */
+/* "auto", "serial", "alone", a named one, or
+ * TILES:SPLIT_KEYS:SMS_BESIDE[:COLOCATED_KEYS[:BESIDE_KEYS]]. */
 static void take_cuts(bench *b)
 {
   for (const char *at = b->cut_names; at && b->n_cuts < CUTS_MAX;
@@ -493,7 +494,7 @@ int td_bench_hybrid(int argc, char **argv)
        TD_ARG_TEXT, &b.mixes},
       {"--cuts", "CUT,...",
        "auto, serial (no decodes beside), alone (nothing shared), halves, proportional, streams (POD's), or "
-       "TILES:SPLIT_KEYS:SMS[:COLOCATED_KEYS] (auto,serial,1:0:0)",
+       "TILES:SPLIT_KEYS:SMS[:COLOCATED_KEYS[:BESIDE_KEYS]] (auto,serial,1:0:0)",
        TD_ARG_TEXT, &b.cut_names},
       {"--seconds", "S", "of all cuts of a cell in turns (0.3)", TD_ARG_NUMBER, &b.seconds},
       {"--hot-seconds", "S", "of each cut on end (0.4)", TD_ARG_NUMBER, &b.hot_s},

@@ -566,10 +566,10 @@ static split cut_decodes(const decodes *d, const td_work_list_config *c, const t
   uint32_t keys = prefill->colocated_keys > 0 ? prefill->colocated_keys
                   : prefill->sms_beside > 0   ? prefill->beside_keys
                                               : 0;
+  if (c->policy && c->policy->kv_splits) /* its decodes are not colocated */
+    return (split){.n_splits = c->policy->kv_splits(d->n, resident)};
   if (keys > 0 && d->n > 0)
     return short_splits(d, keys, max_partials);
-  if (c->policy && c->policy->kv_splits)
-    return (split){.n_splits = c->policy->kv_splits(d->n, resident)};
   return split_of(d, beside, beside < resident);
 }
 

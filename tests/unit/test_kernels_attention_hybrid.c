@@ -316,11 +316,12 @@ static void test_some_short_chunks_are_prefill(void **ignored)
 }
 
 /* Where decodes are about as long as prefill, none of their items is long; where they outlast it by far, they
- * fill all SMs. */
+ * fill all SMs. A policy that says how they are cut is obeyed. */
 static void test_long_decodes_are_cut_beside_prefill(void **ignored)
 {
   (void)ignored;
-  fixture even = chunk(512, 8192, 32, 8192), outlast = chunk(256, 2048, 32, 8192);
+  fixture even = chunk(512, 8192, 32, 8192), outlast = chunk(256, 2048, 32, 8192),
+          by_policy = chunk(512, 8192, 32, 8192);
   even.config.hybrid.colocated_rows = 0;
   make_list(&even);
   assert_true(even.list.prefill.sms_beside > 0 && even.list.prefill.beside_keys > 0);
@@ -332,6 +333,13 @@ static void test_long_decodes_are_cut_beside_prefill(void **ignored)
   free_list(&even);
   td_hybrid_cut c = cut_of(&outlast);
   assert_true(c.sms_beside > 0 && c.beside_keys == 0);
+  by_policy.policy.kv_splits = two_splits;
+  by_policy.config.policy = by_policy.config.hybrid.policy = &by_policy.policy;
+  make_list(&by_policy);
+  assert_true(by_policy.list.prefill.sms_beside > 0 && by_policy.list.prefill.beside_keys > 0);
+  for (uint32_t i = by_policy.list.n_prefill; i < by_policy.list.n_items; i++)
+    assert_int_equal(by_policy.list.items[i].n_partials, 2);
+  free_list(&by_policy);
 }
 
 /* The same step on a GPU whose memory is slower: decodes outlast prefill there, so they get SMs of their own.
