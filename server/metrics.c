@@ -44,8 +44,7 @@ typedef struct page {
   bool is_own, leaves; /* for a key that may not know how long others' requests are; such a metric is on */
 } page;
 
-/* Of tokens, pages and what is predicted from them the length of others' prompts and answers could be read.
- */
+/* From tokens, pages and predictions others could read how long a prompt or an answer is. */
 static bool tells_lengths(const char *name)
 {
   static const char *const all[] = {"vllm:kv_cache_usage_perc",
@@ -56,6 +55,7 @@ static bool tells_lengths(const char *name)
                                     "vllm:inter_token_latency_seconds",
                                     "tandem:decode_tokens_total",
                                     "tandem:prefill_tokens_total",
+                                    "tandem:late_rows_total",
                                     "tandem:last_step_prefill_tokens",
                                     "tandem:pages",
                                     "tandem:evicted_pages_total",

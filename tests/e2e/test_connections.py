@@ -183,7 +183,6 @@ def test_the_next_daemon_keeps_its_socket(tmp_path):
             assert second.stop() == 0 and not after.exists()
 
 
-
 def test_a_file_that_is_no_socket_is_kept(tmp_path):
     path = tmp_path / "notes"
     path.write_text("my notes")

@@ -269,7 +269,9 @@ static void test_what_others_use(void **state)
 {
   static td_tenant accounts[TD_KEY_ACCOUNTS + 1];
   static const td_key one = {.name = "one"};
-  static const char *const lengths[] = {"token", "page", "predict", "cache_usage", "prefix_cache", "bytes"};
+  static const char *const lengths[] = {"token",        "page",  "predict",         "cache_usage",
+                                        "prefix_cache", "bytes", "kv_events_pages", "kv_events_messages",
+                                        "late_rows"};
   static const char *const stay[] = {"\ntandem:step_times_source", "\ntandem:step_prediction_correction",
                                      "\nvllm:time_to_first_token_seconds_count",
                                      "\nvllm:num_requests_running", "\ntandem:key_prompt_tokens_total"};
