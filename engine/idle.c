@@ -42,7 +42,6 @@ td_status td_engine_begin_tuning(td_engine *e, td_error *err)
 {
   td_engine_idle *i = &e->idle;
   uint64_t begin_us = td_clock_us();
-  i->end_is_told = true;
   if (!e->backend->ops->tune)
     return TD_OK;
   if (e->calibrates) {
@@ -54,7 +53,6 @@ td_status td_engine_begin_tuning(td_engine *e, td_error *err)
   }
   TD_TRY(e->backend->ops->tune_begin(e->backend, e->forward, e->options.cache_dir, &i->tuning, err));
   i->budget_us = (uint64_t)td_option(&e->options, TD_LIMIT_TUNE_MS) * 1000;
-  i->end_is_told = !is_tuning(i);
   if (i->tuning.n_all > 0)
     log_known(e, &i->tuning);
   return TD_OK;
@@ -123,10 +121,8 @@ static td_status measure(td_engine *e, td_error *err)
     td_warn("%s: no more is measured in this run", why.message);
     i->tuning.is_done = true;
   }
-  if (!i->end_is_told && !is_anything_left(e)) {
-    i->end_is_told = true;
+  if (!is_anything_left(e)) /* so this is not called again */
     log_end(e);
-  }
   return TD_OK;
 }
 

@@ -137,7 +137,6 @@ typedef struct td_engine_idle {
   td_tuning tuning;
   uint64_t budget_us, spent_us; /* of tuning in this run */
   uint64_t since_us;            /* nothing has run or waited since then; 0: something does */
-  bool end_is_told;             /* of tuning, or there was nothing to tune */
 } td_engine_idle;
 
 /* grammar.c: the vocabulary's trie, and compiled grammars */
