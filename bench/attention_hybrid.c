@@ -206,13 +206,18 @@ static double step_us(bench *b, td_compiled *compiled)
   return out.busy_us > 0 ? out.busy_us : (td_tool_now_s() - begin) * 1e6;
 }
 
+/* Tokens that decode r has in common with the one before. */
+static uint32_t shared_of(const cell *c, uint32_t r)
+{
+  return r < c->rows && c->group_rows > 0 && r % c->group_rows > 0 ? c->shared : 0;
+}
+
 static bool plan_cell(bench *b, const cell *c)
 {
   bool fits = true;
   td_dummy_plan_clear(&b->stage.dummy);
   for (uint32_t r = 0; r < c->rows && fits; r++)
-    fits = td_stage_add_decode(&b->stage, c->row_context,
-                               c->group_rows > 0 && r % c->group_rows > 0 ? c->shared : 0, true);
+    fits = td_stage_add_decode(&b->stage, c->row_context, shared_of(c, r), true);
   return fits && td_dummy_plan_add(&b->stage.dummy, c->chunk, c->context, 0, true);
 }
 
@@ -465,9 +470,7 @@ static void write_cells(const bench *b)
     for (uint32_t r = 0; r <= c->rows; r++) {
       cJSON_AddItemToArray(q, cJSON_CreateNumber(r < c->rows ? 1 : c->chunk));
       cJSON_AddItemToArray(kv, cJSON_CreateNumber(r < c->rows ? c->row_context : c->context));
-      cJSON_AddItemToArray(
-          shared,
-          cJSON_CreateNumber(r < c->rows && c->group_rows > 0 && r % c->group_rows > 0 ? c->shared : 0));
+      cJSON_AddItemToArray(shared, cJSON_CreateNumber(shared_of(c, r)));
     }
     cJSON_AddItemToObject(o, "q_len", q);
     cJSON_AddItemToObject(o, "kv_len", kv);

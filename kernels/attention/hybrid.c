@@ -21,8 +21,8 @@ enum {
   SMS_BESIDE_LEAST = 4
 };
 
-/* An H200's (docs/lab/2026-11.md). Times are in KV tiles of one SM, which reads and multiplies one in
- * tile_us. */
+/* Fitted to an H100 and an H200 (docs/lab/2026-11.md). Times are in KV tiles of one SM, which reads and
+ * multiplies one in tile_us. */
 static const double sm_flop_us = 580e6 / 132;   /* of prefill, with all SMs at work */
 static const double item_tiles = 1.2;           /* an item's begin and end */
 static const double pair_tiles = 1;             /* a pair's, beside */
