@@ -24,6 +24,9 @@ enum { FAILED_LEAST_MS = 200 }; /* for who has come, but was not read yet, when 
 /* Descriptors that are not connections: model files, epoll, sockets, logs. */
 enum { SPARE_DESCRIPTORS = 64 };
 
+enum { N_SIGNALS = sizeof((td_server *)0)->signals / sizeof(uv_signal_t) };
+static const int SIGNALS[N_SIGNALS] = {SIGTERM, SIGINT, SIGHUP};
+
 /* How long a step may take: as the operator says, or by the longest that was ever predicted. */
 static uint64_t step_stall_us(const td_server *s, const td_engine_stats *st)
 {
@@ -334,7 +337,6 @@ static uint32_t connections_allowed(const td_options *o)
 
 static td_status start_handles(td_server *s, td_error *err)
 {
-  static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
   int rc = uv_async_init(&s->loop, &s->engine_wake, on_engine_wake);
   s->engine_wake.data = s;
   rc = rc ? rc : uv_prepare_init(&s->loop, &s->flush);
@@ -347,10 +349,10 @@ static td_status start_handles(td_server *s, td_error *err)
   s->watch_timer.data = s;
   rc = rc ? rc : uv_timer_init(&s->loop, &s->watchdog);
   s->watchdog.data = s;
-  for (int i = 0; i < 3 && rc == 0; i++) {
+  for (int i = 0; i < N_SIGNALS && rc == 0; i++) {
     rc = uv_signal_init(&s->loop, &s->signals[i]);
     s->signals[i].data = s;
-    rc = rc ? rc : uv_signal_start(&s->signals[i], on_signal, signals[i]);
+    rc = rc ? rc : uv_signal_start(&s->signals[i], on_signal, SIGNALS[i]);
   }
   uint64_t us = td_notify_watchdog_us();
   if (rc == 0 && us > 0)
@@ -418,20 +420,46 @@ static int exit_code_of_start(td_status st, const td_error *err)
   return is_address && st == TD_ERR_IO ? TD_EXIT_LISTEN : exit_code_of(st);
 }
 
-/* SIGHUP waits unless the loop runs: a reload that is asked for too soon comes then, and one that is asked
- * for too late never. Its own action would end the process. Threads that are made meanwhile leave it to the
- * loop. */
-static void mask_reload(int how)
+/* ---- signals while the loop does not run ----
+ *
+ * SIGHUP waits: a reload that is asked for too soon comes when the loop runs, and one that is asked for too
+ * late never. Its own action would end the process. SIGTERM and SIGINT wait for the loop too, and once it has
+ * ended they exit at once, with the code that the end would have had. Threads that are made meanwhile leave
+ * all three to the loop. */
+
+static volatile sig_atomic_t end_code;
+
+static void exit_at_once(int signum)
+{
+  (void)signum;
+  _exit(end_code);
+}
+
+static void mask_signals(int how)
 {
   sigset_t set;
   sigemptyset(&set);
-  sigaddset(&set, SIGHUP);
+  for (int i = 0; i < N_SIGNALS; i++)
+    sigaddset(&set, SIGNALS[i]);
   pthread_sigmask(how, &set, NULL);
+}
+
+/* Signals are masked here. The loop's handles fall back on the signals' own action when they are stopped. */
+static void end_signals(td_server *s)
+{
+  for (int i = 0; i < N_SIGNALS; i++)
+    uv_signal_stop(&s->signals[i]);
+  struct sigaction a = {.sa_handler = exit_at_once};
+  end_code = s->exit_code;
+  sigaction(SIGTERM, &a, NULL);
+  sigaction(SIGINT, &a, NULL);
+  signal(SIGHUP, SIG_IGN);
+  mask_signals(SIG_UNBLOCK);
 }
 
 int td_server_run(td_options *options, int argc, char **argv)
 {
-  mask_reload(SIG_BLOCK);
+  mask_signals(SIG_BLOCK);
   td_error err = {0};
   td_loop_memory_begin();
   td_server *s = calloc(1, sizeof *s);
@@ -451,14 +479,15 @@ int td_server_run(td_options *options, int argc, char **argv)
   if (st == TD_OK)
     st = start(s, &err);
   if (st == TD_OK) {
-    mask_reload(SIG_UNBLOCK);
+    mask_signals(SIG_UNBLOCK);
     uv_run(&s->loop, UV_RUN_DEFAULT);
-    mask_reload(SIG_BLOCK);
+    mask_signals(SIG_BLOCK);
   } else {
     td_error_log("%s", err.message);
     s->exit_code = exit_code_of_start(st, &err);
   }
   s->stopping = s->draining = true;
+  end_signals(s);
   end(s);
   int code = s->exit_code;
   free(s);

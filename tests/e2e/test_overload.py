@@ -108,6 +108,19 @@ def test_second_signal_ends_at_once():
         assert "second signal: exiting now" in d.log()
 
 
+def test_signals_at_the_very_end_change_no_exit_code():
+    """Between the end of the loop and that of the process: the later wait moves the signals through it."""
+    for i in range(20):
+        with Daemon() as d:
+            d.process.send_signal(signal.SIGTERM)
+            time.sleep(i * 2e-4)
+            while d.process.poll() is None:
+                for again in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+                    d.process.send_signal(again)
+                time.sleep(2e-4)
+            assert d.process.returncode == 0, d.log()
+
+
 def test_idle_daemon_stops_at_once():
     for sig in (signal.SIGTERM, signal.SIGINT):
         with Daemon() as d:
