@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/io.h"
+
 typedef struct options_file {
   td_options *o;
   FILE *file;
@@ -127,10 +129,11 @@ td_status td_options_read_file(td_options *o, const char *path, td_error *err)
   char *line = malloc(size);
   if (!line)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the options file");
-  f.file = fopen(path, "re");
+  const char *why;
+  f.file = td_file_open(path, &why);
   if (!f.file) {
     free(line);
-    return td_fail_param(err, TD_ERR_CONFIG, "config", "%s: %s", path, strerror(errno));
+    return td_fail_param(err, TD_ERR_CONFIG, "config", "%s: %s", path, why);
   }
   td_status st = TD_OK;
   errno = 0;

@@ -14,6 +14,7 @@
 #include "common/checked.h"
 #include "common/clock.h"
 #include "common/hash.h"
+#include "common/io.h"
 #include "common/list.h"
 #include "common/log.h"
 #include "common/pulled.h"
@@ -44,9 +45,10 @@ static td_status read_small_file(const char *path, td_buf *out, td_error *err)
 {
   char chunk[8192];
   size_t n;
-  FILE *f = fopen(path, "re");
+  const char *why;
+  FILE *f = td_file_open(path, &why);
   if (!f)
-    return td_fail_param(err, TD_ERR_CONFIG, "chat_template", "%s: %m", path);
+    return td_fail_param(err, TD_ERR_CONFIG, "chat_template", "%s: %s", path, why);
   while (!out->failed && (n = fread(chunk, 1, sizeof chunk, f)) > 0)
     td_buf_append(out, chunk, n);
   bool bad = ferror(f) || out->failed;

@@ -2,13 +2,13 @@
 #include "server/auth.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
+#include "common/io.h"
 #include "config/limits.h"
 
 /* Wipes what a compiler would think need not be wiped. */
@@ -153,9 +153,10 @@ td_status td_keys_read(td_keys *k, const char *path, td_error *err)
   memset(k, 0, sizeof *k);
   if (*path == '\0')
     return TD_OK;
-  FILE *f = fopen(path, "re");
+  const char *why;
+  FILE *f = td_file_open(path, &why);
   if (!f)
-    return td_fail_param(err, TD_ERR_CONFIG, "api_key_file", "%s: %s", path, strerror(errno));
+    return td_fail_param(err, TD_ERR_CONFIG, "api_key_file", "%s: %s", path, why);
   k->asked = true;
   k->keys = calloc(td_limit_max(TD_LIMIT_API_KEYS), sizeof *k->keys);
   td_status st = k->keys ? read_lines(k, f, path, err) : td_fail(err, TD_ERR_NOMEM, "no memory for API keys");

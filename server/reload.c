@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "common/clock.h"
+#include "common/io.h"
 #include "common/list.h"
 #include "common/log.h"
 #include "server/notify.h"
@@ -30,11 +30,10 @@ td_status td_server_read_named(const td_options *o, td_keys *keys, td_ranges *pr
   return TD_OK;
 }
 
-/* A pipe would be waited for, and the loop with it; what came from one at the start is used up. */
+/* What came from a pipe at the start is used up, and the loop would wait for more. */
 static td_status can_be_read_again(const char *path, td_error *err)
 {
-  struct stat st;
-  if (*path && stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+  if (*path && !td_file_can_be_read_again(path))
     return td_fail(err, TD_ERR_CONFIG, "%s: it is no regular file, which alone can be read again", path);
   return TD_OK;
 }

@@ -45,7 +45,7 @@ def run_daemon(*args, timeout=60, env=None):
 class Daemon:
     """A running tandemd. `with Daemon("--queue-requests", 2) as d:` stops it and checks that it died well."""
 
-    def __init__(self, *options, model=MODEL, wait=True, kv_bytes=1 << 30, api_key="none", expect_exit=0):
+    def __init__(self, *options, model=MODEL, wait=True, kv_bytes=1 << 30, api_key="none", expect_exit=0, pass_fds=()):
         self.options = [str(o) for o in options]
         if kv_bytes and "--kv-bytes" not in self.options:
             self.options += ["--kv-bytes", str(kv_bytes)]
@@ -53,7 +53,7 @@ class Daemon:
             self.options += ["--cache-dir", ""]
         if "--allowed-hosts" not in self.options:  # what tests with raw sockets call it
             self.options += ["--allowed-hosts", "t"]
-        self.model, self.wait, self.api_key, self.expect_exit = str(model), wait, api_key, expect_exit
+        self.model, self.wait, self.api_key, self.expect_exit, self.pass_fds = str(model), wait, api_key, expect_exit, pass_fds
         self.process = None
 
     def __enter__(self):
@@ -62,7 +62,7 @@ class Daemon:
             self.log_file = tempfile.NamedTemporaryFile(prefix="tandemd-", suffix=".log", delete=False)
             self.process = subprocess.Popen(
                 [DAEMON, "--model", self.model, "--listen", f"127.0.0.1:{self.port}", *self.options],
-                stdout=self.log_file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+                stdout=self.log_file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, pass_fds=self.pass_fds)
             self.url = f"http://127.0.0.1:{self.port}"
             if not self.wait or self.wait_ready():
                 return self

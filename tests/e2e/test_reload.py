@@ -91,6 +91,22 @@ def test_a_pipe_is_not_waited_for(tmp_path):
             assert ask(d, "first").status_code == 200
 
 
+def test_the_null_device_is_read_again(tmp_path):
+    """Who wants no options file says so with it. A pipe of the shell was read up at the start."""
+    with Daemon("--config", "/dev/null") as d:
+        d.process.send_signal(signal.SIGHUP)
+        d.eventually(lambda: "options and keys are read again" in d.log(), what="a reload")
+    r, w = os.pipe()
+    os.set_inheritable(r, True)
+    os.write(w, b"log_requests = 1\n")
+    os.close(w)
+    with Daemon("--config", f"/dev/fd/{r}", pass_fds=[r]) as d:
+        os.close(r)
+        d.process.send_signal(signal.SIGHUP)
+        d.eventually(lambda: f"nothing is changed: /dev/fd/{r}: it is no regular file" in d.log(), what="a refusal")
+        assert d.get("/health").status_code == 200
+
+
 def test_an_unchanged_file_may_lack_its_last_newline(tmp_path):
     config, keys = tmp_path / "tandem.conf", tmp_path / "keys"
     keys.write_text("first")

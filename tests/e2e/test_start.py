@@ -1,7 +1,9 @@
 """How the daemon starts, and how it refuses to: exit codes of common/status.h and messages that name the thing."""
 import json
+import os
 import pathlib
 import re
+import shlex
 import shutil
 import socket
 import struct
@@ -9,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from harness import MODEL, MODEL_ID, ROOT, Daemon, free_port, run_daemon
+from harness import DAEMON, MODEL, MODEL_ID, ROOT, SLOWNESS, Daemon, free_port, run_daemon
 
 USAGE, BAD_MODEL, LISTEN = 64, 65, 66
 
@@ -24,6 +26,14 @@ def test_help_and_version():
 def test_the_plain_command_needs_nothing_else():
     with Daemon(kv_bytes=None) as d:
         assert d.get("/v1/models").json()["data"][0]["id"] == MODEL_ID
+
+
+def run_in_bash(line, folder):
+    """A line of bash, run in the folder; $tandemd is the daemon with a model and an address. (exit code, all output)"""
+    tandemd = shlex.join([DAEMON, "--model", MODEL, "--listen", f"unix:{folder}/s"])
+    r = subprocess.run(["bash", "-c", f"tandemd={shlex.quote(tandemd)}\n{line}"], cwd=folder, stdin=subprocess.DEVNULL,
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=20 * SLOWNESS, text=True)
+    return r.returncode, r.stdout
 
 
 @pytest.mark.parametrize("args, words", [
@@ -81,8 +91,31 @@ def test_check():
 
 
 def test_a_chat_template_without_end(tmp_path):
-    code, out = run_daemon("--model", MODEL, "--listen", f"unix:{tmp_path}/s", "--chat-template", "/dev/zero", timeout=20)
-    assert code == 64 and re.search(r"/dev/zero: unreadable, or larger than \d+ bytes", out), out
+    code, out = run_in_bash("yes | $tandemd --chat-template /dev/stdin", tmp_path)
+    assert code == USAGE and re.search(r"/dev/stdin: unreadable, or larger than \d+ bytes", out), out
+
+
+@pytest.mark.parametrize("option", ["--config", "--api-key-file", "--chat-template"])
+def test_a_file_that_nobody_may_ever_write(tmp_path, option):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for path, words in ((fifo, "it is a FIFO, whose writer may never come"), (tmp_path, "Is a directory"), ("/dev/zero", "it is no regular file")):
+        code, text = run_daemon("--model", MODEL, "--listen", f"unix:{tmp_path}/s", option, path, timeout=20)
+        assert code == USAGE and f"{path}: {words}" in text, text
+
+
+def test_files_of_the_shell(tmp_path):
+    """What a shell makes of `<(...)`, of `|` and of `<`, and the file that says nothing."""
+    (tmp_path / "conf").write_text("served_model_name = mine\n")
+    for given in ("--config <(echo served_model_name = mine)", "--config /dev/stdin < conf", "--config conf",
+                  "--config /dev/null --served-model-name mine"):
+        code, text = run_in_bash(f"$tandemd {given} --print-config | grep ^served_model_name", tmp_path)
+        assert code == 0 and text.startswith("served_model_name = mine "), (given, text)
+    code, text = run_in_bash("echo served_model_name = mine | $tandemd --config /dev/stdin --print-config | grep ^served_model_name", tmp_path)
+    assert code == 0 and text.startswith("served_model_name = mine "), text
+    for given, want in (("--api-key-file <(sleep 0.1; echo key)", 0), ("--api-key-file <(true)", USAGE), ("--api-key-file /dev/null", USAGE)):
+        code, text = run_in_bash(f"$tandemd {given} --check-config", tmp_path)
+        assert code == want and ("holds no key" in text) == (want == USAGE), (given, text)
 
 
 def test_a_taken_address():

@@ -117,6 +117,59 @@ static void test_read_at(void **state)
   assert_int_equal(unlink(name), 0);
 }
 
+/* What is refused, waits for nobody: a FIFO has no writer here. Nor is a pipe of ours, whose writer is there.
+ */
+static void test_files_of_options(void **state)
+{
+  char folder[] = "/tmp/td_io_XXXXXX", path[64], pipe_path[32], got[16];
+  const char *why;
+  int fds[2];
+  FILE *f;
+  assert_non_null(mkdtemp(folder));
+  assert_null(td_file_open(folder, &why));
+  assert_string_equal(why, strerror(EISDIR));
+  snprintf(path, sizeof path, "%s/f", folder);
+  assert_null(td_file_open(path, &why));
+  assert_string_equal(why, strerror(ENOENT));
+  assert_true(td_file_can_be_read_again(path));
+  assert_int_equal(mkfifo(path, 0600), 0);
+  assert_null(td_file_open(path, &why));
+  assert_non_null(strstr(why, "FIFO"));
+  assert_false(td_file_can_be_read_again(path));
+  assert_int_equal(unlink(path), 0);
+  int fd = open(path, O_CREAT | O_WRONLY, 0600);
+  assert_true(fd >= 0 && __real_write(fd, "text", 4) == 4 && close(fd) == 0);
+  for (int i = 0; i < 2; i++) {
+    assert_true(td_file_can_be_read_again(path));
+    assert_non_null(f = td_file_open(path, &why));
+    assert_true(fread(got, 1, sizeof got, f) == 4 && memcmp(got, "text", 4) == 0 && feof(f));
+    assert_int_equal(fclose(f), 0);
+  }
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(rmdir(folder), 0);
+  assert_null(td_file_open("/dev/zero", &why));
+  assert_string_equal(why, "it is no regular file");
+  assert_true(td_file_can_be_read_again("/dev/null"));
+  assert_non_null(f = td_file_open("/dev/null", &why));
+  assert_true(getc(f) == EOF && feof(f));
+  assert_int_equal(fclose(f), 0);
+
+  assert_int_equal(pipe(fds), 0);
+  snprintf(pipe_path, sizeof pipe_path, "/dev/fd/%d", fds[0]);
+  assert_false(td_file_can_be_read_again(pipe_path));
+  assert_non_null(f = td_file_open(pipe_path, &why));
+  pid_t child = fork();
+  if (child == 0) { /* it writes after the read has begun, or before: the reader waits */
+    usleep(20000);
+    _exit(__real_write(fds[1], "later", 5) != 5);
+  }
+  close(fds[1]);
+  assert_true(fread(got, 1, sizeof got, f) == 5 && memcmp(got, "later", 5) == 0 && feof(f));
+  assert_int_equal(fclose(f), 0);
+  close(fds[0]);
+  assert_int_equal(waitpid(child, NULL, 0), child);
+}
+
 /* ---- cache files ---- */
 
 static void test_cache(void **state)
@@ -321,13 +374,10 @@ static void test_bug(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_read_at),
-      cmocka_unit_test(test_cache),
-      cmocka_unit_test(test_cache_path_lengths),
-      cmocka_unit_test(test_cores),
-      cmocka_unit_test(test_random),
-      cmocka_unit_test(test_hash),
-      cmocka_unit_test(test_bug),
+      cmocka_unit_test(test_read_at), cmocka_unit_test(test_files_of_options),
+      cmocka_unit_test(test_cache),   cmocka_unit_test(test_cache_path_lengths),
+      cmocka_unit_test(test_cores),   cmocka_unit_test(test_random),
+      cmocka_unit_test(test_hash),    cmocka_unit_test(test_bug),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
