@@ -26,7 +26,7 @@ SLOWNESS = float(os.environ.get("TANDEM_E2E_SLOWNESS", "1"))
 STREAMS = int(os.environ.get("TANDEM_E2E_STREAMS", "64"))
 
 # Words that a sanitizer, or the daemon itself on a broken invariant, leaves in the log.
-DEATH_WORDS = re.compile(r"AddressSanitizer|LeakSanitizer|ThreadSanitizer|UndefinedBehavior|runtime error:|BUG:|bug at")
+DEATH_WORDS = re.compile(r"AddressSanitizer|LeakSanitizer|ThreadSanitizer|UndefinedBehavior|runtime error:|bug: \S+:\d+:")
 
 
 def free_port():
