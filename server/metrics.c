@@ -41,39 +41,12 @@ void td_histogram_observe(td_histogram *h, double value, uint64_t times)
 typedef struct page {
   td_buf *out;
   td_buf label;        /* model_name="..." */
-  bool is_own, leaves; /* for a key that may not know how long others' requests are; such a metric is on */
+  bool is_own, leaves; /* for a key that is no operator's; a metric that it may not see is on */
 } page;
 
-/* From tokens, pages and predictions others could read how long a prompt or an answer is. */
-static bool tells_lengths(const char *name)
-{
-  static const char *const all[] = {"vllm:kv_cache_usage_perc",
-                                    "vllm:prompt_tokens_total",
-                                    "vllm:generation_tokens_total",
-                                    "vllm:prefix_cache_queries_total",
-                                    "vllm:prefix_cache_hits_total",
-                                    "vllm:inter_token_latency_seconds",
-                                    "tandem:decode_tokens_total",
-                                    "tandem:prefill_tokens_total",
-                                    "tandem:late_rows_total",
-                                    "tandem:last_step_prefill_tokens",
-                                    "tandem:pages",
-                                    "tandem:evicted_pages_total",
-                                    "tandem:answers_held_bytes",
-                                    "tandem:step_predicted_seconds_total",
-                                    "tandem:last_step_predicted_seconds",
-                                    "tandem:step_prediction_error_ratio",
-                                    "tandem:step_prediction_error_median",
-                                    "tandem:step_prediction_error_p99",
-                                    "tandem:queue_delay_predicted_seconds",
-                                    "tandem:request_queue_time_predicted_seconds",
-                                    "tandem:kv_events_pages_total",
-                                    "tandem:kv_events_messages_total"};
-  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-    if (strcmp(name, all[i]) == 0)
-      return true;
-  return false;
-}
+/* Who sees a metric where there are several keys. From tokens, pages and predictions others could read how
+ * long a prompt or an answer is. */
+typedef enum audience { EVERY_KEY, OPERATORS } audience;
 
 /* Label values escape backslash, quote and newline only (the text format's rule). */
 static void append_label_value(td_buf *out, const char *s)
@@ -87,9 +60,9 @@ static void append_label_value(td_buf *out, const char *s)
       td_buf_append_char(out, *s);
 }
 
-static void head(page *p, const char *name, const char *type, const char *help)
+static void head(page *p, audience seen_by, const char *name, const char *type, const char *help)
 {
-  p->leaves = p->is_own && tells_lengths(name);
+  p->leaves = p->is_own && seen_by == OPERATORS;
   if (!p->leaves)
     td_buf_printf(p->out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
@@ -100,22 +73,22 @@ static void sample(page *p, const char *name, const char *more_labels, double v)
     td_buf_printf(p->out, "%s{%s%s} %.17g\n", name, p->label.data, more_labels, v);
 }
 
-static void gauge(page *p, const char *name, const char *help, double v)
+static void gauge(page *p, audience seen_by, const char *name, const char *help, double v)
 {
-  head(p, name, "gauge", help);
+  head(p, seen_by, name, "gauge", help);
   sample(p, name, "", v);
 }
 
-static void counter(page *p, const char *name, const char *help, double v)
+static void counter(page *p, audience seen_by, const char *name, const char *help, double v)
 {
-  head(p, name, "counter", help);
+  head(p, seen_by, name, "counter", help);
   sample(p, name, "", v);
 }
 
-static void histogram(page *p, const char *name, const char *help, const td_histogram *h)
+static void histogram(page *p, audience seen_by, const char *name, const char *help, const td_histogram *h)
 {
   uint64_t sum = 0;
-  head(p, name, "histogram", help);
+  head(p, seen_by, name, "histogram", help);
   if (p->leaves)
     return;
   for (uint32_t i = 0; i < h->n_borders; i++) {
@@ -134,28 +107,32 @@ static void vllm_metrics(page *p, const td_metrics *m, const td_metrics_view *v)
   static const char *const reasons[] = {",finished_reason=\"stop\"", ",finished_reason=\"length\"",
                                         ",finished_reason=\"abort\"", ",finished_reason=\"error\""};
   const td_engine_stats *s = v->stats;
-  gauge(p, "vllm:num_requests_running", "Requests in the step", s->n_running);
-  gauge(p, "vllm:num_requests_waiting", "Requests that wait for their first step", s->n_waiting);
-  gauge(p, "vllm:kv_cache_usage_perc", "KV pages that requests hold; 1 is all",
+  char label[64];
+  gauge(p, EVERY_KEY, "vllm:num_requests_running", "Requests in the step", s->n_running);
+  gauge(p, EVERY_KEY, "vllm:num_requests_waiting", "Requests that wait for their first step", s->n_waiting);
+  gauge(p, OPERATORS, "vllm:kv_cache_usage_perc", "KV pages that requests hold; 1 is all",
         s->pages_total ? (double)s->pages_owned / s->pages_total : 0);
-  counter(p, "vllm:prompt_tokens_total", "Prompt tokens of requests that got a first token",
+  counter(p, OPERATORS, "vllm:prompt_tokens_total", "Prompt tokens of requests that got a first token",
           (double)m->prompt_tokens);
-  counter(p, "vllm:generation_tokens_total", "Tokens generated", (double)m->generation_tokens);
-  counter(p, "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache",
+  counter(p, OPERATORS, "vllm:generation_tokens_total", "Tokens generated", (double)m->generation_tokens);
+  counter(p, OPERATORS, "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache",
           (double)s->prefix_query_tokens);
-  counter(p, "vllm:prefix_cache_hits_total", "Prompt tokens found in it", (double)s->prefix_hit_tokens);
-  counter(p, "vllm:num_preemptions_total", "Running requests sent back to wait", (double)s->preemptions);
-  head(p, "vllm:request_success_total", "counter", "Requests ended, by reason");
+  counter(p, OPERATORS, "vllm:prefix_cache_hits_total", "Prompt tokens found in it",
+          (double)s->prefix_hit_tokens);
+  counter(p, EVERY_KEY, "vllm:num_preemptions_total", "Running requests sent back to wait",
+          (double)s->preemptions);
+  head(p, EVERY_KEY, "vllm:request_success_total", "counter", "Requests ended, by reason");
   for (int i = 0; i < 4; i++)
     sample(p, "vllm:request_success_total", reasons[i], (double)m->finished[i]);
-  histogram(p, "vllm:time_to_first_token_seconds", "Arrival to first token", &m->ttft);
-  histogram(p, "vllm:inter_token_latency_seconds", "Between tokens of a request", &m->inter_token);
-  histogram(p, "vllm:e2e_request_latency_seconds", "Arrival to last token", &m->e2e);
-  histogram(p, "vllm:request_queue_time_seconds", "Submission to first step", &m->queue);
+  histogram(p, EVERY_KEY, "vllm:time_to_first_token_seconds", "Arrival to first token", &m->ttft);
+  histogram(p, OPERATORS, "vllm:inter_token_latency_seconds", "Between tokens of a request", &m->inter_token);
+  histogram(p, EVERY_KEY, "vllm:e2e_request_latency_seconds", "Arrival to last token", &m->e2e);
+  histogram(p, EVERY_KEY, "vllm:request_queue_time_seconds", "Submission to first step", &m->queue);
   if (v->info) {
-    head(p, "vllm:cache_config_info", "gauge", "KV cache: tokens a page, pages");
-    td_buf_printf(p->out, "vllm:cache_config_info{%s,block_size=\"%u\",num_gpu_blocks=\"%u\"} 1\n",
-                  p->label.data, v->info->page_tokens, v->info->n_pages);
+    snprintf(label, sizeof label, ",block_size=\"%u\",num_gpu_blocks=\"%u\"", v->info->page_tokens,
+             v->info->n_pages);
+    head(p, EVERY_KEY, "vllm:cache_config_info", "gauge", "KV cache: tokens a page, pages");
+    sample(p, "vllm:cache_config_info", label, 1);
   }
 }
 
@@ -168,30 +145,32 @@ static void prediction_metrics(page *p, const td_metrics *m, const td_metrics_vi
   td_histogram errors = {
       .borders = td_step_error_borders, .n_borders = TD_STEP_ERROR_BORDERS, .sum = s->step_error_sum};
   memcpy(errors.counts, s->step_errors, sizeof s->step_errors);
-  gauge(p, "tandem:tbt_slo_seconds", "A step with prompts is made to take at most so long; 0: no target",
-        s->tbt_slo_us / 1e6);
-  counter(p, "tandem:step_predicted_seconds_total", "Time that steps were predicted to take",
+  gauge(p, EVERY_KEY, "tandem:tbt_slo_seconds",
+        "A step with prompts is made to take at most so long; 0: no target", s->tbt_slo_us / 1e6);
+  counter(p, OPERATORS, "tandem:step_predicted_seconds_total", "Time that steps were predicted to take",
           s->predicted_us_sum / 1e6);
-  gauge(p, "tandem:last_step_predicted_seconds", "Time that the last step was predicted to take",
+  gauge(p, OPERATORS, "tandem:last_step_predicted_seconds", "Time that the last step was predicted to take",
         s->last_step_predicted_us / 1e6);
-  histogram(p, "tandem:step_prediction_error_ratio", "|predicted - measured| / measured of steps", &errors);
-  gauge(p, "tandem:step_prediction_error_median", "Its median over the last 1024 steps",
+  histogram(p, OPERATORS, "tandem:step_prediction_error_ratio", "|predicted - measured| / measured of steps",
+            &errors);
+  gauge(p, OPERATORS, "tandem:step_prediction_error_median", "Its median over the last 1024 steps",
         v->step_error_median);
-  gauge(p, "tandem:step_prediction_error_p99", "Its 99th percentile over the last 1024 steps",
+  gauge(p, OPERATORS, "tandem:step_prediction_error_p99", "Its 99th percentile over the last 1024 steps",
         v->step_error_p99);
-  head(p, "tandem:step_times_source", "gauge", "Where what steps take is known from; 1 at the one");
+  head(p, EVERY_KEY, "tandem:step_times_source", "gauge",
+       "Where what steps take is known from; 1 at the one");
   for (int i = 0; i < TD_TIMES_SOURCES; i++) {
     snprintf(label, sizeof label, ",source=\"%s\"", td_times_source_names[i]);
     sample(p, "tandem:step_times_source", label, s->times_source == (td_times_source)i);
   }
-  gauge(p, "tandem:tuning_left", "Steps to capture and algorithms to measure, in idle moments (GPU)",
-        s->tuning_left);
-  head(p, "tandem:step_prediction_correction", "gauge", "Learned factor on known step times");
+  gauge(p, EVERY_KEY, "tandem:tuning_left",
+        "Steps to capture and algorithms to measure, in idle moments (GPU)", s->tuning_left);
+  head(p, EVERY_KEY, "tandem:step_prediction_correction", "gauge", "Learned factor on known step times");
   sample(p, "tandem:step_prediction_correction", ",prompts=\"without\"", s->cost_correction[0]);
   sample(p, "tandem:step_prediction_correction", ",prompts=\"with\"", s->cost_correction[1]);
-  gauge(p, "tandem:queue_delay_predicted_seconds", "Until a request that came now would start",
+  gauge(p, OPERATORS, "tandem:queue_delay_predicted_seconds", "Until a request that came now would start",
         s->queue_delay_us / 1e6);
-  histogram(p, "tandem:request_queue_time_predicted_seconds",
+  histogram(p, OPERATORS, "tandem:request_queue_time_predicted_seconds",
             "Submission to first step, as predicted at submission", &m->queue_predicted);
 }
 
@@ -200,7 +179,8 @@ static void fused_metrics(page *p, const td_engine_stats *s)
   char label[160];
   if (s->n_not_fused == 0)
     return;
-  head(p, "tandem:steps_not_fused", "gauge", "Captured decode steps whose ops run one by one, by reason");
+  head(p, EVERY_KEY, "tandem:steps_not_fused", "gauge",
+       "Captured decode steps whose ops run one by one, by reason");
   for (uint32_t i = 0; i < s->n_not_fused; i++) {
     snprintf(label, sizeof label, ",reason=\"%s\"", s->not_fused[i].reason);
     sample(p, "tandem:steps_not_fused", label, s->not_fused[i].n_steps);
@@ -217,72 +197,77 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
       [TD_CUT_HELD] = ",reason=\"answers_bytes\"",  [TD_CUT_MEMORY] = ",reason=\"out_of_memory\"",
   };
   const td_engine_stats *s = v->stats;
-  counter(p, "tandem:steps_total", "Engine steps", (double)s->steps);
-  counter(p, "tandem:captured_steps_total", "Steps launched from a captured one (GPU)",
+  counter(p, EVERY_KEY, "tandem:steps_total", "Engine steps", (double)s->steps);
+  counter(p, EVERY_KEY, "tandem:captured_steps_total", "Steps launched from a captured one (GPU)",
           (double)s->captured_steps);
-  counter(p, "tandem:step_seconds_total", "Time in steps", (double)s->step_us_sum / 1e6);
-  counter(p, "tandem:device_busy_seconds_total", "Time in which the device ran steps (GPU)",
+  counter(p, EVERY_KEY, "tandem:step_seconds_total", "Time in steps", (double)s->step_us_sum / 1e6);
+  counter(p, EVERY_KEY, "tandem:device_busy_seconds_total", "Time in which the device ran steps (GPU)",
           s->device_busy_us_sum / 1e6);
-  counter(p, "tandem:device_idle_seconds_total",
+  counter(p, EVERY_KEY, "tandem:device_idle_seconds_total",
           "Time between a step and the next while there was work (GPU)", s->device_idle_us_sum / 1e6);
-  counter(p, "tandem:plan_seconds_total", "Time planning steps", (double)s->plan_us_sum / 1e6);
-  counter(p, "tandem:decode_tokens_total", "Tokens that decode rows computed", (double)s->decode_tokens);
-  counter(p, "tandem:prefill_tokens_total", "Tokens that prefill chunks computed", (double)s->prefill_tokens);
+  counter(p, EVERY_KEY, "tandem:plan_seconds_total", "Time planning steps", (double)s->plan_us_sum / 1e6);
+  counter(p, OPERATORS, "tandem:decode_tokens_total", "Tokens that decode rows computed",
+          (double)s->decode_tokens);
+  counter(p, OPERATORS, "tandem:prefill_tokens_total", "Tokens that prefill chunks computed",
+          (double)s->prefill_tokens);
   fused_metrics(p, v->stats);
-  counter(p, "tandem:late_rows_total", "Rows that waited for the mask of their next token",
+  counter(p, OPERATORS, "tandem:late_rows_total", "Rows that waited for the mask of their next token",
           (double)s->late_rows);
-  gauge(p, "tandem:last_step_seconds", "Time of the last step", s->last_step_us / 1e6);
-  gauge(p, "tandem:last_step_decodes", "Decode rows of the last step", s->last_step_decodes);
-  gauge(p, "tandem:last_step_prefill_tokens", "Prefill tokens of the last step", s->last_step_prefill_tokens);
-  head(p, "tandem:pages", "gauge", "KV pages by state");
+  gauge(p, EVERY_KEY, "tandem:last_step_seconds", "Time of the last step", s->last_step_us / 1e6);
+  gauge(p, EVERY_KEY, "tandem:last_step_decodes", "Decode rows of the last step", s->last_step_decodes);
+  gauge(p, OPERATORS, "tandem:last_step_prefill_tokens", "Prefill tokens of the last step",
+        s->last_step_prefill_tokens);
+  head(p, OPERATORS, "tandem:pages", "gauge", "KV pages by state");
   sample(p, "tandem:pages", ",state=\"free\"", s->pages_free);
   sample(p, "tandem:pages", ",state=\"cached\"", s->pages_cached);
   sample(p, "tandem:pages", ",state=\"owned\"", s->pages_owned);
-  gauge(p, "tandem:requests_following", "Requests that wait for a prompt which another computes",
+  gauge(p, EVERY_KEY, "tandem:requests_following", "Requests that wait for a prompt which another computes",
         s->n_following);
-  counter(p, "tandem:follows_total", "Times that a request waited for a prompt which another computed",
-          (double)s->follows);
-  counter(p, "tandem:fair_preemptions_total", "Of vllm:num_preemptions_total: for a key that held less",
-          (double)s->fair_preemptions);
-  head(p, "tandem:deadlines_missed_total", "counter", "Requests ended because of their timeouts");
+  counter(p, EVERY_KEY, "tandem:follows_total",
+          "Times that a request waited for a prompt which another computed", (double)s->follows);
+  counter(p, EVERY_KEY, "tandem:fair_preemptions_total",
+          "Of vllm:num_preemptions_total: for a key that held less", (double)s->fair_preemptions);
+  head(p, EVERY_KEY, "tandem:deadlines_missed_total", "counter", "Requests ended because of their timeouts");
   sample(p, "tandem:deadlines_missed_total", ",state=\"waiting\"", (double)m->timeouts[0]);
   sample(p, "tandem:deadlines_missed_total", ",state=\"running\"", (double)m->timeouts[1]);
-  counter(p, "tandem:evicted_pages_total", "Prefix pages given up for others", (double)s->evicted_pages);
-  gauge(p, "tandem:requests_reading", "Requests that are parsed and tokenised", v->queued_calls);
-  gauge(p, "tandem:connections", "Open connections", v->n_conns);
-  gauge(p, "tandem:answers_held_bytes", "Memory of answers that their clients have not read",
+  counter(p, OPERATORS, "tandem:evicted_pages_total", "Prefix pages given up for others",
+          (double)s->evicted_pages);
+  gauge(p, EVERY_KEY, "tandem:requests_reading", "Requests that are parsed and tokenised", v->queued_calls);
+  gauge(p, EVERY_KEY, "tandem:connections", "Open connections", v->n_conns);
+  gauge(p, OPERATORS, "tandem:answers_held_bytes", "Memory of answers that their clients have not read",
         (double)v->held_bytes);
-  gauge(p, "tandem:watchers", "Clients that watch the steps", v->n_watchers);
-  counter(p, "tandem:watch_missed_steps_total", "Steps that a watcher was too slow for",
+  gauge(p, EVERY_KEY, "tandem:watchers", "Clients that watch the steps", v->n_watchers);
+  counter(p, EVERY_KEY, "tandem:watch_missed_steps_total", "Steps that a watcher was too slow for",
           (double)m->steps_missed);
-  counter(p, "tandem:connections_refused_total", "Connections over a cap", (double)m->connections_refused);
-  head(p, "tandem:connections_cut_total", "counter",
+  counter(p, EVERY_KEY, "tandem:connections_refused_total", "Connections over a cap",
+          (double)m->connections_refused);
+  head(p, EVERY_KEY, "tandem:connections_cut_total", "counter",
        "Connections ended because the client was too slow, or for want of memory");
   for (int i = 0; i < TD_CUT_KINDS; i++)
     sample(p, "tandem:connections_cut_total", cuts[i], (double)m->connections_cut[i]);
-  head(p, "tandem:http_responses_total", "counter", "Answers by status class");
+  head(p, EVERY_KEY, "tandem:http_responses_total", "counter", "Answers by status class");
   for (int i = 2; i < 6; i++)
     sample(p, "tandem:http_responses_total", classes[i], (double)m->responses[i]);
 }
 
-static void gpu_gauge(page *p, const char *name, const char *help, double value)
+static void gpu_gauge(page *p, audience seen_by, const char *name, const char *help, double value)
 {
   if (!isnan(value))
-    gauge(p, name, help, value);
+    gauge(p, seen_by, name, help, value);
 }
 
 static void gpu_metrics(page *p, const td_engine_gpu *g)
 {
   if (!g)
     return;
-  gpu_gauge(p, "tandem:gpu_sm_clock_hertz", "Clock of the GPU's multiprocessors", g->sm_hz);
-  gpu_gauge(p, "tandem:gpu_memory_clock_hertz", "Clock of the GPU's memory", g->memory_hz);
-  gpu_gauge(p, "tandem:gpu_power_watts", "Power that the GPU takes", g->watts);
-  gpu_gauge(p, "tandem:gpu_power_limit_watts", "Power that the GPU may take", g->limit_watts);
-  gpu_gauge(p, "tandem:gpu_temperature_celsius", "Temperature of the GPU", g->celsius);
+  gpu_gauge(p, EVERY_KEY, "tandem:gpu_sm_clock_hertz", "Clock of the GPU's multiprocessors", g->sm_hz);
+  gpu_gauge(p, EVERY_KEY, "tandem:gpu_memory_clock_hertz", "Clock of the GPU's memory", g->memory_hz);
+  gpu_gauge(p, EVERY_KEY, "tandem:gpu_power_watts", "Power that the GPU takes", g->watts);
+  gpu_gauge(p, EVERY_KEY, "tandem:gpu_power_limit_watts", "Power that the GPU may take", g->limit_watts);
+  gpu_gauge(p, EVERY_KEY, "tandem:gpu_temperature_celsius", "Temperature of the GPU", g->celsius);
   if (!g->knows_slowed)
     return;
-  head(p, "tandem:gpu_slowed", "gauge", "Whether the GPU's clocks are held down, by reason");
+  head(p, EVERY_KEY, "tandem:gpu_slowed", "gauge", "Whether the GPU's clocks are held down, by reason");
   sample(p, "tandem:gpu_slowed", ",reason=\"power\"", g->slowed_by_power);
   sample(p, "tandem:gpu_slowed", ",reason=\"heat\"", g->slowed_by_heat);
   sample(p, "tandem:gpu_slowed", ",reason=\"hardware\"", g->slowed_by_hardware);
@@ -292,11 +277,12 @@ static void kv_event_metrics(page *p, const td_kv_events_count *k)
 {
   if (!k)
     return;
-  head(p, "tandem:kv_events_pages_total", "counter",
+  head(p, OPERATORS, "tandem:kv_events_pages_total", "counter",
        "Pages that subscribers were told of, by what became of them");
   sample(p, "tandem:kv_events_pages_total", ",event=\"stored\"", (double)k->stored);
   sample(p, "tandem:kv_events_pages_total", ",event=\"removed\"", (double)k->removed);
-  counter(p, "tandem:kv_events_messages_total", "Messages to subscribers of KV events", (double)k->messages);
+  counter(p, OPERATORS, "tandem:kv_events_messages_total", "Messages to subscribers of KV events",
+          (double)k->messages);
 }
 
 static double key_value(const td_tenant *t, int metric)
@@ -328,7 +314,7 @@ static void key_metrics(page *p, const td_metrics_view *v)
   };
   char label[TD_KEY_NAME_BYTES + 16];
   for (int i = 0; v->accounts && i < (int)(sizeof metrics / sizeof *metrics); i++) {
-    head(p, metrics[i].name, metrics[i].type, metrics[i].help);
+    head(p, EVERY_KEY, metrics[i].name, metrics[i].type, metrics[i].help);
     for (uint32_t a = 1; a <= TD_KEY_ACCOUNTS; a++) {
       const td_key *key = v->accounts[a].key;
       if (!key || (v->only_account > 0 && v->only_account != a))
