@@ -272,7 +272,7 @@ static td_status load_weights(td_engine *e, const memory_plan *mp, td_error *err
   if (is_dummy(e))
     return td_model_make_up(&e->desc, e->backend, (uint64_t)td_option(&e->options, TD_LIMIT_DUMMY_SEED),
                             mp->step_tokens, e->backend->max_logits, log_progress, &p, &e->model, err);
-  p.bytes = td_model_files_bytes(e->files);
+  p.bytes = td_model_read_bytes(e->files, &e->desc);
   TD_TRY(td_model_load(e->files, &e->desc, e->backend, mp->step_tokens, e->backend->max_logits, log_progress,
                        &p, &e->model, err));
   double s = (double)(td_clock_us() - p.begin_us) / 1e6;
@@ -436,6 +436,7 @@ static td_status open_model(td_engine *e, td_error *err)
   TD_TRY(dummy ? td_model_files_open_described(e->options.model, &e->files, err)
                : td_model_files_open(e->options.model, &e->files, err));
   TD_TRY(td_model_desc_read(e->files, &e->desc, err));
+  e->desc.headless = td_engine_embeds(e);
   if (*e->desc.unserved_defaults)
     td_warn("the model's files ask for sampling that is not served and is left out: %s",
             e->desc.unserved_defaults);

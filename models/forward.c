@@ -312,6 +312,7 @@ enum { OPS_OF_A_LAYER = 11, OTHER_OPS = 6 };
 td_status td_model_program(const td_model *m, td_kv *kv, td_program **out, td_error *err)
 {
   builder b;
+  TD_BUG_ON(m->desc.headless);
   TD_TRY(begin(m, kv, m->desc.n_layers * OPS_OF_A_LAYER + OTHER_OPS, &b, err));
   layers(&b, false);
   head(&b);

@@ -150,7 +150,7 @@ static td_status describe_part(loader *l, td_role role, uint32_t layer, td_weigh
   uint64_t shape[2], row_bytes = 0, skipped_bytes = 0, first_row;
   td_role_shape(role, &l->m->desc, shape);
   *out = (td_weight_part){.n_rows = s.n_rows, .row_elements = shape[1], .shard = s.shard};
-  out->is_looked_up = role == TD_ROLE_EMBED && !l->m->desc.tied_embeddings;
+  out->is_looked_up = role == TD_ROLE_EMBED && (!l->m->desc.tied_embeddings || l->m->desc.headless);
   if (!l->files) {
     out->dtype = TD_BF16;
     out->seed = td_role_seed(l->seed, role, layer);
@@ -249,7 +249,7 @@ static td_status load_ends(loader *l)
   if (m->desc.logit_scale != 0 && m->desc.logit_scale != 1)
     TD_TRY(load_scaled_vector(l, TD_ROLE_OUT_NORM, 0, m->desc.logit_scale, &m->head_norm));
   m->head = m->embed;
-  return m->desc.tied_embeddings ? TD_OK : load_parts(l, head, 1, 0, &m->head);
+  return td_role_present(TD_ROLE_HEAD, &m->desc) ? load_parts(l, head, 1, 0, &m->head) : TD_OK;
 }
 
 /* Some checkpoints store the output matrix although it is tied: fine if it is the same one. */
@@ -278,19 +278,19 @@ static td_status refuse_surplus(const loader *l)
   return TD_OK;
 }
 
-/* Most of the bytes: what the share done is counted in. */
-static uint64_t count_bytes(const loader *l)
+uint64_t td_model_read_bytes(const td_model_files *files, const td_model_desc *d)
 {
-  uint64_t sum = l->files ? 0 : sizeof(uint16_t) * td_model_desc_parameter_count(&l->m->desc);
-  for (uint32_t i = 0; l->files && i < td_model_files_tensor_count(l->files); i++)
-    sum += td_model_files_tensor(l->files, i)->bytes;
+  uint64_t sum = files ? 0 : sizeof(uint16_t) * td_model_desc_parameter_count(d);
+  for (uint32_t i = 0; files && i < td_model_files_tensor_count(files); i++)
+    if (!td_role_is_harmless(d, td_model_files_tensor(files, i)))
+      sum += td_model_files_tensor(files, i)->bytes;
   return sum;
 }
 
 static td_status load_all(loader *l)
 {
   td_model *m = l->m;
-  l->bytes_total = count_bytes(l);
+  l->bytes_total = td_model_read_bytes(l->files, &m->desc); /* most of the bytes */
   TD_TRY(load_ends(l));
   for (uint32_t i = 0; i < m->desc.n_layers; i++)
     TD_TRY(load_layer(l, i));
@@ -299,7 +299,7 @@ static td_status load_all(loader *l)
   TD_TRY(m->be->ops->weights_wait(m->be, l->err));
   m->at = td_workspace_lay_out(&m->desc, m->be->activation_bytes, m->max_tokens, m->max_logits);
   TD_TRY(m->be->ops->alloc(m->be, m->at.bytes, &m->workspace, l->err));
-  if (l->progress) /* tensors that are not needed count as done */
+  if (l->progress) /* a copy of the embedding counts as done */
     l->progress(l->progress_arg, 1);
   return TD_OK;
 }

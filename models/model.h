@@ -26,6 +26,8 @@ TD_MUST_CHECK td_status td_model_make_up(const td_model_desc *desc, td_backend *
                                          td_model **out, td_error *err);
 void td_model_destroy(td_model *m);
 
+/* Bytes of the tensors that a load reads; files NULL: those that it makes up. */
+uint64_t td_model_read_bytes(const td_model_files *files, const td_model_desc *desc);
 /* Bytes of workspace that td_model_load would allocate, for the memory plan. */
 size_t td_model_workspace_bytes(const td_model_desc *desc, const td_backend *be, uint32_t max_tokens,
                                 uint32_t max_logits);
@@ -38,8 +40,8 @@ td_kv_spec td_model_kv_spec(const td_model_desc *desc, td_dtype dtype, uint32_t 
 
 /* Programs; the caller destroys them, before the model's end.
  *
- * The forward of a step that generates: KV of its tokens is written, and its buffer "logits" holds f32
- * [n_logits, vocab]. */
+ * The forward of a step that generates, of a model that is not headless: KV of its tokens is written, and its
+ * buffer "logits" holds f32 [n_logits, vocab]. */
 TD_MUST_CHECK td_status td_model_program(const td_model *m, td_kv *kv, td_program **out, td_error *err);
 /* Of a step that makes a vector of each of its sequences, which belong to slots below n_slots: the last
  * norm's output, pooled. Its buffer "vectors" holds f32 [n_slots, width] after each step, of all tokens so

@@ -148,5 +148,5 @@ uint64_t td_model_desc_parameter_count(const td_model_desc *d)
   layer += (d->block_form == TD_BLOCK_PARALLEL ? 1 : 2) * width;
   layer += (d->qkv_bias ? q + 2 * kv : 0) + (d->o_bias ? width : 0) + (d->mlp_bias ? 2 * ffn + width : 0);
   layer += !d->qk_norm ? 0 : d->wide_qk_norm ? q + kv : 2 * (uint64_t)d->head_dim;
-  return d->n_layers * layer + width + (d->tied_embeddings ? 1 : 2) * d->vocab * width;
+  return d->n_layers * layer + width + (d->tied_embeddings || d->headless ? 1 : 2) * d->vocab * width;
 }

@@ -72,6 +72,7 @@ typedef struct td_model_desc {
   bool qkv_bias, o_bias, mlp_bias;
   bool qk_norm;
   bool tied_embeddings;
+  bool headless; /* as its engine wants it: it makes vectors and no logits, so it loads no output matrix */
 
   td_block_form block_form;
   bool layer_norm;   /* norms take the mean off, too: Command-R */

@@ -15,7 +15,8 @@ typedef struct td_model_layer {
   td_weight *down;                       /* [width, ffn_width] */
 } td_model_layer;
 
-/* Offsets into one allocation. Activations are [max_tokens, ...], those named last_* [max_logits, ...]. */
+/* Offsets into one allocation. Activations are [max_tokens, ...], those named last_* [max_logits, ...]; of
+ * a headless model none. */
 typedef struct td_workspace {
   size_t x;         /* the residual stream [width] */
   size_t h;         /* normalised [width] */

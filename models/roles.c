@@ -12,7 +12,7 @@ typedef enum extent { NONE, WIDTH, FFN, VOCAB, Q_ROWS, KV_ROWS, Q_NORM_ROWS, K_N
 /* What a description must say for the tensor to exist. */
 typedef enum condition {
   ALWAYS,
-  UNTIED,
+  OUTPUT, /* not the embedding once more, and used */
   QKV_BIAS,
   O_BIAS,
   MLP_BIAS,
@@ -38,7 +38,7 @@ static const role_line roles[TD_ROLE_COUNT] = {
                        ALWAYS},
     [TD_ROLE_OUT_NORM] = {"output_norm.weight", "model.norm.weight", WIDTH, NONE, NORM, TD_SHARD_NONE,
                           ALWAYS},
-    [TD_ROLE_HEAD] = {"output.weight", "lm_head.weight", VOCAB, WIDTH, MATRIX, TD_SHARD_OUT, UNTIED},
+    [TD_ROLE_HEAD] = {"output.weight", "lm_head.weight", VOCAB, WIDTH, MATRIX, TD_SHARD_OUT, OUTPUT},
     [TD_ROLE_ATTN_NORM] = {"attn_norm.weight", "input_layernorm.weight", WIDTH, NONE, NORM, TD_SHARD_NONE,
                            NORM_BEFORE},
     [TD_ROLE_Q] = {"attn_q.weight", "self_attn.q_proj.weight", Q_ROWS, WIDTH, MATRIX, TD_SHARD_OUT, ALWAYS},
@@ -116,7 +116,7 @@ const char *td_role_name(td_role role, const td_model_desc *d, uint32_t layer, c
 bool td_role_present(td_role role, const td_model_desc *d)
 {
   switch (roles[role].when) {
-  case UNTIED: return !d->tied_embeddings;
+  case OUTPUT: return !d->tied_embeddings && !d->headless;
   case QKV_BIAS: return d->qkv_bias;
   case O_BIAS: return d->o_bias;
   case MLP_BIAS: return d->mlp_bias;
@@ -176,7 +176,7 @@ bool td_role_is_norm(td_role role) { return roles[role].is == NORM; }
 
 td_status td_role_check_ranks(const td_model_desc *d, uint32_t n_ranks, td_error *err)
 {
-  uint32_t vocab = d->tied_embeddings ? 0 : d->vocab;
+  uint32_t vocab = td_role_present(TD_ROLE_HEAD, d) ? d->vocab : 0;
   if (n_ranks > 1 && d->wide_qk_norm)
     return td_fail(err, TD_ERR_UNSUPPORTED, "q and k norms over all heads cannot be shared out over %u ranks",
                    n_ranks);
@@ -225,6 +225,9 @@ bool td_role_is_harmless(const td_model_desc *d, const td_tensor *t)
   for (size_t i = 0; d->is_wrapped && i < sizeof others / sizeof *others; i++)
     if (starts_with(name, others[i]))
       return true;
+  char head[TD_ROLE_NAME_BYTES];
+  if (d->headless && strcmp(t->name, td_role_name(TD_ROLE_HEAD, d, 0, head)) == 0)
+    return true;
   /* Frequencies follow from the description: old checkpoints and converters store them too. */
   return strcmp(t->name, "rope_freqs.weight") == 0 || strcmp(t->name, "rope_factors_long.weight") == 0 ||
          strcmp(t->name, "rope_factors_short.weight") == 0 || ends_with(t->name, ".rotary_emb.inv_freq") ||

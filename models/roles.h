@@ -60,7 +60,8 @@ td_role_slice td_role_slice_of(td_role role, const td_model_desc *d, uint32_t ra
 bool td_role_is_on(td_role role, uint32_t rank);
 /* TD_ERR_UNSUPPORTED where heads, widths or vocabulary are no multiples of n_ranks. */
 TD_MUST_CHECK td_status td_role_check_ranks(const td_model_desc *d, uint32_t n_ranks, td_error *err);
-/* Tensors that change nothing: what checkpoints carry beside the weights, and other parts of a wrapper. */
+/* Tensors that change nothing: what checkpoints carry beside the weights, other parts of a wrapper, and the
+ * output matrix where none is used. */
 bool td_role_is_harmless(const td_model_desc *d, const td_tensor *t);
 
 #endif

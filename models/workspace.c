@@ -24,6 +24,7 @@ td_workspace td_workspace_lay_out(const td_model_desc *d, uint32_t activation_by
   w.attn = reserve(&w.bytes, max_tokens, q, a);
   w.gate_up = reserve(&w.bytes, max_tokens, 2 * (uint64_t)d->ffn_width, a);
   w.act = reserve(&w.bytes, max_tokens, d->ffn_width, a);
+  max_logits = d->headless ? 0 : max_logits;
   w.last_x = reserve(&w.bytes, max_logits, d->width, a);
   w.last_attn = reserve(&w.bytes, max_logits, q, a);
   w.logits = reserve(&w.bytes, max_logits, d->vocab, sizeof(float));

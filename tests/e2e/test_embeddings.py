@@ -129,6 +129,24 @@ def test_what_it_says_of_itself(daemon, mean):
     assert mean.get("/tokenizer_info").json()["chat_template"] and mean.get("/ready").status_code == 200
 
 
+def test_no_room_for_an_output_matrix(tmp_path):
+    """An untied one is neither loaded nor counted, nor are logits: 131,072 tokens x 64 in bf16 are 16 MiB, and 8 M parameters."""
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
+              "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 131072, "rms_norm_eps": 1e-5, "max_position_embeddings": 512,
+              "tie_word_embeddings": False, "eos_token_id": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    said = []
+    for pooling in ("none", "mean"):
+        code, text = run_daemon("--check", "--load-format", "dummy", "--model", tmp_path, "--kv-bytes", 1 << 22, "--pooling", pooling)
+        assert code == 0, text
+        weights, workspace = map(int, re.search(r"memory: weights (\d+) MiB, .*workspace (\d+) MiB", text).groups())
+        said.append((weights, workspace, float(re.search(r"([\d.]+) M parameters", text)[1])))
+    (w0, s0, p0), (w1, s1, p1) = said
+    assert w0 - w1 == 16 and s0 - s1 >= 64 * 131072 * 4 >> 20 and p0 - p1 == pytest.approx(8.4, abs=0.11), said
+    with Daemon("--load-format", "dummy", "--pooling", "mean", model=tmp_path, kv_bytes=1 << 22) as d:
+        assert len(vectors(d, [[5, 6, 7]])[0]) == WIDTH
+
+
 def test_a_daemon_does_one_of_both(daemon, mean):
     with pytest.raises(openai.NotFoundError) as e:
         daemon.client().embeddings.create(model=MODEL_ID, input="a")

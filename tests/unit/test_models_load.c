@@ -74,6 +74,9 @@ static void record_progress(void *arg, double share)
   *last = share;
 }
 
+static bool headless;
+static size_t logits_bytes; /* of the workspace, what only logits need */
+
 static td_status load(const item *items, uint32_t n, const char *more_config, recorder *r, td_error *err)
 {
   char folder[64];
@@ -87,9 +90,11 @@ static td_status load(const item *items, uint32_t n, const char *more_config, re
   write_model(folder, items, n, more_config);
   assert_int_equal(td_model_files_open(folder, &f, err), TD_OK);
   assert_int_equal(td_model_desc_read(f, &d, err), TD_OK);
+  d.headless = headless;
   td_status st = td_model_load(f, &d, &r->be, 16, 4, record_progress, &progress, &m, err);
   if (st == TD_OK) {
     assert_int_equal(r->allocated, td_model_workspace_bytes(&d, &r->be, 16, 4));
+    logits_bytes = r->allocated - td_model_workspace_bytes(&d, &r->be, 16, 0);
     assert_true(progress >= 1);
   } else {
     assert_null(m);
@@ -132,6 +137,34 @@ static void test_complete(void **state)
   assert_int_equal(r.n_imports, 2 + 2 * 4);             /* qkv, o, gate and up, down */
   assert_int_equal(r.n_uploads, 1 + 1 + 2 * 2);         /* frequencies, norms */
   assert_int_equal(r.rows, 12 + 2 * (16 + 8 + 24 + 8)); /* side by side */
+}
+
+/* Where only vectors are made, the output matrix may be there or not, and of any shape; it is not loaded. */
+static void test_headless(void **state)
+{
+  item items[ITEMS_MAX];
+  recorder whole = {.refuse = false}, r = {.refuse = false};
+  td_model_desc d = {.n_layers = 1, .vocab = 1000, .width = 8, .ffn_width = 8, .n_heads = 1, .head_dim = 8};
+  uint64_t with_head = td_model_desc_parameter_count(&d);
+  uint32_t n = list_items(items);
+  accept(items, n, "", &whole);
+  size_t unused_bytes = logits_bytes;
+  assert_true(unused_bytes > 0);
+  headless = true;
+  for (int i = 0; i < 3; i++) {
+    items[n - 1].rows = 6 + (uint32_t)i;
+    accept(items, i < 2 ? n : n - 1, "", &r);
+    assert_int_equal(r.rows, whole.rows - 6);
+    assert_int_equal(r.n_looked_up, 1);
+    assert_int_equal(r.allocated, whole.allocated - unused_bytes);
+  }
+  accept(items, n, ",\"tie_word_embeddings\":true", &r);
+  assert_int_equal(r.n_looked_up, 1); /* tied, it is multiplied by nowhere either */
+  items[n++] = (item){"lm_head.bias", 6, 0, 1};
+  refuse(items, n, "", "lm_head.bias", "is no part of");
+  headless = false;
+  d.headless = true;
+  assert_int_equal(with_head - td_model_desc_parameter_count(&d), 8000);
 }
 
 static void test_each_missing(void **state)
@@ -239,6 +272,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_complete),
+      cmocka_unit_test(test_headless),
       cmocka_unit_test(test_each_missing),
       cmocka_unit_test(test_each_misshapen),
       cmocka_unit_test(test_surplus),
