@@ -1,6 +1,6 @@
 /* The cache file of measured algorithms. See cublaslt_cache.h.
  *
- *   tandem-products 1
+ *   tandem-linears 1
  *   NAME OF DEVICE, CAPABILITY, DRIVER, RUNTIME, LIBRARY
  *   n_out n_in f32 bias bucket us WORD0 .. WORD7      numbers decimal, us with 3 digits after the dot, words
  * in hex
@@ -16,11 +16,9 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "common/buf.h"
-#include "common/cache.h"
 #include "config/limits.h"
 
-#define HEADER "tandem-products 1\n"
+#define HEADER "tandem-linears 1\n"
 enum { CHECKSUM_LINE_BYTES = 5 + 16 + 1, NS_MAX = 2000000000 };
 
 void td_lt_cache_init(td_lt_cache *c) { *c = (td_lt_cache){0}; }
@@ -61,13 +59,13 @@ td_status td_lt_cache_put(td_lt_cache *c, const td_lt_entry *e, td_error *err)
     *old = *e;
     return TD_OK;
   }
-  if (c->n >= td_limit_max(TD_LIMIT_PRODUCT_CACHE_ENTRIES))
-    return td_fail(err, TD_ERR_CAPACITY, "the cache of products is full: %zu entries", c->n);
+  if (c->n >= td_limit_max(TD_LIMIT_LINEAR_CACHE_ENTRIES))
+    return td_fail(err, TD_ERR_CAPACITY, "the cache of linears is full: %zu entries", c->n);
   if (c->n == c->capacity) {
     size_t capacity = c->capacity ? 2 * c->capacity : 256;
     td_lt_entry *more = realloc(c->entries, capacity * sizeof *more);
     if (!more)
-      return td_fail(err, TD_ERR_NOMEM, "no memory for the cache of products");
+      return td_fail(err, TD_ERR_NOMEM, "no memory for the cache of linears");
     c->entries = more;
     c->capacity = capacity;
   }
@@ -173,11 +171,16 @@ td_status td_lt_cache_parse(td_lt_cache *c, const char *text, size_t n_bytes, co
 
 /* ---- the file ---- */
 
+bool td_lt_cache_path(const char *folder, const char *identity, char out[TD_CACHE_PATH_BYTES])
+{
+  return td_cache_path(folder, "linears", identity, out);
+}
+
 td_status td_lt_cache_read(td_lt_cache *c, const char *path, const char *identity, bool *found, td_error *err)
 {
   td_buf text;
   td_lt_cache_deinit(c);
-  td_buf_init(&text, td_limit_max(TD_LIMIT_PRODUCT_CACHE_BYTES));
+  td_buf_init(&text, td_limit_max(TD_LIMIT_LINEAR_CACHE_BYTES));
   td_status st = td_cache_read(path, &text, found, err);
   if (st == TD_OK && *found)
     st = td_lt_cache_parse(c, text.data, text.len_bytes, identity, err);
@@ -203,7 +206,7 @@ static void print(td_buf *b, const td_lt_cache *c, const char *identity)
 td_status td_lt_cache_write(const td_lt_cache *c, const char *path, const char *identity, td_error *err)
 {
   td_buf text;
-  td_buf_init(&text, td_limit_max(TD_LIMIT_PRODUCT_CACHE_BYTES));
+  td_buf_init(&text, td_limit_max(TD_LIMIT_LINEAR_CACHE_BYTES));
   print(&text, c, identity);
   td_status st = text.failed ? td_fail(err, TD_ERR_NOMEM, "%s: too large", path)
                              : td_cache_write(path, text.data, text.len_bytes, err);

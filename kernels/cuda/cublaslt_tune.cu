@@ -435,7 +435,7 @@ static void read_cache(tuner *t, const char *option)
   char folder[TD_CACHE_PATH_BYTES];
   td_error why;
   bool found = false;
-  t->keeps = td_cache_folder(option, folder) && td_cache_path(folder, "products", t->identity, t->path);
+  t->keeps = td_cache_folder(option, folder) && td_lt_cache_path(folder, t->identity, t->path);
   if (t->keeps &&
       td_lt_cache_read(&t->b->linears.lt_tables->cache, t->path, t->identity, &found, &why) != TD_OK)
     td_info("%s is not used: %s", t->path, why.message);

@@ -227,29 +227,29 @@ def make_model_config():
     write("model_config", "index-elsewhere", json.dumps(base) + "\0\0" + json.dumps({"weight_map": {"a": "../x.safetensors", "b": "/etc/passwd"}}))
 
 
-def make_products():
+def make_linears():
     """Mode 1: entries alone; the target puts head and checksum around them."""
     def entry(n_out, n_in, f32, bias, bucket, us, words="1 2 3 4 5 6 7 ffffffffffffffff"):
         return "%s %s %d %d %s %s %s\n" % (n_out, n_in, f32, bias, bucket, us, words)
     one = entry(6144, 4096, 0, 0, 16, "12.345")
-    write("products", "entries", "\1" + one + entry(6144, 4096, 0, 1, 16, "2.000") + entry(128256, 4096, 1, 0, 2048, "2000000000.999"))
-    write("products", "same-twice", "\1" + one + entry(6144, 4096, 0, 0, 16, "1000000000.000", "0 0 0 0 0 0 0 0"))
-    write("products", "none", "\1")
-    write("products", "many", "\1" + "".join(entry(8 * i, 8, 0, 0, 8, "0.001", "0 0 0 0 0 0 0 a") for i in range(1, 41)))
+    write("linears", "entries", "\1" + one + entry(6144, 4096, 0, 1, 16, "2.000") + entry(128256, 4096, 1, 0, 2048, "2000000000.999"))
+    write("linears", "same-twice", "\1" + one + entry(6144, 4096, 0, 0, 16, "1000000000.000", "0 0 0 0 0 0 0 0"))
+    write("linears", "none", "\1")
+    write("linears", "many", "\1" + "".join(entry(8 * i, 8, 0, 0, 8, "0.001", "0 0 0 0 0 0 0 a") for i in range(1, 41)))
     bad = {"no-bucket": entry(64, 64, 0, 0, 17, "1.000"), "largest": entry(4294967295, 4294967295, 0, 0, 4294966272, "0.000"),
            "too-large": entry(4294967296, 64, 0, 0, 16, "1.000"), "flag": entry(64, 64, 2, 0, 16, "1.000"),
            "word": entry(64, 64, 0, 0, 16, "1.000", "1 2 3 4 5 6 7 10000000000000000"), "fraction": entry(64, 64, 0, 0, 16, "1"),
            "sign": entry(-1, 64, 0, 0, 16, "1.000"), "nul": one.replace(" ", "\0", 1), "cut-entry": one[:-2]}
     for name, text in bad.items():
-        write("products", name, "\1" + one + text)
-    head = "tandem-products 1\nSome GPU (80 GB) cc9.0\n"
-    write("products", "whole", "\0" + head + one + "xxh3 41d3ad2def4d5e8c\n")
-    write("products", "whole-wrong-sum", "\0" + head + one + "xxh3 0123456789abcdef\n")
-    write("products", "whole-no-sum", "\0" + head + one)
-    write("products", "whole-short", "\0" + head + "xxh3 0\n")
-    write("products", "other-device", "\0" + head.replace("80", "40") + one)
-    write("products", "other-version", "\0" + head.replace("1", "2", 1) + one)
-    write("products", "binary", b"\0" + bytes(range(256)))
+        write("linears", name, "\1" + one + text)
+    head = "tandem-linears 1\nSome GPU (80 GB) cc9.0\n"
+    write("linears", "whole", "\0" + head + one + "xxh3 fc23063176e73388\n")
+    write("linears", "whole-wrong-sum", "\0" + head + one + "xxh3 0123456789abcdef\n")
+    write("linears", "whole-no-sum", "\0" + head + one)
+    write("linears", "whole-short", "\0" + head + "xxh3 0\n")
+    write("linears", "other-device", "\0" + head.replace("80", "40") + one)
+    write("linears", "other-version", "\0" + head.replace("1", "2", 1) + one)
+    write("linears", "binary", b"\0" + bytes(range(256)))
 
 
 def make_steps():
@@ -557,7 +557,7 @@ def make_stop():
 
 
 def main():
-    for make in (make_json, make_options, make_gguf, make_safetensors, make_model_config, make_products, make_steps, make_tokenizers, make_tokenize, make_template, make_http,
+    for make in (make_json, make_options, make_gguf, make_safetensors, make_model_config, make_linears, make_steps, make_tokenizers, make_tokenize, make_template, make_http,
                  make_grammar, make_request, make_translate, make_sentencepiece, make_stop, make_answers):
         make()
     drop_stale()

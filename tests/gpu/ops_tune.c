@@ -55,7 +55,7 @@ static bool all_kept(const char *folder, char *kept, int size)
   unsigned wide = 0, back = 0, head = 1;
   snprintf(command, sizeof command,
            "awk 'NF == 14 { n[$1, $2, $3]++ } END { print n[704, 576, 0] + 0, n[576, 704, 0] + 0, n[1000, "
-           "576, 1] + 0 }' %s/products*",
+           "576, 1] + 0 }' %s/linears*",
            folder);
   FILE *f = popen(command, "r");
   bool all = f && fgets(kept, size, f) && sscanf(kept, "%u %u %u", &wide, &back, &head) == 3 && wide >= 30 &&
@@ -173,7 +173,7 @@ static void test_tune_in_pieces(const tuned *t, const char *folder)
 static bool is_written(const char *folder)
 {
   char command[300];
-  snprintf(command, sizeof command, "ls %s/products* >/dev/null 2>&1", folder);
+  snprintf(command, sizeof command, "ls %s/linears* >/dev/null 2>&1", folder);
   return system(command) == 0;
 }
 

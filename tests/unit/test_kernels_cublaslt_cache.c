@@ -11,7 +11,7 @@
 #include "kernels/cuda/cublaslt_cache.h"
 
 #define IDENTITY "Some GPU (80 GB) cc9.0 sm132 driver13000 runtime13000 cublaslt130000"
-#define HEAD "tandem-products 1\n" IDENTITY "\n"
+#define HEAD "tandem-linears 1\n" IDENTITY "\n"
 #define WORDS " 1 2 3 4 5 6 7 ffffffffffffffff\n"
 
 static td_error err;
@@ -79,7 +79,7 @@ static void test_too_many(void **state)
 {
   td_lt_cache c;
   td_lt_cache_init(&c);
-  size_t max = td_limit_max(TD_LIMIT_PRODUCT_CACHE_ENTRIES);
+  size_t max = td_limit_max(TD_LIMIT_LINEAR_CACHE_ENTRIES);
   for (size_t i = 0; i < max; i++)
     assert_int_equal(
         td_lt_cache_put(&c, &(td_lt_entry){.n_out = 1 + (uint32_t)i, .n_in = 8, .bucket = 8}, &err), TD_OK);
@@ -100,7 +100,8 @@ static void test_file(void **state)
   td_lt_cache_init(&c);
   td_lt_cache_init(&back);
   assert_non_null(mkdtemp(folder));
-  assert_true(td_cache_path(folder, "products", IDENTITY, path));
+  assert_true(td_lt_cache_path(folder, IDENTITY, path));
+  assert_int_equal(strncmp(path + strlen(folder), "/linears-", strlen("/linears-")), 0);
   assert_null(strchr(path + strlen(folder) + 1, '/'));
   assert_int_equal(td_lt_cache_read(&back, path, IDENTITY, &found, &err), TD_OK);
   assert_false(found);

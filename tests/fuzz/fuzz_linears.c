@@ -20,12 +20,12 @@ static void put_file(const uint8_t *data, size_t size, bool entries)
   td_buf b;
   td_buf_init(&b, 0);
   if (entries)
-    td_buf_printf(&b, "tandem-products 1\n" IDENTITY "\n");
+    td_buf_printf(&b, "tandem-linears 1\n" IDENTITY "\n");
   td_buf_append(&b, (const char *)data, size);
   if (entries)
     td_buf_printf(&b, "xxh3 %016llx\n", (unsigned long long)XXH3_64bits(b.data, b.len_bytes));
   FUZZ_CHECK(!b.failed);
-  fuzz_write("products", b.data, b.len_bytes);
+  fuzz_write("linears", b.data, b.len_bytes);
   td_buf_deinit(&b);
 }
 
@@ -46,7 +46,7 @@ static bool same(const td_lt_entry *a, const td_lt_entry *b)
 
 static void check_entries(const td_lt_cache *c)
 {
-  FUZZ_CHECK(c->n <= td_limit_max(TD_LIMIT_PRODUCT_CACHE_ENTRIES) && c->n <= c->capacity);
+  FUZZ_CHECK(c->n <= td_limit_max(TD_LIMIT_LINEAR_CACHE_ENTRIES) && c->n <= c->capacity);
   for (size_t i = 0; i < c->n; i++) {
     const td_lt_entry *e = &c->entries[i];
     FUZZ_CHECK(e->n_out > 0 && e->n_in > 0 && e->bucket > 0 && td_lt_bucket(e->bucket) == e->bucket);
@@ -64,15 +64,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   td_lt_cache_init(&c);
   td_lt_cache_init(&again);
   put_file(in.data, in.size, entries);
-  td_status st = td_lt_cache_read(&c, fuzz_path("products"), IDENTITY, &found, &err);
+  td_status st = td_lt_cache_read(&c, fuzz_path("linears"), IDENTITY, &found, &err);
   FUZZ_CHECK(found);
   if (st != TD_OK) {
     check_error(st, &err);
     FUZZ_CHECK(c.n == 0 && !c.entries);
   } else {
     check_entries(&c);
-    FUZZ_CHECK(td_lt_cache_write(&c, fuzz_path("products"), IDENTITY, &err) == TD_OK);
-    FUZZ_CHECK(td_lt_cache_read(&again, fuzz_path("products"), IDENTITY, &found, &err) == TD_OK &&
+    FUZZ_CHECK(td_lt_cache_write(&c, fuzz_path("linears"), IDENTITY, &err) == TD_OK);
+    FUZZ_CHECK(td_lt_cache_read(&again, fuzz_path("linears"), IDENTITY, &found, &err) == TD_OK &&
                again.n == c.n);
     for (size_t i = 0; i < c.n; i++)
       FUZZ_CHECK(same(&c.entries[i], &again.entries[i]));
