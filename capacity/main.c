@@ -109,7 +109,7 @@ int main(int argc, char **argv)
       {"--replicas", "N", "daemons that share the load (1)", TD_ARG_NUMBER, &o.replicas},
       {"--policy", "NAME", "as the daemon's option (tandem)", TD_ARG_TEXT, &o.policy},
       {"--tbt-slo-ms", "MS",
-       "as the daemon's (50; of a CPU 30 to 100, after the decodes); not what is judged, --slo-tbt",
+       "as the daemon's (50; of a CPU 24 to 100, after the decodes); not what is judged, --slo-tbt",
        TD_ARG_NUMBER, &o.tbt_slo_ms},
       {"--step-tokens", "N", "as the daemon's (4096)", TD_ARG_NUMBER, &o.step_tokens},
       {"--slack-percent", "N", "as the daemon's (100); 0: first come, first served", TD_ARG_NUMBER,

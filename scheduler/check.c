@@ -108,7 +108,8 @@ static void check_waiting(const td_sched *s)
   TD_BUG_ON(counted[0] != expected_tokens || counted[1] != asked_tokens);
 }
 
-/* Places by account add up; those beside an account's first leave room for accounts that have none. */
+/* Places and pages by account add up; those beside an account's first leave room for accounts that have none.
+ */
 static void check_places(const td_sched *s)
 {
   const td_request_table *t = &s->table;
@@ -120,12 +121,21 @@ static void check_places(const td_sched *s)
     n_holders += p->n_running[i] > 0;
   }
   TD_BUG_ON(n_running != t->n_running || n_holders != p->n_holders);
+  uint64_t n_pages = 0, pages_of_all = 0;
+  for (uint32_t i = 0; i < TD_ORDER_ACCOUNTS; i++)
+    pages_of_all += p->n_pages[i];
   for (uint32_t i = 0; i < t->n_running; i++) {
-    uint32_t account = t->requests[t->running[i]].account, n = 0;
+    const td_request *r = &t->requests[t->running[i]];
+    uint32_t n = 0, pages = 0;
     for (uint32_t k = 0; k < t->n_running; k++)
-      n += t->requests[t->running[k]].account == account;
-    TD_BUG_ON(n != p->n_running[account]);
+      if (t->requests[t->running[k]].account == r->account) {
+        n++;
+        pages += t->requests[t->running[k]].n_pages;
+      }
+    TD_BUG_ON(n != p->n_running[r->account] || pages != p->n_pages[r->account]);
+    n_pages += r->n_pages;
   }
+  TD_BUG_ON(n_pages != pages_of_all);
   TD_BUG_ON(p->n_accounts > 1 && n_running - n_holders > s->config.max_running - n_kept);
 }
 

@@ -1,6 +1,8 @@
 /* Who gives way to an account that holds less: see fair.h. */
 #include "scheduler/fair.h"
 
+#include <string.h>
+
 #include "scheduler/internal.h"
 
 /* A turn in the making: what is held if those in `victims` give way. */
@@ -11,15 +13,20 @@ typedef struct turn {
   uint64_t available_pages, kept_pages;
 } turn;
 
-static void count_holdings(const td_sched *s, turn *t)
+/* Of whom, and what is held so far. */
+static turn begin_turn(const td_sched *s, uint32_t slot)
 {
-  for (uint32_t i = 0; i < s->table.n_running; i++) {
-    const td_request *r = &s->table.requests[s->table.running[i]];
-    t->n_of[r->account]++;
-    t->pages_of[r->account] += r->n_pages;
-  }
-  t->available_pages = td_sched_available_pages(s);
-  t->kept_pages = s->reserved_pages + s->table.n_running;
+  const td_request *r = &s->table.requests[slot];
+  td_prefix_hit hit =
+      td_prefix_tree_find(&s->tree, td_sched_terms(s, r)->namespace_id, r->tokens, td_sched_most_hits(s, r));
+  turn t = {.slot = slot,
+            .account = r->account,
+            .need_pages = td_sched_pages_for(s, r->n_tokens) - (hit.n_pages - hit.n_unpinned_pages),
+            .available_pages = td_sched_available_pages(s),
+            .kept_pages = s->reserved_pages + s->table.n_running};
+  memcpy(t.n_of, s->places.n_running, sizeof t.n_of);
+  memcpy(t.pages_of, s->places.n_pages, sizeof t.pages_of);
+  return t;
 }
 
 static bool lacks_place(const td_sched *s, const turn *t)
@@ -104,21 +111,37 @@ void td_fair_take_turn(td_sched *s)
   td_fair *f = &s->fair;
   if (!td_fair_is_due(s, s->step))
     return;
-  f->next_step = s->step + TD_FAIR_STEPS;
-  turn t = {.slot = td_order_front_of_fewest(&s->order, s->places.n_running)};
-  if (t.slot == TD_NO_SLOT)
+  f->next_step = s->step + TD_FAIR_STEPS / 2;
+  f->by_pages = !f->by_pages;
+  if (f->by_pages && td_fair_slot(s) != TD_NO_SLOT) /* who got a place has not started yet */
     return;
-  const td_request *r = &s->table.requests[t.slot];
-  td_prefix_hit hit =
-      td_prefix_tree_find(&s->tree, td_sched_terms(s, r)->namespace_id, r->tokens, td_sched_most_hits(s, r));
-  t.account = r->account;
-  t.need_pages = td_sched_pages_for(s, r->n_tokens) - (hit.n_pages - hit.n_unpinned_pages);
-  count_holdings(s, &t);
+  const td_places *p = &s->places;
+  turn t = begin_turn(s, td_order_front_of_fewest(&s->order, f->by_pages ? p->n_pages : p->n_running));
+  if (f->by_pages && lacks_place(s, &t))
+    return;
   while (lacks_place(s, &t) || lacks_pages(&t))
     if (!take_one(s, &t))
       return;
   if (t.n_victims > 0)
     give(s, &t);
+}
+
+uint32_t td_fair_passes(const td_sched *s, uint32_t front)
+{
+  const td_order *o = &s->order;
+  const td_places *p = &s->places;
+  uint32_t best = TD_NO_SLOT, least = 0, most = p->n_pages[o->entries[front].terms.account];
+  for (uint32_t i = 0; td_fair_applies(s) && i < o->n_heap; i++) {
+    uint32_t a = o->heap[i], slot = o->accounts[a].root, held = p->n_pages[a],
+             need = td_sched_pages_for(s, s->table.requests[slot].n_tokens);
+    bool is_first = best == TD_NO_SLOT || held < least || (held == least && o->served[a] < o->served[best]);
+    if (is_first && held < most && need <= most - held && td_places_allow(p, a, td_sched_free_places(s)) &&
+        td_sched_pages_suffice(s, need)) {
+      best = a;
+      least = held;
+    }
+  }
+  return best == TD_NO_SLOT ? TD_NO_SLOT : o->accounts[best].root;
 }
 
 uint32_t td_fair_slot(const td_sched *s)

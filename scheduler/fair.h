@@ -4,9 +4,13 @@
  * The order (order.h) is fair in what starts, and places.h keeps an account's first place; but answers hold
  * places and pages for long. So every TD_FAIR_STEPS steps somebody may have to give way: of the accounts that
  * wait, the one that runs least; if it lacks a place, the account that runs most gives one, as long as it
- * then still runs as many; if it lacks pages, the account that owns most of them likewise. What is taken so
- * is never taken back, for the giver is no poorer than the taker. Nobody's oldest request gives way. Whoever
- * does keeps its tokens and its place in the queue, and finds what it computed in the tree while that lasts.
+ * then still runs as many; if it lacks pages, the account that owns most of them likewise. Between two such
+ * turns there is one of the account that owns fewest pages, if pages are all that it lacks: it may run more
+ * than others, whose few are long. What is taken so is never taken back, for the giver is no poorer than the
+ * taker. Nobody's oldest request gives way. Whoever does keeps its tokens and its place in the queue, and
+ * finds what it computed in the tree while that lasts.
+ *
+ * And a front that lacks pages holds up no account that owns fewer than its own: td_fair_passes.
  *
  * So an account that lacks k places of an even share has them k x TD_FAIR_STEPS steps later, however long the
  * others' answers are. Max-min fairness; of several resources, the one that is short. */
@@ -16,13 +20,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { TD_FAIR_STEPS = 16, TD_FAIR_VICTIMS = 16 }; /* steps between two turns; most that one makes give way */
+enum {
+  TD_FAIR_STEPS = 16,
+  TD_FAIR_VICTIMS = 16
+}; /* steps between two turns of a kind; most that one makes
+      give way */
 
 typedef struct td_fair {
   uint32_t slot; /* whose turn it is, until it starts; TD_NO_SLOT: nobody's */
   uint64_t seq;  /* of that slot's request */
   uint64_t next_step, took_step, until_step;
   uint64_t n_taken; /* requests that gave way */
+  bool by_pages;    /* the last turn was of the account that owns fewest pages */
 } td_fair;
 
 #endif

@@ -89,6 +89,15 @@ static inline int32_t *td_sched_stripe(const td_sched *s, const td_request *r)
   return s->page_table + (size_t)r->stripe * s->stripe_pages;
 }
 
+/* May one that waits have the pages that it needs besides what it can share? `need` counts its known tokens'
+ * pages, less those that are in use by others anyway. One page per running request is left for their growth,
+ * so that what is admitted is not preempted at once; with none running, this is no hindrance. */
+static inline bool td_sched_pages_suffice(const td_sched *s, uint32_t need)
+{
+  uint64_t kept = (uint64_t)s->reserved_pages + s->table.n_running;
+  return td_sched_available_pages(s) >= need + kept;
+}
+
 static inline bool td_request_runs(const td_request *r)
 {
   return r->state == TD_REQUEST_PREFILL || r->state == TD_REQUEST_DECODE;
@@ -192,16 +201,25 @@ uint64_t td_sched_repeated_kv(const td_sched *s, uint64_t decode_pages, uint64_t
  * a running one, is the caller's to change. */
 void td_sched_leave(td_sched *s, td_request *r);
 
-/* fair.c. Is it time to look at what accounts hold, in that step? */
+/* ---- fair.c ---- */
+
+static inline bool td_fair_applies(const td_sched *s)
+{
+  return s->config.n_accounts > 1 && s->config.policy == TD_POLICY_TANDEM;
+}
+/* Is it time to look at what accounts hold, in that step? */
 static inline bool td_fair_is_due(const td_sched *s, uint64_t step)
 {
-  return s->config.n_accounts > 1 && s->config.policy == TD_POLICY_TANDEM && s->order.n_queued > 0 &&
-         step >= s->fair.next_step;
+  return td_fair_applies(s) && s->order.n_queued > 0 && step >= s->fair.next_step;
 }
 /* In the beginning of a plan: makes others give way to an account that holds less, if it is due. */
 void td_fair_take_turn(td_sched *s);
 /* Whose turn it is; TD_NO_SLOT: nobody's but by the order. */
 uint32_t td_fair_slot(const td_sched *s);
+/* Who goes before a front that lacks pages: the next of the account that owns fewest of them, of those that
+ * own fewer than the front's account even with it, and find room whatever the tree has. So the front waits
+ * for nobody's start once its account runs nothing. TD_NO_SLOT: none. O(accounts that wait). */
+uint32_t td_fair_passes(const td_sched *s, uint32_t front);
 /* plan.c: a running request goes back to the queue. */
 void td_sched_preempt(td_sched *s, uint32_t slot);
 

@@ -10,6 +10,7 @@ uint32_t td_sched_grow(td_sched *s, td_request *r, uint32_t n)
     pages[i++] = td_page_pool_take(&s->pool);
   td_prefix_tree_evict(&s->tree, pages + i, n - i);
   r->n_pages += n;
+  s->places.n_pages[r->account] += n;
   return first;
 }
 
@@ -68,6 +69,7 @@ void td_sched_leave(td_sched *s, td_request *r)
   td_prefix_tree_unpin(&s->tree, r->node);
   s->free_stripes[s->n_free_stripes++] = r->stripe;
   td_places_give(&s->places, r->account);
+  s->places.n_pages[r->account] -= r->n_pages;
   r->node = TD_NO_NODE;
   r->n_computed = r->n_pages = r->n_tree_pages = 0;
   r->is_late = false;

@@ -79,9 +79,8 @@ uint32_t td_order_front(td_order *o);
 /* The next of the accounts whose n_of is 0; TD_NO_SLOT: none. O(accounts that wait). */
 uint32_t td_order_front_without(const td_order *o, const uint32_t *n_of);
 
-/* The next of the account that runs fewest, the least served of these; TD_NO_SLOT: none. O(accounts that
- * wait).
- */
+/* The next of the account whose n_of is least, the least served of these; TD_NO_SLOT: none. O(accounts that
+ * wait). */
 uint32_t td_order_front_of_fewest(const td_order *o, const uint32_t *n_of);
 
 static inline void td_order_charge(td_order *o, uint32_t account, uint64_t n_tokens)

@@ -1,4 +1,5 @@
-/* Places of a step, by account: one that runs some already leaves free ones to those that run none.
+/* What accounts hold, places of a step and pages; and who may have a place: an account that runs some already
+ * leaves free ones to those that run none.
  *
  * Which account is next says order.h; but a place is held for a whole answer, and somebody is preempted for
  * another account only now and then (fair.h). So before an account gets its second place and further ones, as
@@ -16,6 +17,7 @@ enum { TD_PLACES_KEPT_SHARE = 8 }; /* one part in so many, one place at least, a
 
 typedef struct td_places {
   uint32_t *n_running; /* [n_ids] */
+  uint32_t *n_pages;   /* [n_ids] of those that run; one that several share counts for each */
   uint32_t n_holders;  /* accounts with somebody running */
   uint32_t n_accounts; /* that may come */
   uint32_t most_kept;

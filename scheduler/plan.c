@@ -212,15 +212,6 @@ bool td_sched_plan_chunk(td_sched *s, td_plan *plan, uint32_t slot, uint32_t at_
   return true;
 }
 
-/* May the front of the queue have the pages that it needs besides what it can share? `need` counts its known
- * tokens' pages, less those that are in use by others anyway. One page per running request is left for their
- * growth, so that what is admitted is not preempted at once; with none running, this is no hindrance. */
-static bool pages_suffice(const td_sched *s, uint32_t need)
-{
-  uint64_t kept = (uint64_t)s->reserved_pages + s->table.n_running;
-  return td_sched_available_pages(s) >= need + kept;
-}
-
 static void refuse(td_sched *s, uint32_t slot, uint32_t need)
 {
   s->refused_seq = s->order.entries[slot].seq;
@@ -231,11 +222,12 @@ static void refuse(td_sched *s, uint32_t slot, uint32_t need)
 static bool still_refused(const td_sched *s, uint32_t slot)
 {
   return s->refused_seq == s->order.entries[slot].seq && s->step < s->refused_until_step &&
-         !pages_suffice(s, s->refused_need_pages);
+         !td_sched_pages_suffice(s, s->refused_need_pages);
 }
 
 /* Who got a turn by what accounts hold; in that step nobody else, or who gave way would be back at once. Else
- * the front, unless its account has places and what is free is kept: then that of those that have none. */
+ * the front, unless its account has places and what is free is kept: then that of those that have none. Or
+ * unless it lacks pages, and an account that owns fewer finds room. */
 uint32_t td_sched_next(td_sched *s)
 {
   uint32_t front = td_order_front(&s->order), n_free = td_sched_free_places(s);
@@ -244,9 +236,10 @@ uint32_t td_sched_next(td_sched *s)
   uint32_t turn = td_fair_slot(s);
   if (turn != TD_NO_SLOT || s->fair.took_step == s->step)
     return turn;
-  if (td_places_allow(&s->places, s->order.entries[front].terms.account, n_free))
-    return front;
-  return td_order_front_without(&s->order, s->places.n_running);
+  if (!td_places_allow(&s->places, s->order.entries[front].terms.account, n_free))
+    return td_order_front_without(&s->order, s->places.n_running);
+  uint32_t passes = still_refused(s, front) ? td_fair_passes(s, front) : TD_NO_SLOT;
+  return passes == TD_NO_SLOT ? front : passes;
 }
 
 static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, const td_prefix_hit *hit)
@@ -259,6 +252,7 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, co
   r->stripe = s->free_stripes[--s->n_free_stripes];
   r->node = td_prefix_tree_pin_hit(&s->tree, hit, td_sched_stripe(s, r));
   r->n_pages = r->n_tree_pages = hit->n_pages;
+  s->places.n_pages[r->account] += hit->n_pages;
   r->n_computed = hit->n_pages * s->config.page_tokens;
   s->reserved_pages += td_sched_reserved_for(s, r);
   note_updates(plan, r->stripe * s->stripe_pages, hit->n_pages);
@@ -295,9 +289,9 @@ bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_mos
     return true;
   }
   uint32_t need = td_sched_pages_for(s, r->n_tokens) - (hit.n_pages - hit.n_unpinned_pages);
-  if (!pages_suffice(s, need)) {
+  if (!td_sched_pages_suffice(s, need)) {
     refuse(s, slot, need);
-    return false;
+    return td_sched_next(s) != slot; /* who passes it */
   }
   if (hit.n_pages > s->max_hit_updates - *hit_updates)
     return false; /* no room in this plan's update list; the next one starts empty */

@@ -363,6 +363,7 @@ td_sched_slot_info td_sched_slot(const td_sched *s, uint32_t slot)
                               .n_computed = r->n_computed,
                               .n_cached_prompt = h->n_cached_prompt,
                               .n_preemptions = h->n_preemptions,
+                              .n_pages = r->n_pages,
                               .submit_us = h->submit_us,
                               .first_run_us = h->first_run_us,
                               .running = r->state != TD_REQUEST_WAITING,

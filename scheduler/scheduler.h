@@ -166,6 +166,7 @@ typedef struct td_sched_slot_info {
   uint32_t n_computed;      /* tokens whose KV is there */
   uint32_t n_cached_prompt; /* prompt tokens taken from the prefix tree at first admission */
   uint32_t n_preemptions;
+  uint32_t n_pages;                 /* that it holds, with those that it shares */
   uint64_t submit_us, first_run_us; /* first_run_us 0: still waiting */
   bool running;
   bool following; /* waits for a prompt that a running request computes */

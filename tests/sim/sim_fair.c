@@ -1,21 +1,33 @@
-/* Who gives way to an account that holds less, by brute force: what scheduler/fair.c must agree with. Places
- * are told exactly; of pages only what is certain from outside. */
+/* Who gives way to an account that holds less, and who passes a front, by brute force: what scheduler/fair.c
+ * must agree with. Places are told exactly; of pages what is certain without the tree. */
 #include "sim_world.h"
 
-enum { FAIR_STEPS = 16, KEPT_SHARE = 8 }; /* the README's */
+enum { FAIR_STEPS = 16, FAIR_VICTIMS = 16, KEPT_SHARE = 8 }; /* the README's */
 
 typedef struct holdings {
-  uint32_t n_of[SIM_ACCOUNTS], n_running, n_holders;
+  uint32_t n_of[SIM_ACCOUNTS], pages_of[SIM_ACCOUNTS], n_running, n_holders;
+  uint32_t promised; /* pages of prompts */
 } holdings;
 
+static uint32_t pages_for(const sim_world *w, uint32_t n_tokens)
+{
+  return (n_tokens + w->config.page_tokens - 1) / w->config.page_tokens;
+}
+
+/* Before the plan. */
 static holdings count(const sim_world *w)
 {
-  holdings h = {{0}, 0, 0};
-  for (uint32_t i = 0; i < w->config.n_slots; i++)
-    if (w->slots[i].used && w->slots[i].running) {
-      h.n_running++;
-      h.n_holders += h.n_of[w->slots[i].terms.account]++ == 0;
-    }
+  holdings h = {{0}, {0}, 0, 0, 0};
+  for (uint32_t i = 0; i < w->config.n_slots; i++) {
+    const sim_slot *slot = &w->slots[i];
+    if (!slot->used || !slot->running)
+      continue;
+    h.n_running++;
+    h.n_holders += h.n_of[slot->terms.account]++ == 0;
+    h.pages_of[slot->terms.account] += slot->n_pages;
+    uint32_t all = pages_for(w, slot->n_tokens);
+    h.promised += slot->answering || all < slot->n_pages ? 0 : all - slot->n_pages;
+  }
   return h;
 }
 
@@ -25,22 +37,22 @@ static bool waits(const sim_world *w, uint32_t i)
   return slot->used && !slot->running && !slot->following;
 }
 
-static bool is_poorer(const sim_world *w, const holdings *h, const sim_slot *a, const sim_slot *b)
+static bool is_poorer(const sim_world *w, const uint32_t *held, const sim_slot *a, const sim_slot *b)
 {
   uint64_t x = a->terms.account, y = b->terms.account;
   if (x == y)
     return a->place_us < b->place_us || (a->place_us == b->place_us && a->order < b->order);
-  if (h->n_of[x] != h->n_of[y])
-    return h->n_of[x] < h->n_of[y];
+  if (held[x] != held[y])
+    return held[x] < held[y];
   return w->served[x] < w->served[y] || (w->served[x] == w->served[y] && x < y);
 }
 
-/* Of those that wait, the next of the account that runs fewest. */
-static uint32_t poorest(const sim_world *w, const holdings *h)
+/* Of those that wait, the next of the account that holds least. */
+static uint32_t poorest(const sim_world *w, const uint32_t *held)
 {
   uint32_t best = SIM_MAX_SLOTS;
   for (uint32_t i = 0; i < w->config.n_slots; i++)
-    if (waits(w, i) && (best == SIM_MAX_SLOTS || is_poorer(w, h, &w->slots[i], &w->slots[best])))
+    if (waits(w, i) && (best == SIM_MAX_SLOTS || is_poorer(w, held, &w->slots[i], &w->slots[best])))
       best = i;
   return best;
 }
@@ -56,18 +68,13 @@ static bool has_place(const sim_world *w, const holdings *h, uint32_t account)
   return n_free > (h->n_of[account] == 0 ? 0 : without < most ? without : most);
 }
 
-static uint32_t richest_but(const holdings *h, uint32_t account)
+static uint32_t richest_but(const uint32_t *held, uint32_t account)
 {
   uint32_t most = 0;
   for (uint32_t a = 0; a < SIM_ACCOUNTS; a++)
-    if (a != account && h->n_of[a] > most)
-      most = h->n_of[a];
+    if (a != account && held[a] > most)
+      most = held[a];
   return most;
-}
-
-static uint32_t pages_for(const sim_world *w, uint32_t n_tokens)
-{
-  return (n_tokens + w->config.page_tokens - 1) / w->config.page_tokens;
 }
 
 /* Whatever the tree has, and whatever was promised. */
@@ -117,7 +124,7 @@ static void note_short(sim_world *w, const holdings *h, uint32_t slot, bool was_
 {
   uint32_t account = slot == SIM_MAX_SLOTS ? SIM_ACCOUNTS : (uint32_t)w->slots[slot].terms.account;
   bool is_short = account < SIM_ACCOUNTS && !has_place(w, h, account) &&
-                  richest_but(h, account) >= h->n_of[account] + 2 && pages_suffice(w, h, slot);
+                  richest_but(h->n_of, account) >= h->n_of[account] + 2 && pages_suffice(w, h, slot);
   if (w->short_since == 0 || account != w->short_account)
     w->short_since = is_short ? w->step : 0;
   w->short_account = account;
@@ -133,13 +140,120 @@ static void note_short(sim_world *w, const holdings *h, uint32_t slot, bool was_
     w->short_since = 0;
 }
 
+/* The turn of the account that runs least. */
+static void verify_place_turn(sim_world *w, const holdings *h, uint32_t slot, uint32_t n_taken)
+{
+  uint32_t account = (uint32_t)w->slots[slot].terms.account;
+  bool may_take = richest_but(h->n_of, account) >= h->n_of[account] + 2;
+  if (!has_place(w, h, account)) {
+    SIM_CHECK(w, may_take || n_taken == 0);
+    SIM_CHECK(w, n_taken > 0 || !may_take || !pages_suffice(w, h, slot)); /* the bound */
+    w->totals->turns_due += may_take && pages_suffice(w, h, slot);
+  } else {
+    SIM_CHECK(w, n_taken == 0 || !pages_suffice(w, h, slot));
+    w->totals->turns_for_pages += n_taken > 0;
+  }
+}
+
+/* Whole pages that two prompts have in common: no more of them are the tree's and pinned. */
+static uint32_t common_pages(const sim_world *w, const sim_slot *a, const sim_slot *b)
+{
+  uint32_t pt = w->config.page_tokens, n = 0;
+  while ((n + 1) * pt <= a->n_tokens && (n + 1) * pt <= b->n_tokens &&
+         a->lines[(n + 1) * pt - 1] == b->lines[(n + 1) * pt - 1])
+    n++;
+  return n;
+}
+
+static uint32_t least_need(const sim_world *w, uint32_t slot)
+{
+  uint32_t shared = 0;
+  for (uint32_t i = 0; i < w->config.n_slots; i++)
+    if (w->slots[i].used && w->slots[i].running) {
+      uint32_t n = common_pages(w, &w->slots[slot], &w->slots[i]);
+      shared = n > shared ? n : shared;
+    }
+  return pages_for(w, w->slots[slot].n_tokens) - shared;
+}
+
+/* Of the account's, behind its oldest: of the least urgent priority, the one started last. */
+static uint32_t next_giver(const sim_world *w, uint32_t account, const bool *gone)
+{
+  uint32_t oldest = SIM_MAX_SLOTS, best = SIM_MAX_SLOTS;
+  for (uint32_t i = 0; i < w->config.n_slots; i++) {
+    const sim_slot *slot = &w->slots[i];
+    if (slot->used && slot->running && slot->terms.account == account &&
+        (oldest == SIM_MAX_SLOTS || slot->started < w->slots[oldest].started))
+      oldest = i;
+  }
+  for (uint32_t i = 0; i < w->config.n_slots; i++) {
+    const sim_slot *slot = &w->slots[i], *than = best == SIM_MAX_SLOTS ? NULL : &w->slots[best];
+    if (slot->used && slot->running && slot->terms.account == account && i != oldest && !gone[i] &&
+        (!than || slot->terms.priority > than->terms.priority ||
+         (slot->terms.priority == than->terms.priority && slot->started > than->started)))
+      best = i;
+  }
+  return best;
+}
+
+/* Is it certain that others can give what the request needs, and stay as rich, even if the tree has nothing
+ * of it and only pages beyond the tree's come free? */
+static bool can_be_given(const sim_world *w, const holdings *before, uint32_t slot)
+{
+  holdings h = *before;
+  bool gone[SIM_MAX_SLOTS] = {false};
+  uint32_t account = (uint32_t)w->slots[slot].terms.account, need = pages_for(w, w->slots[slot].n_tokens);
+  uint32_t available = w->available_before, n = 0;
+  while (available < need + h.promised + h.n_running) {
+    uint32_t most = account;
+    for (uint32_t a = 0; a < SIM_ACCOUNTS; a++)
+      if (a != account && h.n_of[a] > 0 && (most == account || h.pages_of[a] > h.pages_of[most]))
+        most = a;
+    uint32_t v = most == account ? SIM_MAX_SLOTS : next_giver(w, most, gone);
+    if (v == SIM_MAX_SLOTS || n++ == FAIR_VICTIMS ||
+        h.pages_of[most] - w->slots[v].n_pages < h.pages_of[account] + need)
+      return false;
+    const sim_slot *giver = &w->slots[v];
+    uint32_t in_tree = giver->n_known / w->config.page_tokens, all = pages_for(w, giver->n_tokens);
+    gone[v] = true;
+    h.n_of[most]--;
+    h.n_running--;
+    h.pages_of[most] -= giver->n_pages;
+    h.promised -= giver->answering || all < giver->n_pages ? 0 : all - giver->n_pages;
+    available += giver->n_pages > in_tree ? giver->n_pages - in_tree : 0;
+  }
+  return true;
+}
+
+/* The turn of the account that owns fewest pages: what it lacks of them others give, where that is certain to
+ * be enough; and who gave owns no less than it then. */
+static void verify_page_turn(sim_world *w, const holdings *h, uint32_t slot, uint32_t n_taken)
+{
+  uint32_t account = (uint32_t)w->slots[slot].terms.account;
+  bool may = has_place(w, h, account) && sim_fair_front(w) == SIM_MAX_SLOTS;
+  bool must = may && w->available_before < least_need(w, slot) + h->promised + h->n_running &&
+              can_be_given(w, h, slot);
+  SIM_CHECK(w, n_taken == 0 || may);
+  SIM_CHECK(w, n_taken > 0 || !must);
+  w->totals->page_turns += n_taken > 0;
+  w->totals->page_turns_due += must;
+  for (uint32_t a = 0; a < SIM_ACCOUNTS; a++) {
+    uint32_t given = 0;
+    for (uint32_t i = 0; i < w->config.n_slots; i++)
+      if (w->slots[i].used && w->slots[i].terms.account == a &&
+          td_sched_slot(w->sched, i).n_preemptions != w->slots[i].n_preemptions)
+        given += w->slots[i].n_pages;
+    SIM_CHECK(w, given == 0 || count_victims(w) != n_taken || h->pages_of[a] - given > h->pages_of[account]);
+  }
+}
+
 uint32_t sim_fair_verify(sim_world *w)
 {
   td_sched_stats st;
   td_sched_get_stats(w->sched, &st);
   uint32_t n_taken = (uint32_t)(st.fair_preemptions - w->n_taken);
   holdings h = count(w);
-  uint32_t slot = poorest(w, &h);
+  uint32_t slot = poorest(w, h.n_of);
   bool is_fair = w->config.n_accounts > 1 && w->config.policy == TD_POLICY_TANDEM,
        due = is_fair && slot != SIM_MAX_SLOTS && w->step >= w->next_turn;
   if (is_fair)
@@ -148,26 +262,95 @@ uint32_t sim_fair_verify(sim_world *w)
   SIM_CHECK(w, due || n_taken == 0);
   if (!due)
     return 0;
-  w->next_turn = w->step + FAIR_STEPS;
-  uint32_t account = (uint32_t)w->slots[slot].terms.account;
-  bool may_take = richest_but(&h, account) >= h.n_of[account] + 2;
-  if (!has_place(w, &h, account)) {
-    SIM_CHECK(w, may_take || n_taken == 0);
-    SIM_CHECK(w, n_taken > 0 || !may_take || !pages_suffice(w, &h, slot)); /* the bound */
-    w->totals->turns_due += may_take && pages_suffice(w, &h, slot);
-  } else {
-    SIM_CHECK(w, n_taken == 0 || !pages_suffice(w, &h, slot));
-    w->totals->turns_for_pages += n_taken > 0;
-  }
+  w->next_turn = w->step + FAIR_STEPS / 2;
+  w->turn_by_pages = !w->turn_by_pages;
+  if (w->turn_by_pages)
+    verify_page_turn(w, &h, slot = poorest(w, h.pages_of), n_taken);
+  else
+    verify_place_turn(w, &h, slot, n_taken);
   if (n_taken == 0)
     return 0;
   if (count_victims(w) == n_taken) /* else decodes lacked pages too */
-    verify_givers(w, &h, account);
+    verify_givers(w, &h, (uint32_t)w->slots[slot].terms.account);
   w->turn_slot = slot;
   w->turn_order = w->slots[slot].order;
   w->turn_until = w->step + FAIR_STEPS;
   w->totals->gave_way += n_taken;
   return n_taken;
+}
+
+/* What an account holds when the plan had so many rows. */
+static uint32_t pages_at(const sim_world *w, uint64_t account, uint32_t n_rows)
+{
+  uint32_t n = 0, pages[SIM_MAX_SLOTS] = {0};
+  for (uint32_t i = 0; i < w->config.n_slots; i++)
+    pages[i] = w->slots[i].used && w->slots[i].running ? w->slots[i].n_pages : 0;
+  for (uint32_t i = 0; i < n_rows; i++) {
+    uint32_t slot = w->plan->rows[i].slot, now = pages_for(w, w->plan->rows[i].kv_len);
+    pages[slot] = now > pages[slot] ? now : pages[slot];
+  }
+  for (uint32_t i = 0; i < w->config.n_slots; i++)
+    n += w->slots[i].terms.account == account ? pages[i] : 0;
+  return n;
+}
+
+bool sim_fair_may_pass(const sim_world *w, uint32_t front, uint32_t row)
+{
+  const sim_slot *slot = &w->slots[w->plan->rows[row].slot];
+  uint64_t account = slot->terms.account;
+  for (uint32_t i = 0; i < w->config.n_slots; i++) /* it is the next of its account */
+    if (waits(w, i) && !td_sched_slot(w->sched, i).following && w->slots[i].terms.account == account &&
+        (w->slots[i].place_us < slot->place_us ||
+         (w->slots[i].place_us == slot->place_us && w->slots[i].order < slot->order)))
+      return false;
+  return w->config.n_accounts > 1 && w->config.policy == TD_POLICY_TANDEM &&
+         account != w->slots[front].terms.account &&
+         pages_at(w, account, row) + pages_for(w, slot->n_tokens) <=
+             pages_at(w, w->slots[front].terms.account, row);
+}
+
+/* An account that owns less than the front's did before the plan, also with its next, which certainly has
+ * place and pages. */
+static bool is_held_up(const sim_world *w, uint32_t front)
+{
+  td_sched_stats st;
+  td_sched_get_stats(w->sched, &st);
+  holdings h = count(w); /* places as they are now */
+  uint32_t promised = 0, pages_of[SIM_ACCOUNTS] = {0};
+  for (uint32_t i = 0; i < w->config.n_slots; i++) {
+    if (!w->slots[i].used || !w->slots[i].running)
+      continue;
+    uint32_t n = td_sched_slot(w->sched, i).n_pages, all = pages_for(w, w->slots[i].n_tokens);
+    pages_of[w->slots[i].terms.account] += n;
+    promised += w->slots[i].answering || all < n ? 0 : all - n;
+  }
+  bool tried[SIM_ACCOUNTS] = {false};
+  for (;;) {
+    uint32_t slot = SIM_MAX_SLOTS;
+    for (uint32_t i = 0; i < w->config.n_slots; i++)
+      if (waits(w, i) && !tried[w->slots[i].terms.account] &&
+          (slot == SIM_MAX_SLOTS || is_poorer(w, pages_of, &w->slots[i], &w->slots[slot])))
+        slot = i;
+    if (slot == SIM_MAX_SLOTS)
+      return false;
+    uint32_t account = (uint32_t)w->slots[slot].terms.account, need = pages_for(w, w->slots[slot].n_tokens);
+    tried[account] = true;
+    if (account != w->slots[front].terms.account && has_place(w, &h, account) &&
+        pages_of[account] + need <= h.pages_of[w->slots[front].terms.account] &&
+        st.pages_free + st.pages_cached >= need + promised + h.n_running)
+      return true;
+  }
+}
+
+/* Where nothing but pages can have been short, no front holds such others up. */
+void sim_fair_verify_passed(sim_world *w)
+{
+  const td_plan *plan = w->plan;
+  uint32_t front = sim_order_front(w);
+  bool judged = w->config.n_accounts > 1 && w->config.policy == TD_POLICY_TANDEM && !sim_cost_of(w) &&
+                plan->n_tokens < w->config.step_tokens && front != SIM_MAX_SLOTS &&
+                sim_fair_front(w) == SIM_MAX_SLOTS;
+  SIM_CHECK(w, !judged || !is_held_up(w, front));
 }
 
 uint32_t sim_fair_front(const sim_world *w)

@@ -74,6 +74,7 @@ void sim_order_note(sim_world *w)
     td_sched_slot_info info = td_sched_slot(w->sched, i);
     slot->running = info.running;
     slot->following = info.following;
+    slot->n_pages = info.n_pages;
     if (info.running || info.following)
       continue;
     least = w->served[slot->terms.account] < least ? w->served[slot->terms.account] : least;
@@ -197,13 +198,19 @@ static void verify_computed_once(sim_world *w, uint32_t starter, uint32_t n_comp
 }
 
 /* The plan's row of a slot that was not running starts it: it must have been next, but for those that follow
- * since. */
-static void verify_start(sim_world *w, uint32_t i, uint32_t n_computed)
+ * since, and a front that lacks pages. */
+static void verify_start(sim_world *w, uint32_t row)
 {
+  uint32_t i = w->plan->rows[row].slot, n_computed = w->plan->rows[row].kv_len - w->plan->rows[row].q_len;
   sim_slot *slot = &w->slots[i];
   uint32_t front;
   while ((front = sim_order_front(w)) != i) {
-    SIM_CHECK(w, front != SIM_MAX_SLOTS && td_sched_slot(w->sched, front).following);
+    SIM_CHECK(w, front != SIM_MAX_SLOTS);
+    if (!td_sched_slot(w->sched, front).following) {
+      SIM_CHECK(w, sim_fair_may_pass(w, front, row));
+      w->totals->passed_fronts++;
+      break;
+    }
     w->slots[front].following = true;
     w->totals->follows++;
   }
@@ -217,6 +224,7 @@ static void verify_start(sim_world *w, uint32_t i, uint32_t n_computed)
   if (i == sim_fair_front(w))
     w->turn_order = 0;
   slot->has_run = slot->running = true;
+  slot->n_known = slot->n_tokens;
   slot->started = ++w->next_started;
   count_for_others(w, i);
 }
@@ -297,7 +305,7 @@ void sim_order_verify(sim_world *w)
     w->totals->overtakes += !starts && started && i >= plan->n_decode_rows;
     if (starts) {
       SIM_CHECK(w, !preempted || (n_taken > 0 && slot == sim_fair_front(w)));
-      verify_start(w, slot, plan->rows[i].kv_len - plan->rows[i].q_len);
+      verify_start(w, i);
     }
     started |= starts;
   }
@@ -307,6 +315,8 @@ void sim_order_verify(sim_world *w)
       w->slots[i].following = true;
       w->totals->follows++;
     }
+  if (!preempted)
+    sim_fair_verify_passed(w);
 }
 
 static uint64_t or_never(uint64_t us) { return us > 0 ? us : UINT64_MAX; }

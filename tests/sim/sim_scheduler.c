@@ -52,6 +52,9 @@ static void print_totals(const sim_totals *t, uint64_t hash)
   P("gave way to others", t->gave_way);
   P("  turns for a place", t->turns_due);
   P("  turns for pages", t->turns_for_pages);
+  P("  by pages", t->page_turns);
+  P("    certain before", t->page_turns_due);
+  P("passed a front", t->passed_fronts);
   printf("%-24s %llu of 16\n", "  longest wait for one", (unsigned long long)t->longest_short_steps);
   printf("%-24s %.3f\n", "account's lead of bound", t->worst_share_of_lead);
   P("preemptions", t->preemptions);
@@ -97,7 +100,8 @@ static bool covers_all(const sim_totals *t)
          t->cancelled_in[0] > 10 && t->cancelled_in[1] > 10 && t->cancelled_in[2] > 10 && t->refused > 10 &&
          t->cancelled_following > 5 && t->follows > 100 && t->overtakes > 300 && t->elder_kept > 100 &&
          t->account_turns > 1000 && t->kept_places > 1000 && t->turns_due > 30 && t->turns_for_pages > 50 &&
-         t->priority_victims > 5 && t->expired[0] > 100 && t->expired[1] > 5 && t->expired[2] > 10 &&
+         t->page_turns > 30 && t->page_turns_due > 10 && t->passed_fronts > 50 && t->priority_victims > 5 &&
+         t->expired[0] > 100 && t->expired[1] > 5 && t->expired[2] > 10 &&
          t->requests == t->finished + t->cancelled + t->expired[0] + t->expired[1] + t->expired[2];
 }
 

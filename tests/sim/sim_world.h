@@ -51,7 +51,8 @@ typedef struct sim_slot {
   bool running, following, has_run; /* when last looked at */
   uint64_t started;                 /* order of being started, while running */
   bool answering;                   /* sampled since it last started: a decode */
-  uint32_t n_preemptions;           /* when last looked at */
+  uint32_t n_preemptions, n_pages;  /* when last looked at */
+  uint32_t n_known;                 /* tokens when it last started: what is in the tree of a decode */
 } sim_slot;
 
 typedef struct sim_prefix {
@@ -70,7 +71,7 @@ typedef struct sim_totals {
   uint64_t expired[3]; /* waiting, in prefill, in decode */
   uint64_t late_rows, late_prompts, late_ahead, scored_tokens, scored_requests, full_of_logits;
   uint64_t cancelled_following, follows, overtakes, elder_kept, priority_victims, account_turns, kept_places;
-  uint64_t gave_way, turns_due, turns_for_pages;
+  uint64_t gave_way, turns_due, turns_for_pages, page_turns, page_turns_due, passed_fronts;
   uint64_t longest_short_steps; /* an account waited so long for a place that was another's to give */
   double worst_share_of_lead;
   uint64_t longest_wait_steps, longest_life_steps;
@@ -104,6 +105,7 @@ typedef struct sim_world {
   uint32_t n_accounts, last_submitted;
   uint32_t turn_slot, available_before;
   uint64_t turn_order, turn_until, next_turn, n_taken;
+  bool turn_by_pages;
   uint64_t short_since; /* step from which on `short_account` is poorest and lacks a place */
   uint32_t short_account;
   double priority_rate, deadline_rate, copy_rate, greedy_rate;
@@ -139,6 +141,10 @@ void sim_fair_note(sim_world *w);
 uint32_t sim_fair_verify(sim_world *w);
 /* Whose turn it is since; SIM_MAX_SLOTS: nobody's. */
 uint32_t sim_fair_front(const sim_world *w);
+/* May the request of the plan's row have been started before that front? */
+bool sim_fair_may_pass(const sim_world *w, uint32_t front, uint32_t row);
+/* After a plan in which nobody was preempted: whoever may pass the front has. */
+void sim_fair_verify_passed(sim_world *w);
 
 /* sim_verify.c */
 #define SIM_CHECK(w, cond)                                                                                   \

@@ -208,6 +208,61 @@ static void the_richest_gives_to_the_poorest(void **state)
   close_world(&w);
 }
 
+/* Another account's front lacks pages, since its own answer holds most of them: whoever holds less and finds
+ * room does not wait with it. */
+static void who_holds_most_holds_up_nobody(void **state)
+{
+  static world w;
+  open_world(&w, 2, 400);
+  submit(&w, 0, 1, 2600, 1400); /* 163 pages, and growing */
+  for (int i = 0; i < 8; i++)
+    assert_true(step(&w));
+  submit(&w, 1, 1, 3900, 100); /* 244: not before the first is done */
+  assert_true(step(&w) && !td_sched_is_running(w.s, 1));
+  for (uint32_t i = 0; i < 8; i++)
+    submit(&w, 100 + i, 2, 60, 40);
+  uint32_t waited = w.n_steps;
+  while (w.there[107])
+    assert_true(step(&w));
+  assert_true(w.n_steps - waited <= 50 && !td_sched_is_running(w.s, 1));
+  uint32_t slot = 110, n_most = 0;
+  for (; w.there[1] && !td_sched_is_running(w.s, 1); slot = slot < 250 ? slot + 1 : 110) {
+    if (!w.there[slot])
+      submit(&w, slot, 2, 400, 300); /* as much as there is room for: no more than the other holds */
+    assert_true(step(&w));
+    uint32_t n = running_of(&w, 2);
+    n_most = n > n_most ? n : n_most;
+    assert_true(w.n_steps < 4000);
+  }
+  assert_true(n_most >= 3 && !w.there[0]); /* whose end it waits for, and for no more than that */
+  while (step(&w))
+    ;
+  assert_false(w.there[1]);
+  close_world(&w);
+}
+
+/* Of pages, it is the turn of the account that holds fewest, also where it runs most. */
+static void many_short_ones_get_pages_from_few_long_ones(void **state)
+{
+  static world w;
+  open_world(&w, 2, 620);
+  for (uint32_t i = 0; i < 4; i++)
+    submit(&w, i, 1, 2200, 1800); /* 138 pages each, and growing */
+  for (int i = 0; i < 14; i++)
+    assert_true(step(&w));
+  for (uint32_t i = 0; i < 20; i++)
+    submit(&w, 100 + i, 2, 200, 600); /* 13 pages, and growing */
+  for (int i = 0; i < 3 * TD_FAIR_STEPS; i++)
+    assert_true(step(&w));
+  assert_true(running_of(&w, 2) >= 15 && running_of(&w, 1) >= 2);
+  assert_true(td_sched_is_running(w.s, 0));
+  while (step(&w))
+    ;
+  for (uint32_t i = 0; i < SLOTS; i++)
+    assert_false(w.there[i]);
+  close_world(&w);
+}
+
 /* Nobody gives way within one account, for another policy, or for who has enough. */
 static void nothing_is_taken_for_nothing(void **state)
 {
@@ -233,9 +288,13 @@ static void nothing_is_taken_for_nothing(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(places_become_even_within_a_bound), cmocka_unit_test(pages_too),
-      cmocka_unit_test(shared_pages_free_nothing),         cmocka_unit_test(the_richest_gives_to_the_poorest),
+      cmocka_unit_test(places_become_even_within_a_bound),
+      cmocka_unit_test(pages_too),
+      cmocka_unit_test(shared_pages_free_nothing),
+      cmocka_unit_test(the_richest_gives_to_the_poorest),
       cmocka_unit_test(nothing_is_taken_for_nothing),
+      cmocka_unit_test(who_holds_most_holds_up_nobody),
+      cmocka_unit_test(many_short_ones_get_pages_from_few_long_ones),
   };
   return cmocka_run_group_tests_name("scheduler fair", tests, NULL, NULL);
 }
