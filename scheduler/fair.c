@@ -132,7 +132,7 @@ uint32_t td_fair_passes(const td_sched *s, uint32_t front)
   const td_places *p = &s->places;
   uint32_t best = TD_NO_SLOT, least = 0, most = p->n_pages[o->entries[front].terms.account];
   for (uint32_t i = 0; td_fair_applies(s) && i < o->n_heap; i++) {
-    uint32_t a = o->heap[i], slot = o->accounts[a].root, held = p->n_pages[a],
+    uint32_t a = o->heap[i], slot = td_order_first(o, a), held = p->n_pages[a],
              need = td_sched_pages_for(s, s->table.requests[slot].n_tokens);
     bool is_first = best == TD_NO_SLOT || held < least || (held == least && o->served[a] < o->served[best]);
     if (is_first && held < most && need <= most - held && td_places_allow(p, a, td_sched_free_places(s)) &&
@@ -141,7 +141,7 @@ uint32_t td_fair_passes(const td_sched *s, uint32_t front)
       least = held;
     }
   }
-  return best == TD_NO_SLOT ? TD_NO_SLOT : o->accounts[best].root;
+  return best == TD_NO_SLOT ? TD_NO_SLOT : td_order_first(o, best);
 }
 
 uint32_t td_fair_slot(const td_sched *s)

@@ -14,7 +14,7 @@ bool td_order_init(td_order *o, uint32_t n_slots)
   if (!o->entries || !o->accounts || !o->served || !o->heap)
     return false;
   for (uint32_t i = 0; i < TD_ORDER_ACCOUNTS; i++)
-    o->accounts[i].root = TD_NO_SLOT;
+    o->accounts[i].root[0] = o->accounts[i].root[1] = TD_NO_SLOT;
   for (uint32_t i = 0; i < n_slots; i++)
     o->entries[i].expiry_at = TD_NO_SLOT;
   return true;
@@ -83,7 +83,7 @@ static void take_out(td_order *o, uint32_t slot)
   if (below != TD_NO_SLOT)
     o->entries[below].parent = at;
   if (at == TD_NO_SLOT)
-    o->accounts[e->terms.account].root = below;
+    o->accounts[e->terms.account].root[e->is_light] = below;
   else if (o->entries[at].left == slot)
     o->entries[at].left = below;
   else
@@ -93,6 +93,8 @@ static void take_out(td_order *o, uint32_t slot)
 }
 
 /* ---- the accounts with somebody waiting ---- */
+
+static bool waits(const td_account *a) { return a->root[0] != TD_NO_SLOT || a->root[1] != TD_NO_SLOT; }
 
 static bool account_is_before(const td_order *o, uint16_t a, uint16_t b)
 {
@@ -179,11 +181,12 @@ void td_order_enter(td_order *o, uint32_t slot)
 {
   td_order_entry *e = &o->entries[slot];
   td_account *a = &o->accounts[e->terms.account];
-  bool joins = a->root == TD_NO_SLOT;
+  uint32_t *root = &a->root[e->is_light];
+  bool joins = !waits(a);
   e->left = e->right = e->parent = TD_NO_SLOT;
   e->rank = 1;
-  a->root = merge(o, a->root, slot);
-  o->entries[a->root].parent = TD_NO_SLOT;
+  *root = merge(o, *root, slot);
+  o->entries[*root].parent = TD_NO_SLOT;
   if (e->terms.account >= o->n_accounts)
     o->n_accounts = e->terms.account + 1u;
   if (joins)
@@ -196,15 +199,22 @@ void td_order_leave(td_order *o, uint32_t slot)
 {
   td_order_entry *e = &o->entries[slot];
   take_out(o, slot);
-  if (o->accounts[e->terms.account].root == TD_NO_SLOT)
+  if (!waits(&o->accounts[e->terms.account]))
     account_parts(o, e->terms.account);
   o->n_queued--;
   o->waiting_prompt_tokens -= e->n_prompt;
 }
 
+uint32_t td_order_first(const td_order *o, uint32_t account)
+{
+  const uint32_t *root = o->accounts[account].root;
+  bool light = root[0] == TD_NO_SLOT || (root[1] != TD_NO_SLOT && is_before(o, root[1], root[0]));
+  return root[light];
+}
+
 uint32_t td_order_front(td_order *o)
 {
-  return o->n_queued == 0 ? TD_NO_SLOT : o->accounts[least_served(o)].root;
+  return o->n_queued == 0 ? TD_NO_SLOT : td_order_first(o, least_served(o));
 }
 
 uint32_t td_order_front_without(const td_order *o, const uint32_t *n_of)
@@ -216,7 +226,7 @@ uint32_t td_order_front_without(const td_order *o, const uint32_t *n_of)
     if (n_of[a] > 0 || o->served[a] > least || (o->served[a] == least && a > o->entries[front].terms.account))
       continue;
     least = o->served[a];
-    front = o->accounts[a].root;
+    front = td_order_first(o, a);
   }
   return front;
 }
@@ -231,22 +241,28 @@ uint32_t td_order_front_of_fewest(const td_order *o, const uint32_t *n_of)
         (same && o->served[a] == o->served[b] && a < b))
       best = i;
   }
-  return o->n_heap > 0 ? o->accounts[o->heap[best]].root : TD_NO_SLOT;
+  return o->n_heap > 0 ? td_order_first(o, o->heap[best]) : TD_NO_SLOT;
 }
 
 /* ---- check ---- */
 
+typedef struct entry_kind {
+  uint16_t account;
+  bool is_light;
+} entry_kind;
+
 /* The heap below `slot`; returns its entries. The left side may be deep: a loop goes down it. */
-static uint32_t check_heap(const td_order *o, uint32_t slot, uint32_t parent, uint16_t account)
+static uint32_t check_heap(const td_order *o, uint32_t slot, entry_kind kind, uint32_t parent)
 {
   uint32_t n = 0;
   for (; slot != TD_NO_SLOT; parent = slot, slot = o->entries[slot].left) {
     const td_order_entry *e = &o->entries[slot];
-    TD_BUG_ON(e->parent != parent || e->terms.account != account || e->leader != TD_NO_SLOT);
+    TD_BUG_ON(e->parent != parent || e->terms.account != kind.account || e->is_light != kind.is_light ||
+              e->leader != TD_NO_SLOT);
     TD_BUG_ON(parent != TD_NO_SLOT && is_before(o, slot, parent));
     TD_BUG_ON(e->rank != rank_of(o, e->right) + 1 || rank_of(o, e->left) < rank_of(o, e->right));
     TD_BUG_ON(++n > o->n_slots);
-    n += check_heap(o, e->right, slot, account);
+    n += check_heap(o, e->right, kind, slot);
   }
   return n;
 }
@@ -256,10 +272,11 @@ void td_order_check(const td_order *o)
   uint32_t n_queued = 0, n_heap = 0;
   for (uint32_t i = 0; i < o->n_accounts; i++) {
     const td_account *a = &o->accounts[i];
-    if (a->root == TD_NO_SLOT)
+    if (!waits(a))
       continue;
     n_heap++;
-    n_queued += check_heap(o, a->root, TD_NO_SLOT, (uint16_t)i);
+    for (int light = 0; light < 2; light++)
+      n_queued += check_heap(o, a->root[light], (entry_kind){(uint16_t)i, light}, TD_NO_SLOT);
     TD_BUG_ON(a->at >= o->n_heap || o->heap[a->at] != i || a->heap_served > o->served[i]);
     TD_BUG_ON(a->at > 0 && account_is_before(o, (uint16_t)i, o->heap[(a->at - 1) / 2]));
   }

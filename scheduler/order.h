@@ -8,7 +8,10 @@
  * Because places never change, whoever waits is overtaken only by those that come before the clock reaches
  * its place: that is the ageing, and needs no upkeep.
  *
- * An account's requests are a leftist heap linked through the entries, so that any of 65,536 can be taken out
+ * Light requests, those with few tokens to compute, are a heap of their own: plan.c may take the first of
+ * them before an earlier one that is not light.
+ *
+ * An account's requests are leftist heaps linked through the entries, so that any of 65,536 can be taken out
  * in O(log n) and nothing is allocated; accounts with somebody waiting are a binary heap whose keys are
  * brought up to date only when they come to the top (counters only grow). Source: Crane, leftist trees. */
 #ifndef TD_SCHEDULER_ORDER_H
@@ -45,11 +48,12 @@ typedef struct td_order_entry {
   uint32_t rank;                 /* steps down the right to where a child is missing, this one included */
   uint32_t n_prompt, n_uncached; /* uncached: when it came; 0 where nobody asks */
   uint32_t n_expected; /* of these, what it will compute itself, as far as one knew when it came (forecast) */
+  bool is_light;       /* it has few tokens to compute: td_order_light */
 } td_order_entry;
 
 typedef struct td_account {
   uint64_t heap_served; /* served as the heap of accounts has it: never above */
-  uint32_t root;        /* of its waiting requests; TD_NO_SLOT: none */
+  uint32_t root[2];     /* of its waiting requests that are not light, that are; TD_NO_SLOT: none */
   uint32_t at;          /* in the heap of accounts */
 } td_account;
 
@@ -76,6 +80,12 @@ void td_order_enter(td_order *o, uint32_t slot);
 void td_order_leave(td_order *o, uint32_t slot);
 /* The next to start; TD_NO_SLOT: none. */
 uint32_t td_order_front(td_order *o);
+/* The next of an account that waits; of its light ones (TD_NO_SLOT: none). */
+uint32_t td_order_first(const td_order *o, uint32_t account);
+static inline uint32_t td_order_light(const td_order *o, uint32_t account)
+{
+  return o->accounts[account].root[1];
+}
 /* The next of the accounts whose n_of is 0; TD_NO_SLOT: none. O(accounts that wait). */
 uint32_t td_order_front_without(const td_order *o, const uint32_t *n_of);
 

@@ -225,9 +225,27 @@ static bool still_refused(const td_sched *s, uint32_t slot)
          !td_sched_pages_suffice(s, s->refused_need_pages);
 }
 
+/* The account's first light request, if the front is not light, and another of the account that is not is
+ * being computed: its chunk is shorter by what costs little, and those that wait behind it are overtaken by
+ * no more than the elder's share leaves (prompts.c). Else the front. */
+static uint32_t light_before(const td_sched *s, uint32_t front)
+{
+  const td_order_entry *e = &s->order.entries[front];
+  uint32_t light = td_order_light(&s->order, e->terms.account);
+  if (e->is_light || light == TD_NO_SLOT || s->order.entries[light].terms.priority > e->terms.priority)
+    return front;
+  for (uint32_t i = 0; i < s->n_prompts; i++) {
+    const td_request *r = &s->table.requests[s->prefills[i]];
+    if (r->state == TD_REQUEST_PREFILL && r->account == e->terms.account &&
+        !s->order.entries[s->prefills[i]].is_light)
+      return light;
+  }
+  return front;
+}
+
 /* Who got a turn by what accounts hold; in that step nobody else, or who gave way would be back at once. Else
  * the front, unless its account has places and what is free is kept: then that of those that have none. Or
- * unless it lacks pages, and an account that owns fewer finds room. */
+ * unless it lacks pages, and an account that owns fewer finds room. Or unless a light one goes before it. */
 uint32_t td_sched_next(td_sched *s)
 {
   uint32_t front = td_order_front(&s->order), n_free = td_sched_free_places(s);
@@ -238,8 +256,9 @@ uint32_t td_sched_next(td_sched *s)
     return turn;
   if (!td_places_allow(&s->places, s->order.entries[front].terms.account, n_free))
     return td_order_front_without(&s->order, s->places.n_running);
-  uint32_t passes = still_refused(s, front) ? td_fair_passes(s, front) : TD_NO_SLOT;
-  return passes == TD_NO_SLOT ? front : passes;
+  uint32_t next = light_before(s, front),
+           passes = still_refused(s, next) ? td_fair_passes(s, next) : TD_NO_SLOT;
+  return passes == TD_NO_SLOT ? next : passes;
 }
 
 static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, const td_prefix_hit *hit)

@@ -165,6 +165,8 @@ td_status td_sched_plan_create(const td_sched *s, td_plan **out, td_error *err)
                         s->config.page_tokens, out, err);
 }
 
+/* A light prompt has one part in so many of a step to compute, or so many pages if that is more. */
+enum { LIGHT_SHARE = 8, LIGHT_PAGES = 2 };
 enum { PRIORITY_US_MAX = 3600 * 1000 * 1000u }; /* no priority is worth more than an hour */
 
 static int64_t priority_us(const td_sched *s, int32_t priority)
@@ -221,6 +223,13 @@ static uint64_t latest_start(const td_sched *s, const td_sched_request *r, uint6
   return start_us > now_us ? start_us : now_us;
 }
 
+/* Where nobody goes by slack, none is. */
+static bool is_light(const td_sched *s, uint32_t n_uncached)
+{
+  uint32_t share = s->config.step_tokens / LIGHT_SHARE, pages = LIGHT_PAGES * s->config.page_tokens;
+  return s->config.slack_percent > 0 && n_uncached <= (share > pages ? share : pages);
+}
+
 /* Its place in the queue, and the moment from which on its deadlines have to be looked at. */
 static void enqueue(td_sched *s, uint32_t slot, const td_sched_request *r, uint64_t now_us)
 {
@@ -232,6 +241,7 @@ static void enqueue(td_sched *s, uint32_t slot, const td_sched_request *r, uint6
                         .latest_start_us = start_us,
                         .n_uncached = n_uncached,
                         .n_expected = expected_tokens(s, r, n_uncached),
+                        .is_light = is_light(s, n_uncached),
                         .followers_us = UINT64_MAX,
                         .terms = r->terms,
                         .followers = TD_NO_SLOT,
@@ -364,6 +374,7 @@ td_sched_slot_info td_sched_slot(const td_sched *s, uint32_t slot)
                               .n_cached_prompt = h->n_cached_prompt,
                               .n_preemptions = h->n_preemptions,
                               .n_pages = r->n_pages,
+                              .is_light = s->order.entries[slot].is_light,
                               .submit_us = h->submit_us,
                               .first_run_us = h->first_run_us,
                               .running = r->state != TD_REQUEST_WAITING,

@@ -169,6 +169,7 @@ typedef struct td_sched_slot_info {
   uint32_t n_pages;                 /* that it holds, with those that it shares */
   uint64_t submit_us, first_run_us; /* first_run_us 0: still waiting */
   bool running;
+  bool is_light;  /* it has few tokens to compute (order.h) */
   bool following; /* waits for a prompt that a running request computes */
   uint32_t n_follows;
   int64_t place_us; /* in the queue of its account: earlier is first, ties as they came */

@@ -139,6 +139,29 @@ static uint32_t front_of(const sim_world *w, const places *p, bool only_without)
   return front;
 }
 
+static bool is_light(const sim_world *w, uint32_t i) { return td_sched_slot(w->sched, i).is_light; }
+
+/* The first light one of the front's account, where one that is not light of that account is being computed,
+ * and the front is not light and no more urgent. */
+static uint32_t light_before(const sim_world *w, uint32_t front)
+{
+  const sim_slot *f = &w->slots[front];
+  uint32_t light = SIM_MAX_SLOTS;
+  bool under_way = false;
+  for (uint32_t i = 0; i < w->config.n_slots; i++) {
+    const sim_slot *slot = &w->slots[i];
+    if (!slot->used || slot->terms.account != f->terms.account)
+      continue;
+    under_way |= slot->running && !slot->answering && !is_light(w, i);
+    if (!slot->running && !slot->following && is_light(w, i) &&
+        (light == SIM_MAX_SLOTS || is_before(w, slot, &w->slots[light])))
+      light = i;
+  }
+  bool passes = under_way && !is_light(w, front) && light < SIM_MAX_SLOTS &&
+                w->slots[light].terms.priority <= f->terms.priority;
+  return passes ? light : front;
+}
+
 uint32_t sim_order_front(const sim_world *w)
 {
   places p = places_of(w);
@@ -147,7 +170,9 @@ uint32_t sim_order_front(const sim_world *w)
   if (turn != SIM_MAX_SLOTS && n_free > 0)
     return turn;
   bool needs_free = front < SIM_MAX_SLOTS && p.n_of[w->slots[front].terms.account] > 0;
-  return needs_free && n_free <= kept(w, &p) ? front_of(w, &p, true) : front;
+  if (needs_free && n_free <= kept(w, &p))
+    return front_of(w, &p, true);
+  return front < SIM_MAX_SLOTS ? light_before(w, front) : front;
 }
 
 /* A place is kept for whoever runs nothing; true if this start took one of these. */
@@ -220,7 +245,9 @@ static void verify_start(sim_world *w, uint32_t row)
     w->served[slot->terms.account] += slot->n_prompt - info.n_cached_prompt;
   w->totals->kept_places += verify_place(w, i);
   places p = places_of(w);
-  w->passed[slot->terms.account] = w->slots[front_of(w, &p, false)].terms.account != slot->terms.account;
+  const sim_slot *first = &w->slots[front_of(w, &p, false)];
+  w->passed[slot->terms.account] = first->terms.account != slot->terms.account;
+  w->totals->light_first += first->terms.account == slot->terms.account && first != slot;
   if (i == sim_fair_front(w))
     w->turn_order = 0;
   slot->has_run = slot->running = true;

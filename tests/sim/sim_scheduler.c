@@ -46,6 +46,7 @@ static void print_totals(const sim_totals *t, uint64_t hash)
   P("followed a prompt", t->follows);
   P("short before long", t->overtakes);
   P("  elder's share kept", t->elder_kept);
+  P("light before an earlier", t->light_first);
   P("turns between accounts", t->account_turns);
   P("  in places kept", t->kept_places);
   P("victims by priority", t->priority_victims);
@@ -100,8 +101,8 @@ static bool covers_all(const sim_totals *t)
          t->cancelled_in[0] > 10 && t->cancelled_in[1] > 10 && t->cancelled_in[2] > 10 && t->refused > 10 &&
          t->cancelled_following > 5 && t->follows > 100 && t->overtakes > 300 && t->elder_kept > 100 &&
          t->account_turns > 1000 && t->kept_places > 1000 && t->turns_due > 30 && t->turns_for_pages > 50 &&
-         t->page_turns > 30 && t->page_turns_due > 10 && t->passed_fronts > 50 && t->priority_victims > 5 &&
-         t->expired[0] > 100 && t->expired[1] > 5 && t->expired[2] > 10 &&
+         t->page_turns > 30 && t->page_turns_due > 10 && t->passed_fronts > 50 && t->light_first > 100 &&
+         t->priority_victims > 5 && t->expired[0] > 100 && t->expired[1] > 5 && t->expired[2] > 10 &&
          t->requests == t->finished + t->cancelled + t->expired[0] + t->expired[1] + t->expired[2];
 }
 

@@ -71,7 +71,7 @@ typedef struct sim_totals {
   uint64_t expired[3]; /* waiting, in prefill, in decode */
   uint64_t late_rows, late_prompts, late_ahead, scored_tokens, scored_requests, full_of_logits;
   uint64_t cancelled_following, follows, overtakes, elder_kept, priority_victims, account_turns, kept_places;
-  uint64_t gave_way, turns_due, turns_for_pages, page_turns, page_turns_due, passed_fronts;
+  uint64_t gave_way, turns_due, turns_for_pages, page_turns, page_turns_due, passed_fronts, light_first;
   uint64_t longest_short_steps; /* an account waited so long for a place that was another's to give */
   double worst_share_of_lead;
   uint64_t longest_wait_steps, longest_life_steps;

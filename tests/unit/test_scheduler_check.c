@@ -137,9 +137,10 @@ static td_prefix_node *child(td_sched *s)
   X(one_is_queued_twice, s->order.n_queued++)                                                                \
   /* order */                                                                                                \
   X(an_entry_of_another_account, entry(s, QUEUED)->terms.account = 0)                                        \
-  X(a_later_place_is_first, entry(s, s->order.accounts[1].root)->place_us = INT64_MAX)                       \
-  X(a_rank_is_wrong, entry(s, s->order.accounts[1].root)->rank++)                                            \
-  X(a_parent_is_wrong, entry(s, s->order.accounts[1].root)->parent = DECODE)                                 \
+  X(a_later_place_is_first, entry(s, td_order_first(&s->order, 1))->place_us = INT64_MAX)                    \
+  X(a_rank_is_wrong, entry(s, td_order_first(&s->order, 1))->rank++)                                         \
+  X(a_parent_is_wrong, entry(s, td_order_first(&s->order, 1))->parent = DECODE)                              \
+  X(a_light_one_is_among_others, entry(s, td_order_first(&s->order, 1))->is_light ^= true)                   \
   X(an_account_stands_elsewhere, s->order.accounts[1].at = 1)                                                \
   X(an_account_was_served_less, s->order.accounts[1].heap_served = s->order.served[1] + 1)                   \
   X(an_account_is_not_in_the_heap, s->order.n_heap--)                                                        \
@@ -148,6 +149,8 @@ static td_prefix_node *child(td_sched *s)
   X(a_place_of_nobody, s->places.n_running[5]++)                                                             \
   X(a_place_of_another, s->places.n_running[0]--; s->places.n_running[7]++; s->places.n_holders++)           \
   X(a_holder_is_not_counted, s->places.n_holders--)                                                          \
+  X(pages_are_not_counted, s->places.n_pages[0]--)                                                           \
+  X(pages_of_nobody, s->places.n_pages[5]++)                                                                 \
   X(no_place_is_kept, s->places.n_accounts = s->places.most_kept = 4)                                        \
   /* tree */                                                                                                 \
   X(a_pin_is_lost, node_of(s, DECODE)->pins--)                                                               \

@@ -181,6 +181,86 @@ static void long_prompts_make_way_in_the_queue(void **state)
 /* Nobody measured what a token takes: the order goes by tokens all the same, on a device 40 times slower than
  * another; and once a step was seen, places are what they would be with a calibration: twelve long prompts
  * are as one. */
+/* Steps until n_long prompts of one account that come at once have their first tokens, with so many prompts
+ * of 500 tokens waiting all the time. *slowest_us: of these, from arrival to the first token. */
+static uint32_t steps_beside_light_ones(uint32_t n_long, uint32_t n_light, int32_t priority,
+                                        uint64_t *slowest_us)
+{
+  static world w;
+  uint32_t slot = n_long, n_steps;
+  *slowest_us = 0;
+  open_world(&w, &by_slack);
+  for (uint32_t i = 0; i < n_long; i++)
+    submit(&w, i, 30000, 1, (int32_t)i + 1, (td_sched_request){0});
+  for (bool more = true; more;) {
+    uint32_t n_there = 0;
+    for (uint32_t i = n_long; i < SLOTS; i++)
+      n_there += w.there[i];
+    for (; w.n_steps >= 40 && n_there < n_light; slot = slot + 1 < SLOTS ? slot + 1 : n_long)
+      if (!w.there[slot]) {
+        submit(&w, slot, 250, 1, 1000 + (int32_t)w.n_steps * 50 + (int32_t)n_there++,
+               (td_sched_request){.terms.priority = priority});
+      }
+    step(&w);
+    more = false;
+    for (uint32_t i = 0; i < n_long; i++)
+      more |= w.there[i];
+    for (uint32_t i = 0; i < w.n_ended; i++)
+      if (w.ended[i] >= n_long && w.first_us[w.ended[i]] - w.arrived_us[w.ended[i]] > *slowest_us)
+        *slowest_us = w.first_us[w.ended[i]] - w.arrived_us[w.ended[i]];
+    w.n_ended = 0;
+    assert_true(w.n_steps < 5000);
+  }
+  n_steps = w.n_steps;
+  close_world(&w);
+  return n_steps;
+}
+
+/* More long prompts than are started to make way wait for longer than they may: who has few tokens to compute
+ * passes them all the same, and they lose what that takes; a flood of such takes three quarters. Who is less
+ * urgent passes nobody. */
+static void light_ones_pass_late_long_ones(void **state)
+{
+  uint64_t slowest_us;
+  uint32_t alone = steps_beside_light_ones(14, 0, 0, &slowest_us);
+  uint32_t beside = steps_beside_light_ones(14, 1, 0, &slowest_us);
+  assert_true(slowest_us <= 3 * (STEP_US + 2048 * (NS_PER_TOKEN / 1000)));
+  assert_true(beside <= alone * 4 / 3 + 4); /* a quarter of each step is theirs */
+  assert_true(steps_beside_light_ones(14, 30, 0, &slowest_us) <= 4 * alone + 40);
+  steps_beside_light_ones(14, 1, 1, &slowest_us);
+  assert_true(slowest_us > 5 * (STEP_US + 2048 * (NS_PER_TOKEN / 1000)));
+}
+
+static void expect_light(world *w, uint32_t n_prompt, int32_t family, bool is_light)
+{
+  submit(w, 0, n_prompt, 2, family, (td_sched_request){0});
+  assert_true(td_sched_slot(w->s, 0).is_light == is_light);
+  while (step(w))
+    ;
+}
+
+/* Up to an eighth of a step's tokens that the tree does not have, or two pages; nobody where all go as they
+ * come. */
+static void who_is_light(void **state)
+{
+  static world w;
+  for (int by_place = 0; by_place < 2; by_place++) {
+    td_sched_config c = by_slack;
+    c.slack_percent = by_place ? 0 : 100;
+    open_world(&w, &c);
+    expect_light(&w, 256, 1, !by_place);
+    expect_light(&w, 257, 2, false);
+    expect_light(&w, 512, 2, !by_place); /* half of them are cached */
+    expect_light(&w, 512 + 257, 2, false);
+    close_world(&w);
+    c.step_tokens = 128;
+    open_world(&w, &c);
+    expect_light(&w, 32, 1, !by_place);
+    expect_light(&w, 33, 2, false);
+    close_world(&w);
+  }
+}
+
 static void nor_without_a_calibration(void **state)
 {
   static world w;
@@ -589,6 +669,8 @@ int main(void)
       cmocka_unit_test(a_long_prompt_does_not_block_short_ones),
       cmocka_unit_test(nor_does_one_that_others_wait_for),
       cmocka_unit_test(long_prompts_make_way_in_the_queue),
+      cmocka_unit_test(light_ones_pass_late_long_ones),
+      cmocka_unit_test(who_is_light),
       cmocka_unit_test(nor_without_a_calibration),
       cmocka_unit_test(the_fastest_step_stands_in),
       cmocka_unit_test(a_step_of_decodes_says_nothing_of_prompts),
