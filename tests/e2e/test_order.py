@@ -245,3 +245,34 @@ def test_a_key_gets_places_from_one_whose_answers_are_long(tmp_path):
         taken, answers = asyncio.run(main())
         assert taken == 1 and times["m1"][0] < times["m0"][-1] and times["m0"][0] < times["m1"][-1], "both ran at once"
         assert len(answers[0]) == 72 and all(a == answers[0] for a in answers), "one of them was computed in two parts"
+
+
+def test_a_key_that_waits_for_its_own_memory_holds_up_nobody(tmp_path):
+    """Its long answer holds half of the memory, and its next prompt waits for that to end: another key's requests, whose prompts cost more
+    than the answer does meanwhile, do not wait with it."""
+    keys = tmp_path / "keys"
+    keys.write_text("greedy\nmodest\n")
+    kv_bytes = 1536 * 30 * 3 * 128 * 4  # of 1536 tokens: layers, KV heads, K and V of 64, floats
+    with Daemon("--api-key-file", keys, "--kv-bytes", kv_bytes, api_key="greedy") as d:
+        def count(what):
+            text = httpx.get(d.url + "/metrics", headers={"authorization": "Bearer greedy"}, timeout=60).text
+            return float(next(line for line in text.splitlines() if line.startswith(f"vllm:num_requests_{what}{{")).split()[-1])
+
+        def prompt(i, n):
+            return [(7919 * i + 31 * k) % 40000 + 100 for k in range(n)]
+
+        async def main():
+            async with d.aclient() as greedy, d.aclient(api_key="modest") as modest:
+                ends = []
+                first = asyncio.create_task(end_of(greedy, prompt(1, 700), ends, "first", max_tokens=700, **ENDLESS))
+                while await asyncio.to_thread(count, "running") == 0:
+                    await asyncio.sleep(0.005)
+                second = asyncio.create_task(end_of(greedy, prompt(2, 900), ends, "second", max_tokens=2, **ENDLESS))
+                while await asyncio.to_thread(count, "waiting") == 0:
+                    await asyncio.sleep(0.005)
+                for i in range(8):
+                    await end_of(modest, prompt(3 + i, 200), ends, i, max_tokens=8, **ENDLESS)
+                assert ends == list(range(8)), "none waited for the other key's"
+                await asyncio.gather(first, second)
+                return ends
+        assert asyncio.run(main())[8:] == ["first", "second"]
