@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { DEPTH = 64 };
+#include "config/limits.h"
 
 /* What is expected, or where in a number the byte is. */
 enum {
@@ -56,7 +56,7 @@ static bool end_value(td_json_scan *s)
 
 static bool open(td_json_scan *s, bool object)
 {
-  if (s->depth == DEPTH)
+  if (s->depth == td_limit_max(TD_LIMIT_CALL_DEPTH))
     return false;
   s->objects = (s->objects & ~(1ull << s->depth)) | (uint64_t)object << s->depth;
   s->depth++;

@@ -5,8 +5,8 @@
 
 #include "answers/json_scan.h"
 #include "common/utf8.h"
+#include "config/limits.h"
 
-enum { DEPTH = 64 };
 enum { VALUE, FIRST, FIRST_KEY, COLON, AFTER, STRING, ESCAPE, DIGITS, WORD };
 
 void td_python_scan_begin(td_python_scan *s) { memset(s, 0, sizeof *s); }
@@ -200,7 +200,7 @@ static void write_comma(td_python_scan *s, td_buf *out)
 
 static bool open(td_python_scan *s, bool dict, td_buf *out)
 {
-  if (s->depth == DEPTH)
+  if (s->depth == td_limit_max(TD_LIMIT_CALL_DEPTH))
     return false;
   s->dicts = (s->dicts & ~(1ull << s->depth)) | (uint64_t)dict << s->depth;
   s->depth++;

@@ -3,7 +3,9 @@
 
 #include <string.h>
 
-enum { MEMORY_BYTES = 64 << 20, BRANCH_DEPTH = 4 };
+#include "config/limits.h"
+
+enum { BRANCH_DEPTH = 4 };
 
 static unsigned type_of_name(const char *name)
 {
@@ -109,7 +111,7 @@ bool td_tools_make(const cJSON *tools, td_tools *t)
   const cJSON *tool;
   uint32_t budget = TD_TOOLS_LOOKS;
   memset(t, 0, sizeof *t);
-  td_arena_init(&t->arena, MEMORY_BYTES);
+  td_arena_init(&t->arena, td_limit_max(TD_LIMIT_TOOLS_BYTES));
   t->items = td_arena_alloc_array(&t->arena, (size_t)cJSON_GetArraySize(tools) + 1, sizeof *t->items);
   if (!t->items)
     return false;

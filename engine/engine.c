@@ -60,13 +60,11 @@ td_status td_engine_calibrate(const td_options *options, td_buf *table, td_error
   return st;
 }
 
-_Static_assert((int)TD_ENGINE_ACCOUNTS == (int)TD_ORDER_ACCOUNTS, "ids of accounts");
-
 td_status td_engine_set_accounts(td_engine *e, uint32_t n, td_error *err)
 {
-  TD_BUG_ON(n >= TD_ENGINE_ACCOUNTS || (e->thread_started && td_engine_get_state(e) == TD_ENGINE_LOADING));
+  TD_BUG_ON(n >= TD_ACCOUNTS_MAX || (e->thread_started && td_engine_get_state(e) == TD_ENGINE_LOADING));
   if (!e->account_tokens)
-    e->account_tokens = calloc(TD_ENGINE_ACCOUNTS, sizeof *e->account_tokens);
+    e->account_tokens = calloc(TD_ACCOUNTS_MAX, sizeof *e->account_tokens);
   if (!e->account_tokens)
     return td_fail(err, TD_ERR_NOMEM, "no memory for %u accounts", n);
   e->n_accounts = n;

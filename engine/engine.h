@@ -25,8 +25,6 @@
 
 typedef struct td_engine td_engine;
 
-enum { TD_ENGINE_ACCOUNTS = 2048 };
-
 typedef enum td_engine_state {
   TD_ENGINE_LOADING,
   TD_ENGINE_READY,
@@ -46,7 +44,7 @@ TD_MUST_CHECK td_status td_engine_calibrate(const td_options *options, td_buf *t
 
 /* Copies options; cheap. */
 TD_MUST_CHECK td_status td_engine_create(const td_options *options, td_engine **out, td_error *err);
-/* How many accounts may come, of ids below TD_ENGINE_ACCOUNTS: they share what waits and runs. Without it,
+/* How many accounts may come, of ids below TD_ACCOUNTS_MAX: they share what waits and runs. Without it,
  * and for n < 2, all is one's. Before start, or while READY; then places (scheduler/places.h) are still kept
  * as for the number before. */
 TD_MUST_CHECK td_status td_engine_set_accounts(td_engine *e, uint32_t n, td_error *err);
@@ -98,8 +96,6 @@ typedef struct td_ticket {
   uint32_t generation; /* 0 is no ticket */
 } td_ticket;
 
-enum { TD_ENGINE_STOP_IDS_MAX = 64 };
-
 /* What may be sampled next, from outside: a grammar. fill writes the mask of the ids that may follow
  * tokens[0 .. n), prompt and answer: bit i % 32 of word i / 32 for id i, (vocab + 31) / 32 words; at least
  * one must be set. It returns NULL, or why there is no mask any more, as static text: then the request ends
@@ -125,7 +121,7 @@ typedef struct td_engine_request {
                              * log-probabilities, if sampling.wants_logprobs */
   bool ignore_eos;
   uint32_t n_stop_ids;
-  int32_t stop_ids[TD_ENGINE_STOP_IDS_MAX];
+  int32_t stop_ids[TD_STOP_IDS_MAX];
   td_terms terms;
   void *user; /* comes back in updates */
 } td_engine_request;

@@ -118,7 +118,6 @@ typedef struct td_captured_count {
 } td_captured_count;
 
 /* Enough for running_requests at its most (capture.c: next_smaller). */
-enum { TD_CAPTURE_COUNTS_MAX = 160 };
 
 /* Captured decode steps, and those that will be. Engine thread. */
 typedef struct td_engine_captures {
@@ -206,7 +205,7 @@ struct td_engine {
   uint32_t n_slots;
   uint32_t free_head;       /* loop thread: list of free slots, UINT32_MAX = none */
   uint64_t n_queued_tokens; /* loop thread */
-  uint64_t *account_tokens; /* [TD_ENGINE_ACCOUNTS] of n_queued_tokens; loop thread */
+  uint64_t *account_tokens; /* [TD_ACCOUNTS_MAX] of n_queued_tokens; loop thread */
   uint32_t n_accounts;
   uint32_t n_taken;       /* slots that are not free; loop thread */
   uint64_t n_polls;       /* loop thread */

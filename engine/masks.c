@@ -29,8 +29,8 @@ typedef struct mask_job {
 struct td_masks {
   mask_job *jobs; /* [n_slots] */
   uint32_t first, last;
-  uint64_t n_served, served[TD_ENGINE_ACCOUNTS]; /* when each account was served last */
-  uint64_t n_made, n_seen;                       /* n_seen: when the engine waited last */
+  uint64_t n_served, served[TD_ACCOUNTS_MAX]; /* when each account was served last */
+  uint64_t n_made, n_seen;                    /* n_seen: when the engine waited last */
   int wake_fd;
   bool stops;
   pthread_mutex_t lock;

@@ -9,14 +9,9 @@
 #include <stdint.h>
 
 #include "common/status.h"
+#include "config/limits.h"
 #include "kernels/kernels.h"
 #include "models/weights/weights.h"
-
-enum {
-  TD_EOS_IDS_MAX = 64,
-  TD_HEAD_DIM_MAX = 256,
-  TD_LAYERS_MAX = 1024
-}; /* limits: model_head_dim, model_layers */
 
 /* How a layer's two parts, attention and MLP, and its norms make x. */
 typedef enum td_block_form {

@@ -116,13 +116,13 @@ static void check_places(const td_sched *s)
   const td_places *p = &s->places;
   uint32_t n_kept = p->most_kept + 1 < p->n_accounts ? p->most_kept + 1 : p->n_accounts;
   uint32_t n_running = 0, n_holders = 0;
-  for (uint32_t i = 0; i < TD_ORDER_ACCOUNTS; i++) {
+  for (uint32_t i = 0; i < TD_ACCOUNTS_MAX; i++) {
     n_running += p->n_running[i];
     n_holders += p->n_running[i] > 0;
   }
   TD_BUG_ON(n_running != t->n_running || n_holders != p->n_holders);
   uint64_t n_pages = 0, pages_of_all = 0;
-  for (uint32_t i = 0; i < TD_ORDER_ACCOUNTS; i++)
+  for (uint32_t i = 0; i < TD_ACCOUNTS_MAX; i++)
     pages_of_all += p->n_pages[i];
   for (uint32_t i = 0; i < t->n_running; i++) {
     const td_request *r = &t->requests[t->running[i]];

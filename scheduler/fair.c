@@ -8,7 +8,7 @@
 /* A turn in the making: what is held if those in `victims` give way. */
 typedef struct turn {
   uint32_t slot, account, need_pages;
-  uint32_t n_of[TD_ORDER_ACCOUNTS], pages_of[TD_ORDER_ACCOUNTS];
+  uint32_t n_of[TD_ACCOUNTS_MAX], pages_of[TD_ACCOUNTS_MAX];
   uint32_t victims[TD_FAIR_VICTIMS], n_victims;
   uint64_t available_pages, kept_pages;
 } turn;

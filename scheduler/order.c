@@ -8,12 +8,12 @@ bool td_order_init(td_order *o, uint32_t n_slots)
 {
   *o = (td_order){.n_slots = n_slots};
   o->entries = calloc(n_slots, sizeof *o->entries);
-  o->accounts = calloc(TD_ORDER_ACCOUNTS, sizeof *o->accounts);
-  o->served = calloc(TD_ORDER_ACCOUNTS, sizeof *o->served);
-  o->heap = calloc(TD_ORDER_ACCOUNTS, sizeof *o->heap);
+  o->accounts = calloc(TD_ACCOUNTS_MAX, sizeof *o->accounts);
+  o->served = calloc(TD_ACCOUNTS_MAX, sizeof *o->served);
+  o->heap = calloc(TD_ACCOUNTS_MAX, sizeof *o->heap);
   if (!o->entries || !o->accounts || !o->served || !o->heap)
     return false;
-  for (uint32_t i = 0; i < TD_ORDER_ACCOUNTS; i++)
+  for (uint32_t i = 0; i < TD_ACCOUNTS_MAX; i++)
     o->accounts[i].root[0] = o->accounts[i].root[1] = TD_NO_SLOT;
   for (uint32_t i = 0; i < n_slots; i++)
     o->entries[i].expiry_at = TD_NO_SLOT;

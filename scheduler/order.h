@@ -21,12 +21,10 @@
 #include <stdint.h>
 
 #include "common/status.h"
+#include "config/limits.h"
 #include "scheduler/request_table.h"
 #include "step/terms.h"
 
-enum {
-  TD_ORDER_ACCOUNTS = 2048
-}; /* ids beyond share them; the server has 1025 keys at most, none included */
 /* A sampled token costs an account this many of a prompt (the paper's weights). */
 enum { TD_ORDER_TOKEN_COST = 2 };
 
@@ -36,7 +34,7 @@ typedef struct td_order_entry {
   uint64_t
       latest_start_us;   /* the place without its priority; among the prompts that run or would (prompts.c) */
   uint64_t followers_us; /* the earliest of those that wait for what it computes */
-  td_terms terms;        /* account: below TD_ORDER_ACCOUNTS */
+  td_terms terms;        /* account: below TD_ACCOUNTS_MAX */
   uint32_t left, right, parent; /* heap of the account */
   uint32_t prev, next;          /* list of the leader's followers, while it is one */
   uint32_t followers;           /* first of those that wait for this one's pages */
@@ -59,8 +57,8 @@ typedef struct td_account {
 
 typedef struct td_order {
   td_order_entry *entries; /* [n_slots] */
-  td_account *accounts;    /* [TD_ORDER_ACCOUNTS] */
-  uint64_t *served;        /* [TD_ORDER_ACCOUNTS] tokens, weighted */
+  td_account *accounts;    /* [TD_ACCOUNTS_MAX] */
+  uint64_t *served;        /* [TD_ACCOUNTS_MAX] tokens, weighted */
   uint16_t *heap;          /* accounts with somebody waiting */
   uint32_t n_slots, n_heap;
   uint32_t n_accounts; /* all that were ever used are below */

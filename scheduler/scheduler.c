@@ -79,9 +79,8 @@ static bool allocate(td_sched *s)
       !td_prefix_tree_init(&s->tree, &s->pool, c->page_tokens, c->hash_seed) ||
       (c->tells_pages && !td_page_events_init(&s->page_events, c->n_pages)) ||
       !td_order_init(&s->order, c->n_slots) ||
-      !td_places_init(&s->places, c->n_accounts, c->max_running, TD_ORDER_ACCOUNTS) ||
-      !td_output_lengths_init(&s->answers, TD_ORDER_ACCOUNTS) ||
-      !td_deadlines_init(&s->deadlines, c->n_slots))
+      !td_places_init(&s->places, c->n_accounts, c->max_running, TD_ACCOUNTS_MAX) ||
+      !td_output_lengths_init(&s->answers, TD_ACCOUNTS_MAX) || !td_deadlines_init(&s->deadlines, c->n_slots))
     return false;
   s->tree.events = c->tells_pages ? &s->page_events : NULL;
   uint32_t n_claims = 2;
@@ -285,7 +284,7 @@ td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r,
                     .max_tokens = r->n_prompt + r->max_new,
                     .node = TD_NO_NODE,
                     .last_token = r->tokens[r->n_prompt - 1],
-                    .account = (uint16_t)(r->terms.account % TD_ORDER_ACCOUNTS),
+                    .account = (uint16_t)(r->terms.account % TD_ACCOUNTS_MAX),
                     .has_wants = r->terms.adapter > 0 || r->n_prompt_logits > 0 || r->computes_all,
                     .n_prompt = r->n_prompt},
       now_us, s->step);
@@ -385,7 +384,7 @@ td_sched_slot_info td_sched_slot(const td_sched *s, uint32_t slot)
 
 uint64_t td_sched_account_served(const td_sched *s, uint64_t account)
 {
-  return s->order.served[account % TD_ORDER_ACCOUNTS];
+  return s->order.served[account % TD_ACCOUNTS_MAX];
 }
 
 void td_sched_get_stats(const td_sched *s, td_sched_stats *out)

@@ -14,8 +14,9 @@
 #include <stdint.h>
 
 #include "common/status.h"
+#include "config/limits.h"
 
-enum { TD_AUTH_KEY_BYTES = 256, TD_KEY_NAME_BYTES = 64, TD_KEY_ACCOUNTS = 2047 /* beside 0 */ };
+enum { TD_KEY_ACCOUNTS = TD_ACCOUNTS_MAX - 1 }; /* beside 0 */
 
 /* 0: no such limit. */
 typedef struct td_key_limits {

@@ -17,7 +17,6 @@
 #include "server/router.h"
 #include "server/watch.h"
 
-enum { CUT_LINES_PER_S = 10 };
 enum { KEPT_OUT_BYTES = 2048 }; /* that a connection keeps for its next answer */
 enum { MOVED_BYTES = 65536 };   /* a longer body is sent from where it was written: the loop copies none */
 static const char OUT_OF_MEMORY[] = "out_of_memory";
@@ -65,7 +64,7 @@ static void note_cut(td_conn *c, td_cut why)
   td_server *s = c->server;
   char who[TD_ADDRESS_TEXT_BYTES], more[TD_LOG_GATE_BYTES];
   s->metrics.connections_cut[why]++;
-  if (!td_log_gate_pass(&s->cuts, now_ms(c), CUT_LINES_PER_S, more))
+  if (!td_log_gate_pass(&s->cuts, now_ms(c), td_limit_max(TD_LIMIT_LOG_CUTS), more))
     return;
   td_conn_peer(c, who);
   td_info("cut a connection from %s, request %s: %s%s", who, c->request_id[0] ? c->request_id : "-",

@@ -14,7 +14,7 @@
 #include "server/held.h"
 #include "server/key_limits.h"
 
-enum { POLL_BATCH = 64, CHUNK_TOKENS = 512, ERROR_LINES_PER_S = 10 };
+enum { POLL_BATCH = 64, CHUNK_TOKENS = 512 };
 
 /* ---- submitting ---- */
 
@@ -675,7 +675,8 @@ static void apply(const td_engine_update *u)
   if (u->finish == TD_FINISH_ERROR) {
     const char *why = u->error ? u->error : "the engine ended the request";
     char more[TD_LOG_GATE_BYTES];
-    if (td_log_gate_pass(&call->server->engine_errors, uv_now(&call->server->loop), ERROR_LINES_PER_S, more))
+    if (td_log_gate_pass(&call->server->engine_errors, uv_now(&call->server->loop),
+                         td_limit_max(TD_LIMIT_LOG_ERRORS), more))
       td_error_log("request %s: %s%s", call->id, why, more);
     fail(call, 500, "engine_error", why);
     return;

@@ -9,9 +9,6 @@
 
 enum { STAGE_HEAD, STAGE_BODY, STAGE_DONE, STAGE_ERROR };
 
-/* Chunk headers, extensions and trailers may cost this much beside the body itself. */
-enum { CHUNK_OVERHEAD_BYTES = 8192, CHUNK_OVERHEAD_FACTOR = 8 };
-
 static bool fail(td_http *h, int status, const char *text)
 {
   if (h->stage != STAGE_ERROR) {
@@ -476,7 +473,8 @@ static td_http_event feed_body(td_http *h, const char *data, size_t n, size_t *u
     if (!parser_run(h, data, n, used))
       return TD_HTTP_IS_ERROR;
     h->body_wire_bytes += *used;
-    if (h->body_wire_bytes - h->body_bytes > CHUNK_OVERHEAD_BYTES + CHUNK_OVERHEAD_FACTOR * h->body_bytes) {
+    if (h->body_wire_bytes - h->body_bytes >
+        td_limit_max(TD_LIMIT_HTTP_CHUNK_BYTES) + td_limit_max(TD_LIMIT_HTTP_CHUNK_TIMES) * h->body_bytes) {
       fail(h, 400, "chunk extensions or trailers too large");
       return TD_HTTP_IS_ERROR;
     }

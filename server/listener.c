@@ -20,7 +20,7 @@
 #include "server/notify.h"
 
 /* ACCEPTS_AT_ONCE: then others have their turn of the loop. */
-enum { SOCKETS_MAX = 16, ACCEPTS_AT_ONCE = 64, RETRY_MS = 100 };
+enum { ACCEPTS_AT_ONCE = 64, RETRY_MS = 100 };
 
 typedef struct listening {
   td_listener *listener;
@@ -39,7 +39,7 @@ struct td_listener {
   td_conn *spare;   /* taken before the connection is accepted */
   td_log_gate failures, refusals;
   uv_timer_t retry;
-  listening sockets[SOCKETS_MAX];
+  listening sockets[TD_LISTEN_SOCKETS_MAX];
 };
 
 td_status td_listen_parse(const char *spec, char host[256], char port[8], bool *is_unix, td_error *err)
@@ -363,7 +363,7 @@ static td_status open_tcp(td_listener *l, const char *host, const char *port, co
   if (rc != 0)
     return td_fail_param(err, TD_ERR_IO, "listen", "cannot listen on %s: %s", spec, gai_strerror(rc));
   td_status st = TD_OK;
-  for (struct addrinfo *a = all; a && st == TD_OK && l->n < SOCKETS_MAX; a = a->ai_next) {
+  for (struct addrinfo *a = all; a && st == TD_OK && l->n < TD_LISTEN_SOCKETS_MAX; a = a->ai_next) {
     st = bind_one(l, a->ai_family, a->ai_addr, a->ai_addrlen, a->ai_family == AF_INET6 && all->ai_next, spec,
                   err);
     if (st == TD_OK)
@@ -409,9 +409,9 @@ static td_status open_unix(td_listener *l, const char *path, const char *spec, t
 static td_status open_inherited(td_listener *l, int first, int n, td_error *err)
 {
   l->inherited = true;
-  if (n > SOCKETS_MAX)
+  if (n > TD_LISTEN_SOCKETS_MAX)
     return td_fail_param(err, TD_ERR_IO, "listen", "%d sockets from systemd are more than %d", n,
-                         SOCKETS_MAX);
+                         TD_LISTEN_SOCKETS_MAX);
   for (int fd = first; fd < first + n; fd++) {
     struct sockaddr_storage a;
     socklen_t len = sizeof a;

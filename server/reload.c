@@ -14,8 +14,6 @@
 #include "server/server.h"
 #include "server/watch.h"
 
-_Static_assert((int)TD_KEY_ACCOUNTS < (int)TD_ENGINE_ACCOUNTS, "every key has an account");
-
 td_status td_server_read_named(const td_options *o, td_keys *keys, td_ranges *proxies, td_error *err)
 {
   const char *names = o->served_model_name;

@@ -94,7 +94,7 @@ static bool read_stop_ids(td_api_request *r, uint32_t vocab, td_api_error *error
   if (!cJSON_IsArray(r->stop_token_ids))
     return invalid(error, "stop_token_ids", "must be an array of token ids");
   for (const cJSON *i = r->stop_token_ids->child; i; i = i->next) {
-    if (r->n_stop_ids == td_limit_max(TD_LIMIT_STOP_TOKEN_IDS) || r->n_stop_ids == TD_REQUEST_STOP_IDS_MAX) {
+    if (r->n_stop_ids == TD_STOP_IDS_MAX) {
       td_api_error_set(error, 400, "invalid_value", "stop_token_ids",
                        "'stop_token_ids' may hold %d ids at most",
                        (int)td_limit_max(TD_LIMIT_STOP_TOKEN_IDS));

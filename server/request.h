@@ -12,8 +12,6 @@
 #include "server/fields.h"
 #include "server/stop_filter.h"
 
-enum { TD_REQUEST_STOP_IDS_MAX = 64 };
-
 typedef enum td_tool_mode { TD_TOOLS_NONE, TD_TOOLS_AUTO, TD_TOOLS_REQUIRED } td_tool_mode;
 
 typedef struct td_tool_choice {
@@ -68,7 +66,7 @@ typedef struct td_api_request {
   uint32_t n_biases;
   td_stop_set stops;
   uint32_t n_stop_ids;
-  int32_t stop_ids[TD_REQUEST_STOP_IDS_MAX];
+  int32_t stop_ids[TD_STOP_IDS_MAX];
 } td_api_request;
 
 /* What a request is read by. */

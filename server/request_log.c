@@ -38,8 +38,7 @@ void td_request_log_note(td_request_note *n, const td_call *call, const char *fi
   }
 }
 
-/* Lines of refusals, a second: who is refused may come again at once. */
-enum { REFUSALS_PER_S = 20, FIELDS_MAX = 20 };
+enum { FIELDS_MAX = 20 };
 
 typedef struct fields {
   td_log_field all[FIELDS_MAX];
@@ -94,13 +93,14 @@ void td_request_log_tell(td_conn *c, int status)
   td_server *s = c->server;
   bool told = c->note.is_call || status >= 400;
   uint32_t n_held = 0, lines_per_s = (uint32_t)td_option(s->options, TD_LIMIT_LOG_REQUESTS);
+  uint32_t refusals_per_s = (uint32_t)td_limit_max(TD_LIMIT_LOG_REFUSALS);
   char client[TD_ADDRESS_TEXT_BYTES];
   fields f = {.n = 0};
   if (!td_log_wants(told ? TD_LOG_INFO : TD_LOG_DEBUG))
     return;
   if (told &&
       !td_log_gate_take(status < 400 ? &s->request_lines : &s->refusal_lines, uv_now(&s->loop),
-                        status < 400 || lines_per_s < REFUSALS_PER_S ? lines_per_s : REFUSALS_PER_S, &n_held))
+                        status < 400 || lines_per_s < refusals_per_s ? lines_per_s : refusals_per_s, &n_held))
     return;
   td_client_text(&c->client, client);
   fill(&f, c, client, status);

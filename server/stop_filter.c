@@ -8,7 +8,7 @@
 
 bool td_stop_set_add(td_stop_set *set, const char *text, size_t n)
 {
-  if (set->n == TD_STOPS_MAX || n == 0 || n > td_limit_max(TD_LIMIT_STOP_STRING_BYTES))
+  if (set->n == TD_STOP_STRINGS_MAX || n == 0 || n > td_limit_max(TD_LIMIT_STOP_STRING_BYTES))
     return false;
   unsigned char *copy = malloc(n + 1);
   uint16_t *border = calloc(n + 1, sizeof *border);

@@ -12,15 +12,14 @@
 #include <stdint.h>
 
 #include "common/buf.h"
-
-enum { TD_STOPS_MAX = 16 };
+#include "config/limits.h"
 
 /* Read-only after td_stop_set_add: shared by all choices of a request. */
 typedef struct td_stop_set {
   uint32_t n;
-  uint16_t length[TD_STOPS_MAX];
-  unsigned char *text[TD_STOPS_MAX]; /* owned */
-  uint16_t *fail[TD_STOPS_MAX];      /* owned: fail[k] = longest proper border of the first k bytes */
+  uint16_t length[TD_STOP_STRINGS_MAX];
+  unsigned char *text[TD_STOP_STRINGS_MAX]; /* owned */
+  uint16_t *fail[TD_STOP_STRINGS_MAX];      /* owned: fail[k] = longest proper border of the first k bytes */
 } td_stop_set;
 
 /* n bytes, 1 .. stop_string_bytes of limits.def. false: no memory or no room. */
@@ -30,7 +29,7 @@ void td_stop_set_deinit(td_stop_set *set);
 typedef struct td_stop_filter {
   bool keeps_stop;        /* the stop string that ends an answer stays in it */
   const td_stop_set *set; /* borrowed */
-  uint16_t state[TD_STOPS_MAX];
+  uint16_t state[TD_STOP_STRINGS_MAX];
   td_buf held;
   bool matched;
   uint32_t found; /* which, once one is */

@@ -21,7 +21,7 @@
 
 #include "config/limits.h"
 
-enum { TD_END_IDS_MAX = 128 }; /* a request's stop ids and a model's ends */
+enum { TD_END_IDS_MAX = TD_STOP_IDS_MAX + TD_EOS_IDS_MAX }; /* a request's stop ids and a model's ends */
 
 typedef struct td_logit_bias {
   int32_t id;

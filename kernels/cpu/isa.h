@@ -5,6 +5,7 @@
 
 #include <stdint.h>
 
+#include "config/limits.h"
 #include "kernels/dtype.h"
 
 /* Rows [row_begin, row_end) of a weight times n_tokens activations. */
@@ -35,7 +36,6 @@ enum {
   TD_KEY_BLOCK = 64,      /* keys between two updates of the running softmax */
   TD_KEY_SEGMENT = 512,   /* keys between two merges */
   TD_ATTENTION_TILE = 12, /* most queries (tokens x heads) of one call */
-  TD_HEAD_DIM_MAX = 256,
 };
 
 /* State of the running softmax of one query over one segment. */

@@ -4,8 +4,6 @@
 
 #include "models/grammar/internal.h"
 
-enum { STATES_MAX = 2048 };
-
 typedef struct node {
   uint16_t next[256]; /* 0: not yet, or the root */
   uint16_t fail;
@@ -81,8 +79,8 @@ const td_expr *td_any_text(td_builder *b, const char *const *without, uint32_t n
 {
   automaton a = {.b = b, .n = 1, .cap = 1};
   for (uint32_t i = 0; i < n; i++)
-    a.cap += (uint32_t)strnlen(without[i], STATES_MAX);
-  if (a.cap > STATES_MAX || !td_builder_work(b, 256ull * a.cap)) {
+    a.cap += (uint32_t)strnlen(without[i], td_limit_max(TD_LIMIT_GRAMMAR_WITHOUT_BYTES));
+  if (a.cap > td_limit_max(TD_LIMIT_GRAMMAR_WITHOUT_BYTES) || !td_builder_work(b, 256ull * a.cap)) {
     b->failed = true;
     return &td_expr_none;
   }

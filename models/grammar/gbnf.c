@@ -8,8 +8,7 @@
 #include "common/utf8.h"
 #include "models/grammar/internal.h"
 
-enum { GBNF_DEPTH = 64, GBNF_RULES = 4096, GBNF_TIMES = 100000, NAME_MAX_BYTES = 128 };
-enum { REPEATED_MAX = 8, RULE_SLOTS = 2 * GBNF_RULES };
+enum { RULE_SLOTS = 2 * TD_GBNF_RULES_MAX };
 
 typedef struct named {
   const char *name;
@@ -22,7 +21,7 @@ typedef struct parser {
   td_builder *b;
   const char *text;
   size_t n, at;
-  named *rules;    /* [GBNF_RULES] in the arena */
+  named *rules;    /* [TD_GBNF_RULES_MAX] in the arena */
   uint32_t *slots; /* [RULE_SLOTS] in the arena: a rule's number + 1 at the hash of its name */
   uint64_t seed;
   uint32_t n_rules;
@@ -94,7 +93,7 @@ static named *find_rule(parser *p, const char *name, size_t n)
     if (r->n == n && memcmp(r->name, name, n) == 0)
       return r;
   }
-  if (p->n_rules == GBNF_RULES || n > NAME_MAX_BYTES) {
+  if (p->n_rules == TD_GBNF_RULES_MAX || n > td_limit_max(TD_LIMIT_GBNF_NAME_BYTES)) {
     (void)refuse(p, "too many rules, or a name too long");
     return NULL;
   }
@@ -190,7 +189,7 @@ static const td_expr *parse_alt(parser *p);
 
 static const td_expr *parse_group(parser *p)
 {
-  if (++p->depth > GBNF_DEPTH)
+  if (++p->depth > td_limit_max(TD_LIMIT_GRAMMAR_TEXT_DEPTH))
     return refuse(p, "groups nested too deeply");
   const td_expr *e = parse_alt(p);
   p->depth--;
@@ -222,7 +221,9 @@ static const td_expr *parse_item(parser *p)
 static bool take_number(parser *p, uint32_t *out)
 {
   size_t from = p->at;
-  for (*out = 0; more(p) && p->text[p->at] >= '0' && p->text[p->at] <= '9' && *out <= GBNF_TIMES; p->at++)
+  for (*out = 0; more(p) && p->text[p->at] >= '0' && p->text[p->at] <= '9' &&
+                 *out <= td_limit_max(TD_LIMIT_GRAMMAR_TIMES);
+       p->at++)
     *out = *out * 10 + (uint32_t)(p->text[p->at] - '0');
   return p->at > from;
 }
@@ -243,7 +244,8 @@ static const td_expr *parse_times(parser *p, const td_expr *e)
       ok = take_number(p, &max) && ok;
     skip(p);
   }
-  ok = ok && take(p, '}') && min <= GBNF_TIMES && (max == TD_REPEAT_MANY || max <= GBNF_TIMES) && min <= max;
+  ok = ok && take(p, '}') && min <= td_limit_max(TD_LIMIT_GRAMMAR_TIMES) &&
+       (max == TD_REPEAT_MANY || max <= td_limit_max(TD_LIMIT_GRAMMAR_TIMES)) && min <= max;
   return ok ? td_expr_repeat(p->b, e, min, max) : refuse(p, "a count that is none, or one above 100000");
 }
 
@@ -264,7 +266,7 @@ static const td_expr *parse_repeated(parser *p)
       e = parse_times(p, e);
     if (p->at == from)
       break;
-    if (n == REPEATED_MAX)
+    if (n == td_limit_max(TD_LIMIT_GRAMMAR_QUANTIFIERS))
       return refuse(p, "more than 8 repetitions of a repetition");
   }
   return e;
@@ -315,7 +317,7 @@ td_status td_gbnf_compile(td_builder *b, const char *text, size_t n, const td_ex
 {
   parser p = {.b = b, .text = text, .n = n, .status = TD_OK, .seed = td_random_u64()};
   p.slots = td_arena_alloc_array(&b->arena, RULE_SLOTS, sizeof *p.slots);
-  p.rules = td_arena_alloc_array(&b->arena, GBNF_RULES, sizeof *p.rules);
+  p.rules = td_arena_alloc_array(&b->arena, TD_GBNF_RULES_MAX, sizeof *p.rules);
   if (!p.rules || !p.slots)
     return td_fail(b->err, TD_ERR_NOMEM, "no memory for a grammar");
   for (skip(&p); more(&p); skip(&p))

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "config/limits.h"
 #include "models/grammar/vocabulary.h"
 
 struct td_grammar {

@@ -5,16 +5,14 @@
 #include "common/hash.h"
 #include "models/grammar/internal.h"
 
-enum { PARTS_MAX = 16, STATES_MAX = 50000 };
-
 typedef struct tuple {
-  uint32_t at[PARTS_MAX];
+  uint32_t at[TD_GRAMMAR_SIDES_MAX];
 } tuple;
 
 typedef struct product {
   td_builder *b;
-  td_rules rules[PARTS_MAX];
-  td_machine machines[PARTS_MAX];
+  td_rules rules[TD_GRAMMAR_SIDES_MAX];
+  td_machine machines[TD_GRAMMAR_SIDES_MAX];
   uint32_t n, n_wanted;
   tuple *states;
   td_graph_state *out; /* in the arena once done */
@@ -89,7 +87,7 @@ static uint32_t find_or_add(product *p, const tuple *t)
   uint32_t k = slot_of(p, t);
   if (p->slots[k])
     return p->slots[k] - 1;
-  if (p->n_states == STATES_MAX) {
+  if (p->n_states == td_limit_max(TD_LIMIT_GRAMMAR_PRODUCT_STATES)) {
     p->failed = true;
     return 0;
   }
@@ -258,9 +256,9 @@ const td_expr *td_expr_intersect(td_builder *b, const td_expr *const *wanted, ui
   for (uint32_t i = 0; i < n_wanted; i++)
     if (wanted[i]->kind == TD_EXPR_NONE)
       return e;
-  product *p = n_wanted + n_unwanted <= PARTS_MAX ? calloc(1, sizeof *p) : NULL;
+  product *p = n_wanted + n_unwanted <= TD_GRAMMAR_SIDES_MAX ? calloc(1, sizeof *p) : NULL;
   if (!p || !td_builder_work(b, PRODUCT)) {
-    b->arena.no_memory |= !p && n_wanted + n_unwanted <= PARTS_MAX;
+    b->arena.no_memory |= !p && n_wanted + n_unwanted <= TD_GRAMMAR_SIDES_MAX;
     free(p);
     *too_large = true;
     return e;

@@ -20,8 +20,6 @@ struct node {
   uint32_t min, max;
 };
 
-enum { REGEX_DEPTH = 64, REGEX_TIMES = 100000, REPEATED_MAX = 8 };
-
 typedef struct parser {
   td_builder *b;
   const char *text;
@@ -226,7 +224,7 @@ static bool skip_group_head(parser *p)
 
 static node *parse_group(parser *p)
 {
-  if (++p->depth > REGEX_DEPTH)
+  if (++p->depth > td_limit_max(TD_LIMIT_GRAMMAR_TEXT_DEPTH))
     return refuse(p, TD_ERR_REQUEST, "groups nested too deeply");
   if (!skip_group_head(p))
     return NULL;
@@ -279,10 +277,11 @@ static bool take_number(parser *p, uint32_t *out)
 {
   size_t from = p->at;
   uint32_t v = 0;
-  while (more(p) && p->text[p->at] >= '0' && p->text[p->at] <= '9' && v <= REGEX_TIMES)
+  while (more(p) && p->text[p->at] >= '0' && p->text[p->at] <= '9' &&
+         v <= td_limit_max(TD_LIMIT_GRAMMAR_TIMES))
     v = v * 10 + (uint32_t)(p->text[p->at++] - '0');
   *out = v;
-  return p->at > from && v <= REGEX_TIMES;
+  return p->at > from && v <= td_limit_max(TD_LIMIT_GRAMMAR_TIMES);
 }
 
 /* {n}, {n,}, {n,m}. False: it is anything else. */
@@ -323,7 +322,7 @@ static node *parse_repeated(parser *p)
         return refuse(p, TD_ERR_REQUEST, "a '{' that is no count (or one above 100000)");
     } else
       break;
-    if (k == REPEATED_MAX)
+    if (k == td_limit_max(TD_LIMIT_GRAMMAR_QUANTIFIERS))
       return refuse(p, TD_ERR_REQUEST, "more than 8 repetitions of a repetition");
     if (max < min)
       return refuse(p, TD_ERR_REQUEST, "a count that ends before it begins");

@@ -58,13 +58,11 @@ static const td_expr *too_large(td_schema *s, const cJSON *schema)
   return td_schema_fail(s, TD_ERR_REQUEST, schema, "$ref", "or its branches go too deep, or round in a loop");
 }
 
-enum { DEPTH_MAX = 200, GATHER_MAX = 64, WORK_MAX = 1000000 };
-
 bool td_schema_work(td_schema *s, const cJSON *schema, const char *keyword, uint32_t n)
 {
   td_progress_add(n);
-  s->work = n < WORK_MAX ? s->work + n : WORK_MAX + 1;
-  if (s->work > WORK_MAX)
+  s->work = n < td_limit_max(TD_LIMIT_SCHEMA_WORK) ? s->work + n : td_limit_max(TD_LIMIT_SCHEMA_WORK) + 1;
+  if (s->work > td_limit_max(TD_LIMIT_SCHEMA_WORK))
     td_schema_fail(s, TD_ERR_REQUEST, schema, keyword, "is too much in all");
   return s->status == TD_OK && !s->b->failed;
 }
@@ -201,7 +199,7 @@ static void gather(td_schema *s, td_all *all, const cJSON *schema, uint32_t from
     td_schema_fail(s, TD_ERR_REQUEST, schema, "schema", "must be an object, true or false");
     return;
   }
-  if (depth > GATHER_MAX)
+  if (depth > td_limit_max(TD_LIMIT_SCHEMA_REFERRED))
     too_large(s, schema);
   if (!td_schema_work(s, schema, "$ref", 1))
     return;
@@ -212,7 +210,7 @@ static void gather(td_schema *s, td_all *all, const cJSON *schema, uint32_t from
         too_large(s, schema);
       return;
     }
-  if (all->n == PARTS_MAX_OF_ALL) {
+  if (all->n == TD_SCHEMA_PARTS_MAX) {
     td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "allOf", "joins too many schemas");
     return;
   }
@@ -571,7 +569,7 @@ const td_expr *td_schema_rule(td_schema *s, const td_all *all)
   for (uint32_t i = s->buckets[bucket]; i != 0; i = s->kept[i - 1].next)
     if (is_kept(&s->kept[i - 1], all))
       return td_expr_call(s->b, s->kept[i - 1].rule);
-  if (s->depth == DEPTH_MAX)
+  if (s->depth == td_limit_max(TD_LIMIT_SCHEMA_DEPTH))
     return too_large(s, all->parts[0].schema);
   if (!td_schema_work(s, all->parts[0].schema, "$ref", 1))
     return &td_expr_none;

@@ -21,7 +21,7 @@ enum {
 
 enum { DONE_ANY = 1, DONE_ONE = 2 };
 
-enum { PARTS_MAX_OF_ALL = 48, NO_PART = PARTS_MAX_OF_ALL };
+enum { NO_PART = TD_SCHEMA_PARTS_MAX };
 
 typedef struct td_schema_part {
   const cJSON *schema;
@@ -31,7 +31,7 @@ typedef struct td_schema_part {
 } td_schema_part;
 
 typedef struct td_all {
-  td_schema_part parts[PARTS_MAX_OF_ALL];
+  td_schema_part parts[TD_SCHEMA_PARTS_MAX];
   uint32_t n;
   bool never; /* no value fits */
 } td_all;

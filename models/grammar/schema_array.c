@@ -26,7 +26,7 @@ static const td_expr *element(array *a, uint32_t i, const cJSON *also)
   const td_all *all = a->all;
   const cJSON **own = a->own + (size_t)(i < a->n_prefix ? i : a->n_prefix) * all->n;
   td_all value = {0};
-  bool says[PARTS_MAX_OF_ALL];
+  bool says[TD_SCHEMA_PARTS_MAX];
   for (uint32_t k = 0; k < all->n; k++) {
     const cJSON *p = all->parts[k].schema, *items = td_schema_get(s, p, "items"), *said = own[k];
     if (!said)
@@ -96,8 +96,6 @@ static void read_contains(array *a)
   }
 }
 
-enum { CELLS_MAX = 20000 };
-
 /* What follows `i` elements of which `k` fit, if that is known for one more and one more that fits. */
 static const td_expr *cell(array *a, uint32_t i, uint32_t k, const td_expr *fails, const td_expr *fits)
 {
@@ -121,7 +119,7 @@ static const td_expr *cells(array *a)
   bool bounded = a->most != TD_REPEAT_MANY;
   uint32_t rows = bounded ? a->most : a->least > a->n_prefix ? a->least : a->n_prefix;
   uint32_t columns = a->many != TD_REPEAT_MANY ? a->many : a->some;
-  if ((uint64_t)(rows + 1) * (columns + 1) > CELLS_MAX)
+  if ((uint64_t)(rows + 1) * (columns + 1) > td_limit_max(TD_LIMIT_SCHEMA_ARRAY_RULES))
     return td_schema_fail(s, TD_ERR_UNSUPPORTED, a->all->parts[0].schema, "contains",
                           "with counts so large is not served");
   uint32_t *rules = td_arena_alloc_array(&b->arena, (size_t)(rows + 1) * (columns + 2), sizeof *rules);

@@ -13,8 +13,6 @@
 #include "common/hash.h"
 #include "models/grammar/schema.h"
 
-enum { DENY_DEPTH = 12, DENY_NUMBERS = 32, DENY_BRANCHES = 6, DENY_MULTIPLE = 2000, MADE_MAX = 200000 };
-
 typedef struct deny {
   td_schema *s;
   cJSON *out;      /* alternatives */
@@ -40,7 +38,7 @@ static cJSON *new_list(td_schema *s) { return checked(s, cJSON_CreateArray()); }
  * into what this returns, which is NULL if the node is gone. */
 static cJSON *put(td_schema *s, cJSON *into, const char *name, cJSON *node)
 {
-  if (++s->n_made > MADE_MAX)
+  if (++s->n_made > td_limit_max(TD_LIMIT_SCHEMA_NOT_MADE))
     td_schema_fail(s, TD_ERR_REQUEST, s->root, "not", "or what it is said with is too much in all");
   if (node && into && (name ? cJSON_AddItemToObject(into, name, node) : cJSON_AddItemToArray(into, node)))
     return node;
@@ -134,7 +132,7 @@ static void deny_numbers(deny *d, const double *v, size_t n)
 static void deny_multiples(deny *d, const cJSON *m)
 {
   double v = cJSON_IsNumber(m) ? m->valuedouble : 0;
-  if (!(v >= 1 && v <= DENY_MULTIPLE && v == floor(v))) {
+  if (!(v >= 1 && v <= td_limit_max(TD_LIMIT_SCHEMA_NOT_MULTIPLE) && v == floor(v))) {
     refuse(d, "multipleOf");
     return;
   }
@@ -159,7 +157,7 @@ static void deny_array(deny *d, const cJSON *v)
 {
   td_schema *s = d->s;
   int n = cJSON_GetArraySize(v), i = 0;
-  if (n > DENY_NUMBERS) {
+  if (n > TD_SCHEMA_NOT_VALUES_MAX) {
     refuse(d, "enum");
     return;
   }
@@ -206,14 +204,14 @@ static void deny_containers(deny *d, const cJSON *list, bool is_list, unsigned t
 /* Values that are listed: others of their types, and other types. */
 static void deny_values(deny *d, const cJSON *list, bool is_list)
 {
-  double numbers[DENY_NUMBERS];
+  double numbers[TD_SCHEMA_NOT_VALUES_MAX];
   size_t n = 0;
   unsigned listed = 0, bools = 0;
   cJSON *texts = NULL;
   for (const cJSON *v = is_list ? list->child : list; v; v = is_list ? v->next : NULL) {
     unsigned type = td_schema_type_of(v);
     listed |= type & (TYPE_INTEGER | TYPE_FRACTION) ? TYPE_INTEGER | TYPE_FRACTION : type;
-    if (cJSON_IsNumber(v) && n < DENY_NUMBERS && fabs(v->valuedouble) < 1e15)
+    if (cJSON_IsNumber(v) && n < TD_SCHEMA_NOT_VALUES_MAX && fabs(v->valuedouble) < 1e15)
       numbers[n++] = v->valuedouble;
     else if (type & (TYPE_INTEGER | TYPE_FRACTION))
       refuse(d, "enum");
@@ -312,7 +310,7 @@ static void deny_elements(deny *d, const cJSON *schema, const cJSON *m)
     put(s, alternative(d, "array"), "items", deny_schema(d, m));
     return;
   }
-  if (!cJSON_IsArray(m) || cJSON_GetArraySize(m) > DENY_NUMBERS) {
+  if (!cJSON_IsArray(m) || cJSON_GetArraySize(m) > TD_SCHEMA_NOT_VALUES_MAX) {
     refuse(d, m->string);
     return;
   }
@@ -334,7 +332,7 @@ static void deny_all(deny *d, const cJSON *list)
 /* None of the branches, or two of them. */
 static void deny_one(deny *d, const cJSON *list)
 {
-  if (cJSON_GetArraySize(list) > DENY_BRANCHES) {
+  if ((uint64_t)cJSON_GetArraySize(list) > td_limit_max(TD_LIMIT_SCHEMA_NOT_BRANCHES)) {
     refuse(d, "oneOf");
     return;
   }
@@ -423,7 +421,8 @@ static cJSON *deny_schema(deny *d, const cJSON *schema)
   td_schema *s = d->s;
   if (cJSON_IsBool(schema))
     return checked(s, cJSON_CreateBool(cJSON_IsFalse(schema)));
-  if (!cJSON_IsObject(schema) || d->depth == DENY_DEPTH || !td_schema_work(s, schema, "not", 4)) {
+  if (!cJSON_IsObject(schema) || d->depth == td_limit_max(TD_LIMIT_SCHEMA_NOT_DEPTH) ||
+      !td_schema_work(s, schema, "not", 4)) {
     refuse(d, "$ref");
     return checked(s, cJSON_CreateFalse());
   }
@@ -447,7 +446,7 @@ static cJSON *deny_value(deny *d, const cJSON *value)
 {
   td_schema *s = d->s;
   deny in = {.s = s, .out = new_list(s), .types = TYPE_ALL, .depth = d->depth + 1};
-  if (d->depth == DENY_DEPTH || !td_schema_work(s, s->root, "not", 4))
+  if (d->depth == td_limit_max(TD_LIMIT_SCHEMA_NOT_DEPTH) || !td_schema_work(s, s->root, "not", 4))
     refuse(d, "enum");
   else
     deny_values(&in, value, false);

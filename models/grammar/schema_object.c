@@ -10,8 +10,6 @@
 #include "common/utf8.h"
 #include "models/grammar/schema.h"
 
-enum { KEYS_MAX = 6 };
-
 typedef struct member {
   const char *key;
   uint64_t hash;
@@ -34,7 +32,7 @@ typedef struct object {
   member *members; /* in the arena */
   uint32_t n, cap;
   uint32_t *slots, n_slots; /* into members, + 1, by the hashes of their keys; in the arena */
-  pattern patterns[KEYS_MAX];
+  pattern patterns[TD_SCHEMA_KEY_PATTERNS_MAX];
   uint32_t n_patterns;
   const td_expr *extra; /* any other member; none: there may not be one */
   uint32_t least, most; /* members */
@@ -132,7 +130,7 @@ static void collect_patterns(object *o)
   for (uint32_t i = 0; i < o->all->n; i++) {
     const cJSON *p = o->all->parts[i].schema, *list = object_word(s, p, "patternProperties");
     for (const cJSON *m = list ? list->child : NULL; m && s->status == TD_OK; m = m->next) {
-      if (o->n_patterns == KEYS_MAX) {
+      if (o->n_patterns == TD_SCHEMA_KEY_PATTERNS_MAX) {
         td_schema_fail(s, TD_ERR_UNSUPPORTED, p, "patternProperties", "has more than 6 patterns");
         return;
       }
@@ -208,7 +206,7 @@ static void make_members(object *o)
   for (uint32_t k = 0; k < o->n && td_schema_work(s, o->all->parts[0].schema, "properties", o->all->n); k++) {
     member *m = &o->members[k];
     td_all value = {0};
-    bool says[PARTS_MAX_OF_ALL];
+    bool says[TD_SCHEMA_PARTS_MAX];
     for (uint32_t i = 0; i < o->all->n; i++) {
       const cJSON *own = object_word(s, o->all->parts[i].schema, "properties");
       says[i] = gather_value(o, i, td_schema_get(s, own, m->key), m->set, &value);
@@ -238,7 +236,7 @@ static const td_expr *in_quotes(td_builder *b, const td_expr *text)
 /* Keys, with their quotes. Patterns of which a key fits exactly those in `set`. */
 static const td_expr *keys_of_set(object *o, unsigned set, const td_expr *names, const td_expr *allowed)
 {
-  const td_expr *wanted[KEYS_MAX + 2], *unwanted[KEYS_MAX + 1];
+  const td_expr *wanted[TD_SCHEMA_KEY_PATTERNS_MAX + 2], *unwanted[TD_SCHEMA_KEY_PATTERNS_MAX + 1];
   uint32_t n_wanted = 0, n_unwanted = 0;
   bool large;
   td_builder *b = o->s->b;
@@ -383,7 +381,7 @@ static const td_expr *allowed_keys(object *o)
   return any ? td_schema_rule(o->s, &names) : NULL;
 }
 
-enum { ALLOWED = 1u << KEYS_MAX }; /* in a member's set: propertyNames allows it */
+enum { ALLOWED = 1u << TD_SCHEMA_KEY_PATTERNS_MAX }; /* in a member's set: propertyNames allows it */
 
 static void make_extra(object *o)
 {
@@ -400,7 +398,7 @@ static void make_extra(object *o)
       o->members[i].expr = &td_expr_none;
   for (unsigned set = 0; set < 1u << o->n_patterns && s->status == TD_OK; set++) {
     td_all value = {0};
-    bool says[PARTS_MAX_OF_ALL];
+    bool says[TD_SCHEMA_PARTS_MAX];
     for (uint32_t i = 0; i < o->all->n; i++)
       says[i] = gather_value(o, i, NULL, set, &value);
     gather_unevaluated(o, says, &value);
@@ -449,8 +447,6 @@ static void read_counts(object *o)
 
 /* ---- the members in their order ---- */
 
-enum { CELLS_MAX = 200000 };
-
 /* Behind all named members, of which there were `count` (no more is counted than matters). */
 static const td_expr *ending(object *o, uint32_t count)
 {
@@ -488,7 +484,7 @@ static const td_expr *in_order(object *o)
     counts = o->least;
   if (o->most != TD_REPEAT_MANY && o->most > counts)
     counts = o->most < o->n ? o->most : o->n > 1 ? o->n : 1;
-  if ((uint64_t)(counts + 1) * (o->n + 1) > CELLS_MAX)
+  if ((uint64_t)(counts + 1) * (o->n + 1) > td_limit_max(TD_LIMIT_SCHEMA_OBJECT_RULES))
     return td_schema_fail(o->s, TD_ERR_UNSUPPORTED, o->all->parts[0].schema, "maxProperties",
                           "with so many properties is not served");
   const td_expr **row = td_arena_alloc_array(&b->arena, counts + 2, sizeof *row);

@@ -157,14 +157,12 @@ const char *td_format_pattern(const char *name)
   return NULL;
 }
 
-enum { PATTERNS_MAX = 8 };
-
 /* What a string must fit and what it must not, as it stands between quotes. */
 typedef struct text_words {
   td_schema *s;
   uint32_t least, most;  /* characters */
   td_regex_lengths fits; /* of what fits all patterns */
-  const td_expr *wanted[PATTERNS_MAX + 2], *unwanted[PATTERNS_MAX];
+  const td_expr *wanted[TD_SCHEMA_PATTERNS_MAX + 2], *unwanted[TD_SCHEMA_PATTERNS_MAX];
   uint32_t n_wanted, n_unwanted;
 } text_words;
 
@@ -178,7 +176,7 @@ static void add_pattern(text_words *w, const cJSON *schema, const char *keyword,
   const td_expr **list = unwanted ? w->unwanted : w->wanted;
   if (s->status != TD_OK)
     return;
-  if (*n == PATTERNS_MAX) {
+  if (*n == TD_SCHEMA_PATTERNS_MAX) {
     td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, keyword, "comes too often");
     return;
   }
@@ -201,7 +199,7 @@ static void add_pattern(text_words *w, const cJSON *schema, const char *keyword,
 static void add_unwanted_texts(text_words *w, const cJSON *schema, const cJSON *list)
 {
   td_expr_list alt = {0};
-  if (w->n_unwanted == PATTERNS_MAX) {
+  if (w->n_unwanted == TD_SCHEMA_PATTERNS_MAX) {
     td_schema_fail(w->s, TD_ERR_UNSUPPORTED, schema, "enum", "comes too often");
     return;
   }
@@ -416,13 +414,11 @@ static const td_expr *half_line(td_builder *b, double bound, bool up, bool exclu
   return td_expr_alt2(b, same, up ? all_numbers(b) : td_expr_cat2(b, minus, all_numbers(b)));
 }
 
-enum { NO_MULTIPLES_MAX = 8 };
-
 typedef struct bounds {
-  double lo, hi;                                           /* NO_BOUND: none */
-  bool no_lo, no_hi;                                       /* excluded */
-  double multiple;                                         /* 0: any */
-  uint32_t no_multiples[NO_MULTIPLES_MAX], n_no_multiples; /* none of these divides it */
+  double lo, hi;                                                      /* NO_BOUND: none */
+  bool no_lo, no_hi;                                                  /* excluded */
+  double multiple;                                                    /* 0: any */
+  uint32_t no_multiples[TD_SCHEMA_NOT_MULTIPLES_MAX], n_no_multiples; /* none of these divides it */
 } bounds;
 
 #define LARGEST 999999999999999.0 /* what every double has exactly, with all decimals below */
@@ -457,7 +453,7 @@ static double least_common(double x, double y)
 static void read_multiples(td_schema *s, const cJSON *schema, bounds *k)
 {
   const cJSON *multiple = td_json_get(schema, "multipleOf"), *no = td_schema_get(s, schema, WORD_NO_MULTIPLE);
-  if (no && k->n_no_multiples == NO_MULTIPLES_MAX)
+  if (no && k->n_no_multiples == TD_SCHEMA_NOT_MULTIPLES_MAX)
     td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "multipleOf", "is denied too often");
   else if (no)
     k->no_multiples[k->n_no_multiples++] = (uint32_t)no->valuedouble;
@@ -505,8 +501,6 @@ static void read_bounds(td_schema *s, const cJSON *schema, bounds *k)
   }
   read_multiples(s, schema, k);
 }
-
-enum { MULTIPLES_MAX = 4000, DECIMALS_MAX = 6 };
 
 /* Numbers that part / 10^decimals divides, as an automaton of remainders. States: 0 start, 1 behind the sign,
  * 2 behind a zero that leads, 3 + r behind digits of remainder r, and, where there may be a point, the same
@@ -595,9 +589,9 @@ static const td_expr *multiples_of(td_schema *s, uint32_t part, uint32_t decimal
 static bool split_multiple(double v, uint32_t *part, uint32_t *decimals)
 {
   double unit = 1;
-  for (*decimals = 0; *decimals <= DECIMALS_MAX; ++*decimals, unit *= 10) {
+  for (*decimals = 0; *decimals <= td_limit_max(TD_LIMIT_SCHEMA_MULTIPLE_DECIMALS); ++*decimals, unit *= 10) {
     double n = nearbyint(v * unit);
-    if (n >= 1 && n * (*decimals + 2) <= MULTIPLES_MAX && n / unit == v) {
+    if (n >= 1 && n * (*decimals + 2) <= td_limit_max(TD_LIMIT_SCHEMA_MULTIPLE) && n / unit == v) {
       *part = (uint32_t)n;
       return true;
     }
@@ -650,7 +644,7 @@ static const td_expr *only_fractions(td_schema *s, const td_all *all, const boun
 /* Whole numbers of which some do not divide them: of so few digits that no double makes them others. */
 static const td_expr *other_multiples(td_schema *s, const td_all *all, bounds *k)
 {
-  const td_expr *wanted[2], *unwanted[NO_MULTIPLES_MAX];
+  const td_expr *wanted[2], *unwanted[TD_SCHEMA_NOT_MULTIPLES_MAX];
   uint32_t part, decimals, n = 0;
   bool large = false;
   narrow(k, true, -LARGEST, false);

@@ -10,8 +10,6 @@
 #include "common/progress.h"
 #include "models/grammar/internal.h"
 
-enum { FORMATS_DEPTH = 32, TEXTS_MAX = 256 };
-
 typedef struct reader {
   td_builder *b;
   td_status status;
@@ -59,7 +57,7 @@ static const cJSON *list_of(reader *p, const cJSON *f, const char *type, const c
 static bool is_on(const cJSON *f, const char *member) { return cJSON_IsTrue(td_json_get(f, member)); }
 
 typedef struct texts {
-  const char *at[TEXTS_MAX];
+  const char *at[TD_TAG_TEXTS_MAX];
   uint32_t n;
 } texts;
 
@@ -70,7 +68,7 @@ static void add_texts(reader *p, const cJSON *m, const char *type, texts *out)
        i = cJSON_IsArray(m) ? i->next : NULL) {
     if (!cJSON_IsString(i) || td_json_has_nul(i->valuestring))
       wants(p, type, "needs strings");
-    else if (out->n == TEXTS_MAX)
+    else if (out->n == TD_TAG_TEXTS_MAX)
       wants(p, type, "has too many texts");
     else if (*i->valuestring)
       out->at[out->n++] = i->valuestring;
@@ -317,7 +315,7 @@ static const td_expr *format_of(reader *p, const cJSON *f)
   td_progress_add(1);
   if (p->status != TD_OK || p->b->failed)
     return e;
-  if (++p->depth > FORMATS_DEPTH)
+  if (++p->depth > td_limit_max(TD_LIMIT_TAG_DEPTH))
     wants(p, "format", "is nested too deeply");
   else
     e = one_format(p, f);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/utf8.h"
+#include "config/limits.h"
 #include "models/template/builtin.h"
 #include "models/template/unicode.h"
 
@@ -17,7 +18,7 @@ typedef struct spec {
   char type;
 } spec;
 
-enum { MAX_PRECISION = 400, NUMBER_BYTES = 1024, MAX_WIDTH = 1 << 24 };
+enum { NUMBER_BYTES = 1024 };
 
 /* The character at *i, if it is one of the set: it is passed then; else 0. */
 static char take(text t, size_t *i, const char *set)
@@ -25,11 +26,13 @@ static char take(text t, size_t *i, const char *set)
   return *i < t.n && t.p[*i] && strchr(set, t.p[*i]) ? t.p[(*i)++] : 0;
 }
 
+static int64_t most_width(void) { return (int64_t)td_limit_max(TD_LIMIT_TEMPLATE_WIDTH); }
+
 static int64_t take_number(text t, size_t *i)
 {
   int64_t v = 0;
   for (char c; (c = take(t, i, "0123456789")) != 0;)
-    if (v <= MAX_WIDTH)
+    if (v <= most_width())
       v = v * 10 + (c - '0');
   return v;
 }
@@ -145,13 +148,13 @@ static void put_float(rendering *r, text_out *o, const spec *s, double v, bool v
 
 static void check_sizes(rendering *r, const spec *s)
 {
-  if (s->width > MAX_WIDTH || s->precision > MAX_WIDTH)
+  if (s->width > most_width() || s->precision > most_width())
     td_render_fail(r, "format width is too large");
 }
 
 static void check_number(rendering *r, const spec *s)
 {
-  if (s->precision > MAX_PRECISION)
+  if (s->precision > (int64_t)td_limit_max(TD_LIMIT_TEMPLATE_PRECISION))
     td_render_fail(r, "format precision is too large");
 }
 
@@ -264,7 +267,7 @@ static void percent_field(rendering *r, text_out *o, percent *p)
   s.width = read_number(r, p);
   if (s.width < 0) {
     s.align = '<';
-    s.width = s.width < -MAX_WIDTH ? MAX_WIDTH + 1 : -s.width;
+    s.width = s.width < -most_width() ? most_width() + 1 : -s.width;
   }
   if (take(p->t, &p->at, ".")) {
     s.precision = read_number(r, p);

@@ -3,9 +3,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "config/limits.h"
 #include "models/template/builtin.h"
-
-enum { RANGE_MAX = 100000 }; /* the sandbox's */
 
 static value range(rendering *r, bound *b)
 {
@@ -21,8 +20,9 @@ static value range(rendering *r, bound *b)
     td_render_fail(r, "range() arg 3 must not be zero");
   __int128 distance = p[2] > 0 ? (__int128)p[1] - p[0] : (__int128)p[0] - p[1];
   __int128 step = p[2] > 0 ? p[2] : -(__int128)p[2], n = distance > 0 ? (distance - 1) / step + 1 : 0;
-  if (n > RANGE_MAX)
-    td_render_fail(r, "Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", RANGE_MAX);
+  if (n > td_limit_max(TD_LIMIT_TEMPLATE_RANGE))
+    td_render_fail(r, "Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).",
+                   (int)td_limit_max(TD_LIMIT_TEMPLATE_RANGE));
   struct range *g = td_render_alloc(r, 1, sizeof *g);
   *g = (struct range){p[0], p[1], p[2], (int64_t)n};
   return (value){.type = V_RANGE, .r = g};

@@ -10,8 +10,6 @@
 
 #include "common/utf8.h"
 
-enum { STEPS_FREE = 4096, STEPS_PER_BYTE = 256 }; /* what a splitter that is an expression may take */
-
 typedef struct encoder {
   const td_tokenizer *t;
   const td_span *spans;
@@ -196,7 +194,7 @@ td_status td_tokenizer_encode(const td_tokenizer *t, const char *text, size_t n_
                trusted,
                trusted ? n_trusted : 0,
                {out, out->n, max_tokens, err, false, td_words_here(t), 0},
-               STEPS_FREE + STEPS_PER_BYTE * n_bytes,
+               td_limit_max(TD_LIMIT_SPLIT_STEPS) + td_limit_max(TD_LIMIT_SPLIT_STEPS_PER_BYTE) * n_bytes,
                SIZE_MAX};
   const size_t base = out->n;
   const bool bos = add_bos && t->adds_bos && t->bos >= 0;

@@ -22,8 +22,6 @@ enum {
   TD_TOKEN_BYTE = 16,   /* SentencePiece's "<0x0A>": stands for a byte; no merge makes it */
 };
 
-enum { TD_TOKEN_TEXT_MAX = 4096 }; /* buffers are this large; TOKEN_BYTES may be lower */
-
 /* What bpe.c has found out about a token: whether the BPE of its own text gives back the token alone. */
 enum { TD_WHOLE_UNKNOWN = 0, TD_WHOLE_YES = 1, TD_WHOLE_NO = 2 };
 

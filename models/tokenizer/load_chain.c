@@ -83,7 +83,8 @@ static td_status load_normalizer(chain *c, const cJSON *o, int depth, td_error *
     return TD_OK;
   }
   const cJSON *parts = td_json_get(o, "normalizers"), *part;
-  if (strcmp(type, "Sequence") != 0 || !cJSON_IsArray(parts) || depth >= TD_LOAD_NESTING_MAX)
+  if (strcmp(type, "Sequence") != 0 || !cJSON_IsArray(parts) ||
+      depth >= (int)td_limit_max(TD_LIMIT_TOKENIZER_DEPTH))
     return td_load_unsupported(err, "normalizer", type);
   cJSON_ArrayForEach(part, parts) TD_TRY(load_normalizer(c, part, depth + 1, err));
   return TD_OK;
@@ -193,7 +194,8 @@ static td_status load_pre_tokenizer(chain *c, const cJSON *o, int depth, td_erro
     return regex ? add_split(t, (td_split){.kind = TD_SPLIT_WORDS}, err) : TD_OK;
   }
   const cJSON *parts = td_json_get(o, "pretokenizers"), *part;
-  if (strcmp(type, "Sequence") != 0 || !cJSON_IsArray(parts) || depth >= TD_LOAD_NESTING_MAX)
+  if (strcmp(type, "Sequence") != 0 || !cJSON_IsArray(parts) ||
+      depth >= (int)td_limit_max(TD_LIMIT_TOKENIZER_DEPTH))
     return td_load_unsupported(err, "pre_tokenizer", type);
   cJSON_ArrayForEach(part, parts) TD_TRY(load_pre_tokenizer(c, part, depth + 1, err));
   return TD_OK;

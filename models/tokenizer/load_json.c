@@ -201,7 +201,8 @@ static td_status load_post_processor(td_tokenizer *t, const cJSON *o, int depth,
   if (strcmp(type, "TemplateProcessing") == 0)
     return load_template(t, o, decided, err);
   const cJSON *parts = td_json_get(o, "processors"), *part;
-  if (strcmp(type, "Sequence") != 0 || !cJSON_IsArray(parts) || depth >= TD_LOAD_NESTING_MAX)
+  if (strcmp(type, "Sequence") != 0 || !cJSON_IsArray(parts) ||
+      depth >= (int)td_limit_max(TD_LIMIT_TOKENIZER_DEPTH))
     return td_load_unsupported(err, "post_processor", type);
   cJSON_ArrayForEach(part, parts) TD_TRY(load_post_processor(t, part, depth + 1, decided, err));
   return TD_OK;

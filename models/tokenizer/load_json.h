@@ -4,8 +4,6 @@
 
 #include "models/tokenizer/internal.h"
 
-enum { TD_LOAD_NESTING_MAX = 8 }; /* of Sequences */
-
 const char *td_load_type(const cJSON *o); /* its "type" */
 bool td_load_is_null(const cJSON *o);     /* null or absent */
 /* TD_ERR_UNSUPPORTED, TD_ERR_MODEL. */

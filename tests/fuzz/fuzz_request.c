@@ -36,7 +36,7 @@ static void check_request(const td_api_request *r, unsigned route)
   FUZZ_CHECK(r->has_answer == (!r->has_max_tokens || r->max_tokens != 0));
   FUZZ_CHECK(r->has_answer || (route == TD_ROUTE_COMPLETIONS && (r->echo || r->has_prompt_logprobs)));
   FUZZ_CHECK(within(TD_LIMIT_MAX_TOKENS, (double)r->max_completion_tokens));
-  FUZZ_CHECK(r->stops.n <= TD_STOPS_MAX && r->n_stop_ids <= TD_REQUEST_STOP_IDS_MAX);
+  FUZZ_CHECK(r->stops.n <= TD_STOP_STRINGS_MAX && r->n_stop_ids <= TD_STOP_IDS_MAX);
   for (uint32_t i = 0; i < r->n_stop_ids; i++)
     FUZZ_CHECK(r->stop_ids[i] >= 0 && r->stop_ids[i] < VOCAB);
   FUZZ_CHECK(!r->include_usage || r->stream);

@@ -29,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
   fuzz_input in = {data, size};
   td_stop_set set = {0};
-  unsigned n = 1 + fuzz_take(&in) % TD_STOPS_MAX, step = 1 + fuzz_take(&in) % 7;
+  unsigned n = 1 + fuzz_take(&in) % TD_STOP_STRINGS_MAX, step = 1 + fuzz_take(&in) % 7;
   for (unsigned i = 0; i < n; i++) {
     size_t len = 1 + fuzz_take(&in) % 32;
     if (len > in.size)

@@ -187,7 +187,9 @@ static void nested_sequences(void **state)
     for (unsigned more = 0; more < 2; more++) {
       cJSON *json = util_parse(good, strlen(good));
       cJSON_DeleteItemFromObject(json, parts[i][0]);
-      cJSON_AddItemToObject(json, parts[i][0], nested(TD_LOAD_NESTING_MAX + more, parts[i][1], parts[i][2]));
+      cJSON_AddItemToObject(
+          json, parts[i][0],
+          nested((int)td_limit_max(TD_LIMIT_TOKENIZER_DEPTH) + more, parts[i][1], parts[i][2]));
       td_tokenizer *t = NULL;
       td_error err = {0};
       assert_int_equal(td_tokenizer_load_json(json, NULL, &t, &err), more ? TD_ERR_UNSUPPORTED : TD_OK);
