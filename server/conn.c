@@ -468,6 +468,21 @@ static void protocol_error(td_conn *c, int status, const char *code, const char 
   td_conn_respond_error(c, &e);
 }
 
+/* What the parser refused. */
+static void malformed(td_conn *c)
+{
+  const td_http *h = &c->http;
+  char too_large[80];
+  snprintf(too_large, sizeof too_large, "the body is larger than %zu bytes (http_body_bytes)",
+           h->max_body_bytes);
+  c->note.is_anthropic = td_router_is_anthropic(h->head.path);
+  if (h->error_status == 413)
+    protocol_error(c, 413, "body_too_large", too_large);
+  else
+    protocol_error(c, h->error_status, h->error_status == 503 ? "out_of_memory" : "malformed_request",
+                   h->error_text);
+}
+
 /* The head is there and valid: what can be refused now is refused, before the body. */
 static void on_head(td_conn *c)
 {
@@ -580,10 +595,7 @@ static void step(td_conn *c, const char *data, size_t n, size_t *used)
     if (count_body(c))
       on_request(c);
     break;
-  case TD_HTTP_IS_ERROR:
-    protocol_error(c, c->http.error_status,
-                   c->http.error_status == 503 ? "out_of_memory" : "malformed_request", c->http.error_text);
-    break;
+  case TD_HTTP_IS_ERROR: malformed(c); break;
   }
 }
 

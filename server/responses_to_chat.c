@@ -74,6 +74,16 @@ static void read_choice(td_translation *t, const cJSON *choice)
 
 /* ---- input ---- */
 
+static void unserved_part(td_translation *t, const cJSON *part, const char *path, const char *name)
+{
+  const cJSON *type = td_json_get(part, "type");
+  char text[PATH_BYTES + 80];
+  snprintf(text, sizeof text, "has a part %s%.40s%s, which is not served; 'input_text' and 'output_text' are",
+           cJSON_IsString(type) ? "of type '" : "without a type",
+           cJSON_IsString(type) ? type->valuestring : "", cJSON_IsString(type) ? "'" : "");
+  td_translation_unsupported(t, path, name, text);
+}
+
 /* Text of a string or of parts, into a message. */
 static void add_content(td_translation *t, cJSON *m, const cJSON *content, const char *path, const char *name)
 {
@@ -87,7 +97,7 @@ static void add_content(td_translation *t, cJSON *m, const cJSON *content, const
     const cJSON *text = td_json_get(part, refusal ? "refusal" : "text");
     if (!refusal && !td_translation_is(part, "type", "input_text") &&
         !td_translation_is(part, "type", "output_text") && !td_translation_is(part, "type", "text"))
-      td_translation_unsupported(t, path, name, "is served as text parts");
+      unserved_part(t, part, path, name);
     else if (!cJSON_IsString(text))
       td_translation_invalid(t, path, name, "has a part without its text");
     else

@@ -152,6 +152,14 @@ static bool admit_body(const td_http_head *h, td_api_error *e)
   return false;
 }
 
+/* Also where there is no such route: its clients ask for /v1/messages/batches. */
+bool td_router_is_anthropic(const char *path)
+{
+  static const char root[] = "/v1/messages";
+  size_t n = strlen(root);
+  return path && strncmp(path, root, n) == 0 && (path[n] == '\0' || path[n] == '/');
+}
+
 bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
 {
   static const char allow_get[] = "allow: GET, HEAD, OPTIONS\r\n", allow_post[] = "allow: POST, OPTIONS\r\n";
@@ -160,7 +168,7 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   uint32_t account = 0;
   *headers = NULL;
   c->note.is_call = r && r->api;
-  c->note.is_anthropic = r && r->api && r->api->route == TD_ROUTE_MESSAGES;
+  c->note.is_anthropic = td_router_is_anthropic(h->path);
   if (!c->server->keys.asked && !(r && r->probe) && !td_origin_admit(c->server->options, h, e))
     return false;
   if (h->method == TD_HTTP_OPTIONS && (r || strcmp(h->path, "*") == 0))

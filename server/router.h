@@ -7,6 +7,8 @@
 /* Everything that can be refused before the body is read: path, method, key, content type, no room. false: *e
  * says why, and *headers (may be NULL) is an extra header line for the answer. */
 TD_MUST_CHECK bool td_router_admit(td_conn *c, td_api_error *e, const char **headers);
+/* Whether errors of this path (NULL: none has come) have Anthropic's shape. */
+bool td_router_is_anthropic(const char *path);
 /* The request is complete: answers it, or begins a call. */
 void td_router_dispatch(td_conn *c);
 

@@ -241,7 +241,8 @@ def test_bad_json(daemon, raw):
 
 def test_body_too_large(daemon):
     body = json.dumps({**TEXT, "prompt": "x" * (8 << 20)}).encode()
-    assert error_of(daemon.post("/v1/completions", body), 413)
+    e = error_of(daemon.post("/v1/completions", body), 413)
+    assert e["message"] == "the body is larger than 8388608 bytes (http_body_bytes)" and e["code"] == "body_too_large"
 
 
 def test_content_type(daemon):

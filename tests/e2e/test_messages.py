@@ -1,6 +1,7 @@
 """Anthropic's /v1/messages and count_tokens: by the anthropic client where it is installed, and by raw requests."""
 import json
 
+import httpx
 import pytest
 from harness import MODEL_ID, Daemon
 from test_tool_calls import SAYS, write_template
@@ -170,6 +171,17 @@ def test_bad_requests_have_anthropics_shape(server, fields, says):
     e = r.json()
     assert r.status_code == 400 and e["type"] == "error" and e["error"]["type"] == "invalid_request_error", e
     assert says in e["error"]["message"], e
+
+
+def test_refusals_before_the_route_have_anthropics_shape(server):
+    """A route that is not there, and bodies that are too large, by their length and by what came."""
+    body = json.dumps({"model": MODEL_ID, "max_tokens": 4, "messages": [{"role": "user", "content": "x" * (8 << 20)}]})
+    r = server.post("/v1/messages/batches", {"requests": []})
+    assert r.status_code == 404 and r.json()["error"] == {"type": "not_found_error", "message": "no such route: /v1/messages/batches"}
+    for content in (body.encode(), (body[i:i + 65536].encode() for i in range(0, len(body), 65536))):
+        r = httpx.post(server.url + "/v1/messages", content=content, headers={"content-type": "application/json"}, timeout=60)
+        assert r.status_code == 413 and r.json() == {"type": "error", "error": {
+            "type": "request_too_large", "message": "the body is larger than 8388608 bytes (http_body_bytes)"}}, r.text
 
 
 def test_errors_of_the_client(client):

@@ -397,7 +397,12 @@ static void test_responses(void **state)
         {"{'input':[{'role':'user'}]}",
          "400 invalid_value input[0].content: 'input[0].content' must be a string or an array of text parts"},
         {"{'input':[{'role':'user','content':[{'type':'input_image'}]}]}",
-         "400 unsupported_parameter input[0].content: 'input[0].content' is served as text parts"},
+         "400 unsupported_parameter input[0].content: 'input[0].content' has a part of type 'input_image', "
+         "which "
+         "is not served; 'input_text' and 'output_text' are"},
+        {"{'input':[{'role':'user','content':['a']}]}",
+         "400 unsupported_parameter input[0].content: 'input[0].content' has a part without a type, which is "
+         "not served; 'input_text' and 'output_text' are"},
         {"{'input':[{'role':'user','content':[{'type':'input_text'}]}]}",
          "400 invalid_value input[0].content: 'input[0].content' has a part without its text"},
         {"{'input':[{'role':'user','content':[{'type':'refusal','text':'a'}]}]}",
