@@ -239,6 +239,9 @@ struct td_engine {
 
 /* Whether it makes embeddings, and nothing else. */
 static inline bool td_engine_embeds(const td_engine *e) { return strcmp(e->options.pooling, "none") != 0; }
+/* Tokens of a request beside those that are computed: what ends a request of embeddings is no part of the
+ * context (vectors.c). */
+static inline uint32_t td_engine_beyond_context(const td_engine *e) { return td_engine_embeds(e) ? 1 : 0; }
 
 /* What dummy steps are run by. */
 static inline td_stepper td_engine_stepper(const td_engine *e)

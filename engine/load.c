@@ -165,7 +165,9 @@ static uint64_t weight_bytes(const td_engine *e)
 static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
 {
   uint64_t budget = (uint64_t)td_option(&e->options, TD_LIMIT_KV_BYTES);
-  uint64_t pages_per_context = td_div_ceil_u64(mp->max_context, mp->page_tokens), pages;
+  uint64_t pages_per_context =
+               td_div_ceil_u64(mp->max_context + td_engine_beyond_context(e), mp->page_tokens),
+           pages;
   if (budget > 0) {
     pages = budget / mp->page_bytes;
   } else {
@@ -182,7 +184,7 @@ static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
                          MIB(mp->page_bytes), e->backend->on_device ? ", gpu_memory_percent" : "");
   mp->n_pages = (uint32_t)pages;
   if (pages < pages_per_context) {
-    mp->max_context = mp->n_pages * mp->page_tokens;
+    mp->max_context = mp->n_pages * mp->page_tokens - td_engine_beyond_context(e);
     mp->context_is_cut = true;
     td_warn("context cut to %u tokens: KV memory holds no more (kv_bytes)", mp->max_context);
   }
@@ -331,7 +333,7 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .page_tokens = mp->page_tokens,
                         .prompt_logits = e->backend->max_logits - e->backend->max_rows,
                         .n_pages = mp->n_pages,
-                        .max_context_tokens = mp->max_context,
+                        .max_context_tokens = mp->max_context + td_engine_beyond_context(e),
                         .policy = policy_of(&e->options),
                         .cost = &e->cost,
                         .cost_is_guess = e->cost_source <= TD_TIMES_LEARNED,

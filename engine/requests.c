@@ -103,7 +103,7 @@ static td_status check_request(const td_engine *e, const td_engine_request *r, t
     return td_fail_param(err, TD_ERR_REQUEST, "prompt", "the prompt is empty");
   if (r->max_new == 0)
     return td_fail_param(err, TD_ERR_REQUEST, "max_tokens", "max_tokens must be at least 1");
-  if ((uint64_t)r->n_prompt + r->max_new > info->max_context_tokens)
+  if ((uint64_t)r->n_prompt + r->max_new > (uint64_t)info->max_context_tokens + td_engine_beyond_context(e))
     return td_fail_param(
         err, TD_ERR_REQUEST, "max_tokens",
         "This model's maximum context length is %u tokens. However, you requested %llu tokens "

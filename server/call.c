@@ -36,18 +36,24 @@ bool td_call_fail_context(td_call *call, const char *param, uint64_t n_prompt, b
   int64_t asked = asked_tokens(&call->request);
   uint64_t n_answer = asked > 0 ? (uint64_t)asked : 1;
   const char *more = or_more ? "more than " : "";
+  const char *cut = call->info->context_is_cut
+                        ? " The model could do more: this server's KV memory (kv_bytes) bounds it."
+                        : "";
   if (!call->api->render_delta)
     td_api_error_set(&call->error, 400, "context_length_exceeded", param, "'%s' has more than %zu tokens",
                      param, td_call_count_to(call));
+  else if (call->info->makes_embeddings)
+    td_api_error_set(&call->error, 400, "context_length_exceeded", param,
+                     "This model's maximum context length is %u tokens. However, you requested %s%" PRIu64
+                     " tokens in the %s. Please reduce the length of the %s.%s",
+                     call->info->max_context_tokens, more, n_prompt, param, param, cut);
   else
-    td_api_error_set(
-        &call->error, 400, "context_length_exceeded", param,
-        "This model's maximum context length is %u tokens. However, you requested %s%" PRIu64
-        " tokens (%s%" PRIu64 " in the %s, %" PRIu64
-        " in the completion). Please reduce the length of the %s or completion.%s",
-        call->info->max_context_tokens, more, n_prompt + n_answer, more, n_prompt, param, n_answer, param,
-        call->info->context_is_cut ? " The model could do more: this server's KV memory (kv_bytes) bounds it."
-                                   : "");
+    td_api_error_set(&call->error, 400, "context_length_exceeded", param,
+                     "This model's maximum context length is %u tokens. However, you requested %s%" PRIu64
+                     " tokens (%s%" PRIu64 " in the %s, %" PRIu64
+                     " in the completion). Please reduce the length of the %s or completion.%s",
+                     call->info->max_context_tokens, more, n_prompt + n_answer, more, n_prompt, param,
+                     n_answer, param, cut);
   return false;
 }
 
@@ -116,14 +122,13 @@ bool td_call_check_context(td_call *call, bool default_rest)
   const td_api_request *r = &call->request;
   const char *param = r->messages ? "messages" : r->input ? "input" : "prompt";
   int64_t asked = asked_tokens(r);
-  uint64_t want = asked > 0 ? (uint64_t)asked : 1; /* of an answer that has none, the engine makes one */
+  /* of an answer that has none, the engine makes one */
+  uint64_t want = call->info->makes_embeddings ? 0 : asked > 0 ? (uint64_t)asked : 1;
   uint64_t longest_rest = 0;
   call->max_new = asked > 0                   ? (uint32_t)asked
                   : !r->has_answer            ? 1
                   : asked < 0 || default_rest ? UINT32_MAX
                                               : 16;
-  if (call->info->makes_embeddings)
-    call->max_new = 1;
   for (uint32_t i = 0; i < call->n_prompts; i++) {
     if (call->prompts[i].n == 0) {
       td_api_error_set(&call->error, 400, "invalid_value", param, "'%s' gives an empty prompt", param);
@@ -134,7 +139,9 @@ bool td_call_check_context(td_call *call, bool default_rest)
     uint64_t rest = call->info->max_context_tokens - call->prompts[i].n;
     longest_rest = rest > longest_rest ? rest : longest_rest;
   }
-  if (call->max_new > longest_rest)
+  if (call->info->makes_embeddings)
+    call->max_new = 1;
+  else if (call->max_new > longest_rest)
     call->max_new = (uint32_t)longest_rest;
   if ((uint64_t)call->n_prompts * (uint64_t)r->n > call->max_choices) {
     td_api_error_set(&call->error, 400, "invalid_value", r->input ? param : "n",

@@ -81,7 +81,8 @@ static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *er
   td_call *call = ch->call;
   const td_prompt *p = &call->prompts[ch->prompt];
   size_t rest = call->info->max_context_tokens - p->n;
-  uint32_t max_new = call->max_new < rest ? call->max_new : (uint32_t)rest;
+  bool is_whole = call->max_new < rest || call->info->makes_embeddings; /* whose one token is no part of it */
+  uint32_t max_new = is_whole ? call->max_new : (uint32_t)rest;
   sampling.seed += ch->index % (uint32_t)call->request.n; /* choices of a prompt differ; prompts do not */
   td_engine_request r = {
       .n_prompt = (uint32_t)p->n,

@@ -92,6 +92,19 @@ def test_base64_is_the_floats(mean):
         assert len(base64.b64decode(vectors(mean, "x", encoding_format="base64", dimensions=n)[0], validate=True)) == 4 * n
 
 
+@pytest.mark.parametrize("options,most", [(["--context-tokens", 64], 64), (["--kv-bytes", 1 << 16], None)])
+def test_an_input_may_fill_the_context(models, mean, options, most):
+    """A vector needs no room for an answer, also where memory bounds the context."""
+    with Daemon("--pooling", "mean", *options, model=models / "llama2") as d:
+        most = most or d.get("/v1/models").json()["data"][0]["max_model_len"]
+        ids = [3 + 7 * i % 500 for i in range(most + 1)]
+        assert vectors(d, [ids[:most]])[0] == pytest.approx(vectors(mean, [ids[:most]])[0], abs=1e-6)
+        r = d.post("/v1/embeddings", {"input": ids})
+        assert r.status_code == 400 and r.json()["error"]["message"].startswith(
+            f"This model's maximum context length is {most} tokens. However, you requested {most + 1} tokens in the input. "
+            "Please reduce the length of the input."), r.text
+
+
 def test_many_at_once(mean):
     """More than run at once; written by a worker. Each is its own, whatever stands beside it."""
     ids = [[3 + (7 * i + k) % 500 for k in range(1 + i % 40)] for i in range(300)]
