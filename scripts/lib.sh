@@ -139,13 +139,18 @@ install_packages() {
 
 # configure_and_build DIR [cmake options...]: Ninja build with all cores, of BUILD_TARGETS where that is set; the log is
 # DIR/build.log. Where ccache is installed, folders that compile a file in the same way share its object. A folder of another compiler is begun anew: CMake would do
-# so by itself, and forget all other options on the way, sanitizers among them.
+# so by itself, and forget all other options on the way, sanitizers among them. So is one that came along when the tree was moved or copied: CMake refuses it.
 configure_and_build() {
-  local dir=$1 option wanted='' had=''
+  local dir=$1 option wanted='' had='' of=''
   shift
   for option in "$@"; do
     case $option in -DCMAKE_C_COMPILER=*) wanted=$(command -v "${option#*=}") ;; esac
   done
+  [ ! -f "$dir/CMakeCache.txt" ] || of=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$dir/CMakeCache.txt")
+  if [ -n "$of" ] && ! [ "$of" -ef "$ROOT" ]; then
+    say "  $(basename "$dir") was built of $of: it is begun anew"
+    rm -rf "$dir"
+  fi
   [ ! -f "$dir/CMakeCache.txt" ] || had=$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$dir/CMakeCache.txt")
   if [ -n "$wanted" ] && [ -n "$had" ] && [ "$wanted" != "$had" ]; then
     say "  $(basename "$dir") was built by $had: it is begun anew"

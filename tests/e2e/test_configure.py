@@ -32,6 +32,24 @@ def missing(text):
     return re.findall(r"^ +(\S+): apt install (\S+)", text, re.M)
 
 
+def test_a_tree_that_was_moved_is_built_anew(tmp_path):
+    """By scripts/lib.sh, as quickstart and scripts/test build. Called by another name of the same folder, it is not."""
+    def build(tree):
+        r = subprocess.run(["bash", "-euc", '. scripts/lib.sh; configure_and_build "$ROOT/build"'], cwd=tree, stdin=subprocess.DEVNULL,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60 * SLOWNESS)
+        assert r.returncode == 0, r.stdout
+        return "begun anew" in r.stdout
+
+    tree, moved, linked = (tmp_path / name for name in ("tree", "moved", "linked"))
+    (tree / "scripts").mkdir(parents=True)
+    shutil.copy(ROOT / "scripts/lib.sh", tree / "scripts")
+    (tree / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.25)\nproject(x LANGUAGES NONE)\n")
+    assert not build(tree) and not build(tree)
+    tree.rename(moved)
+    linked.symlink_to(moved)
+    assert build(moved) and not build(moved) and not build(linked)
+
+
 def test_a_plain_build_needs_no_cmocka(tmp_path):
     code, text = configure(tmp_path, ["cmocka"])
     assert code == 0 and "CMake Error" not in text and "CMake Warning" not in text, text
