@@ -200,8 +200,7 @@ void td_keys_deinit(td_keys *k)
   memset(k, 0, sizeof *k);
 }
 
-/* NULL: none is given. */
-static const char *find_given(const char *authorization, const char *api_key)
+const char *td_keys_given(const char *authorization, const char *api_key)
 {
   if (!authorization)
     return api_key;
@@ -214,7 +213,7 @@ bool td_keys_allow(const td_keys *k, const char *authorization, const char *api_
   *account = 0;
   if (!k->asked)
     return true;
-  const char *given = find_given(authorization, api_key);
+  const char *given = td_keys_given(authorization, api_key);
   size_t n = given ? strlen(given) : 0;
   if (n == 0 || n >= TD_AUTH_KEY_BYTES)
     return false;

@@ -48,8 +48,10 @@ TD_MUST_CHECK td_status td_keys_follow(td_keys *next, const td_keys *now, td_err
 /* Whether the file read again (a, after td_keys_follow) says what it said. */
 bool td_keys_equal(const td_keys *a, const td_keys *b);
 void td_keys_deinit(td_keys *k);
-/* The values of two headers, or NULL: Authorization, and x-api-key, which counts where the other is absent.
- * On true *account is the key's (0: no keys are asked). */
+/* The key in the values of two headers, or NULL: Authorization, and x-api-key, which counts where the other
+ * is absent. NULL: there is none, as in an Authorization that is no "Bearer KEY". */
+const char *td_keys_given(const char *authorization, const char *api_key);
+/* Whether the key in them is one of these. On true *account is the key's (0: no keys are asked). */
 bool td_keys_allow(const td_keys *k, const char *authorization, const char *api_key, uint32_t *account);
 
 #endif

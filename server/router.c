@@ -187,7 +187,7 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   if (!r->open && !td_keys_allow(&c->server->keys, h->authorization, h->api_key, &account)) {
     *headers = "www-authenticate: Bearer\r\n";
     td_api_error_set(e, 401, "invalid_api_key", NULL, "%s",
-                     h->authorization || h->api_key
+                     td_keys_given(h->authorization, h->api_key)
                          ? "this API key is not valid"
                          : "an API key is needed: 'Authorization: Bearer KEY' or 'x-api-key: KEY'");
     return false;

@@ -208,6 +208,8 @@ def test_api_keys(tmp_path):
             r = d.post("/v1/completions", body, headers={"authorization": auth} if auth is not None else {})
             assert r.status_code == 401 and r.json()["error"]["code"] == "invalid_api_key", auth
             assert r.headers["www-authenticate"] == "Bearer"
+            says = "this API key is not valid" if auth and auth.startswith("Bearer ") else "an API key is needed: 'Authorization: Bearer KEY'"
+            assert says in r.json()["error"]["message"], auth
         for key in ("sk-one", "sk-two"):
             assert d.post("/v1/completions", body, headers={"authorization": f"Bearer {key}"}).status_code == 200
             assert d.client(api_key=key).models.list().data[0].id == MODEL_ID
