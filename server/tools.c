@@ -93,6 +93,9 @@ bool td_tools_check(const cJSON *tools, td_api_error *e)
   cJSON_ArrayForEach(tool, tools)
   {
     snprintf(at, sizeof at, "tools[%zu].", i++);
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(tool, "type");
+    if (type && !cJSON_IsNull(type) && (!cJSON_IsString(type) || strcmp(type->valuestring, "function") != 0))
+      return td_fields_unsupported(e, at, "type", "is served as 'function'");
     if (!has_function_name(tool))
       return td_fields_invalid(e, at, "function.name", "is required and must be a string");
   }

@@ -69,6 +69,7 @@ def test_a_template_refuses_in_its_own_words(tool_daemon):
 def test_bad_tools_and_calls(tool_daemon):
     user = [{"role": "user", "content": "x"}]
     for extra, param in (({"tools": {}}, "tools"), ({"tools": [1]}, "tools[0].function.name"),
+                         ({"tools": [{"type": "web_search"}]}, "tools[0].type"), ({"tools": [{"type": 1, "function": {"name": "f"}}]}, "tools[0].type"),
                          ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]},
                           "messages[0].tool_calls[0].function.name")):
         r = tokenize(tool_daemon, {"messages": user, "chat_template_kwargs": {"style": "chatml"}, **extra})
