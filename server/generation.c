@@ -637,8 +637,9 @@ static void end_late(td_choice *ch, td_finish why)
     return;
   call->server->metrics.timeouts[why == TD_FINISH_CUT]++;
   if (why == TD_FINISH_UNSTARTED)
-    fail_late(call, 408, "deadline_unreachable",
-              "timeout_ms or ttft_timeout_ms could not be met any more: too much was before this request");
+    fail_late(
+        call, 408, "deadline_unreachable",
+        "timeout_ms or ttft_timeout_ms passed, or could not be met any more, before this request began");
   else if (ch->n_generated == 0)
     fail_late(call, 504, "deadline_exceeded",
               "the first token could not be there within timeout_ms or ttft_timeout_ms");

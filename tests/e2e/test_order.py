@@ -69,6 +69,7 @@ def test_a_deadline_cuts_or_refuses(one_at_a_time):
             client.completions.create(**LONG, extra_body={name: int(200 * SLOWNESS)})
         took = time.monotonic() - begin
         assert e.value.status_code == 408 and e.value.body["code"] == "deadline_unreachable", e.value
+        assert "passed, or could not be met any more, before this request began" in e.value.message, e.value
         assert 0.2 * SLOWNESS <= took < 10 * SLOWNESS, "nothing else would end it"
     # the engine's gauges are a step behind what it tells a client
     d.eventually(lambda: waiting(d) == 0 and d.gauge("vllm:num_requests_running") == 1, what="nobody but the first")
