@@ -298,8 +298,8 @@ static td_status make_kv_group(cpu_backend *be, const td_kv_spec *s, const td_kv
   out->f16 = g->dtype == TD_F16;
   out->head_bytes =
       (uint64_t)s->page_tokens * (g->head_dim + out->padded_dim) * td_dtypes[g->dtype].block_bytes;
-  out->page_bytes = out->head_bytes * g->n_kv_heads;
-  out->layer_bytes = out->page_bytes * s->n_pages;
+  out->layer_bytes = out->head_bytes * g->n_kv_heads;
+  out->page_bytes = out->layer_bytes * g->n_layers;
   out->data = td_cpu_alloc(be, s->n_pages, group_bytes_per_page(s, g));
   if (!out->data)
     return td_fail(err, TD_ERR_NOMEM, "no memory for %u KV pages of %zu bytes", s->n_pages,

@@ -31,7 +31,7 @@ typedef struct td_cpu_weight {
 
 static inline const td_cpu_weight *cpu_weight(const td_weight *w) { return (const td_cpu_weight *)w; }
 
-/* KV of a group: [layer][page][kv head][K: page_tokens/16 groups of [dim][16] | V: [page_tokens][padded_dim]]
+/* KV of a group: [page][layer][kv head][K: page_tokens/16 groups of [dim][16] | V: [page_tokens][padded_dim]]
  */
 typedef struct cpu_kv_group {
   uint32_t padded_dim;

@@ -4,6 +4,8 @@
  * zero. */
 #include "kernels_fixture.h"
 
+#include "kernels/cpu/cpu.h"
+
 enum { SEQUENCES = 4, LENGTH_MAX = 640 };
 
 typedef struct shape {
@@ -502,6 +504,31 @@ static void check_type(bool int8_activations, td_dtype has, td_dtype has_not, co
   be->ops->destroy(be);
 }
 
+/* So that a step which comes to a new page writes new memory in one place, not in one for each layer. */
+static void test_a_pages_layers_lie_together(void **state)
+{
+  const shape s[] = {{4, 2, 32, 32, 0, 150, TD_ROPE_HALVES, false, 1},
+                     {6, 3, 64, 64, 0, 150, TD_ROPE_HALVES, false, 1}};
+  td_backend *be = fx_backend("scalar", 1);
+  td_kv_spec spec = {.n_pages = 5,
+                     .page_tokens = 16,
+                     .n_groups = 2,
+                     .groups = {group_of(&s[0], be->kv_dtype), group_of(&s[1], be->kv_dtype)}};
+  td_kv *kv;
+  uint64_t bytes = 0;
+  spec.groups[0].n_layers = 3;
+  spec.groups[1].n_layers = 7;
+  assert_int_equal(be->ops->kv_create(be, &spec, &kv, NULL), TD_OK);
+  for (uint32_t g = 0; g < 2; g++) {
+    const cpu_kv_group *group = cpu_kv_group_of(kv, g);
+    assert_int_equal(group->page_bytes, spec.groups[g].n_layers * group->layer_bytes);
+    bytes += group->page_bytes;
+  }
+  assert_int_equal(bytes, be->ops->kv_bytes_per_page(be, &spec));
+  be->ops->kv_destroy(be, kv);
+  be->ops->destroy(be);
+}
+
 static void test_kv_is_of_the_backends_type(void **state)
 {
   check_type(false, TD_F32, TD_BF16, "F32, not BF16");
@@ -520,6 +547,7 @@ int main(void)
       cmocka_unit_test(test_f16),
       cmocka_unit_test(test_f16_is_saturated),
       cmocka_unit_test(test_groups_share_pages),
+      cmocka_unit_test(test_a_pages_layers_lie_together),
       cmocka_unit_test(test_kv_is_of_the_backends_type),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
