@@ -3,7 +3,8 @@
  * Patterns lie in byte order; the candidates at a place are a range of them that each further byte narrows.
  * Where the first byte begins no pattern, a place costs one table look-up. The rules of single_word, lstrip
  * and rstrip are the reference's: a match that single_word rejects still uses up its text; stripped white
- * space is swallowed, but not what the match before has swallowed already. */
+ * space is swallowed, but not what the match before has swallowed already. A token of white space that takes
+ * more in front (lstrip) and was swallowed itself is none. */
 #include "models/tokenizer/internal.h"
 
 #include <stdlib.h>
@@ -170,6 +171,8 @@ static void strip(const td_added_search *s, uint8_t flags, td_added_match *m)
 {
   size_t len;
   uint32_t cp;
+  if ((flags & TD_ADDED_LSTRIP) && m->start < s->last_end)
+    m->start = s->last_end;
   if (flags & TD_ADDED_LSTRIP)
     while ((cp = char_before(s->text, s->last_end, m->start, &len)) != UINT32_MAX &&
            (td_unicode_class(cp) & TD_CLASS_SPACE))
@@ -199,6 +202,8 @@ bool td_added_next(td_added_search *s, td_added_match *m)
     if ((a->flags & TD_ADDED_SINGLE_WORD) && !is_whole_word(s, m->start, m->end))
       continue;
     strip(s, a->flags, m);
+    if (m->start >= m->end)
+      continue;
     s->last_end = m->end;
     return true;
   }

@@ -173,13 +173,41 @@ static void the_shortest_added_tokens(void **state)
   }
 }
 
+/* White space that a token swallowed is no token any more where this one would take more in front; and what
+ * stands in front of a text is not looked at. The ids are those of `tokenizers` 0.23. */
+static void swallowed_white_space(void **state)
+{
+  static const char added[] = "[{\"content\":\"<zz>\",\"id\":9000,\"rstrip\":true},"
+                              "{\"content\":\"\\t\",\"id\":9001,\"lstrip\":true,\"rstrip\":true},"
+                              "{\"content\":\"\\n\",\"id\":9002}]";
+  static const struct {
+    const char *text; /* behind spaces */
+    int32_t ids[4];
+    size_t n;
+  } cases[] = {{"    \t\t", {9001}, 1},
+               {"    \t  \t<zz>", {9001, 9000}, 2},
+               {"    <zz>\t<zz>", {9000, 9000}, 2},
+               {"    <zz>\n\t", {9000, 9002, 9001}, 3},
+               {"    \t<zz> \t\t", {9001, 9000}, 2}};
+  cJSON *json = util_read_json(GOLDEN_DIR, "small.json");
+  cJSON_DeleteItemFromObject(json, "added_tokens");
+  cJSON_AddItemToObject(json, "added_tokens", util_parse(added, strlen(added)));
+  td_tokenizer *t = util_load(json);
+  cJSON_Delete(json);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    td_ids ids = util_encode(t, cases[i].text + 4, strlen(cases[i].text) - 4, true);
+    util_assert_ids(&ids, cases[i].ids, cases[i].n);
+    td_ids_deinit(&ids);
+  }
+  td_tokenizer_destroy(t);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(short_texts_are_cut_alike),
-      cmocka_unit_test(each_flag_is_read),
-      cmocka_unit_test(flags_are_true_or_false),
-      cmocka_unit_test(the_shortest_added_tokens),
+      cmocka_unit_test(short_texts_are_cut_alike), cmocka_unit_test(each_flag_is_read),
+      cmocka_unit_test(flags_are_true_or_false),   cmocka_unit_test(the_shortest_added_tokens),
+      cmocka_unit_test(swallowed_white_space),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
