@@ -10,6 +10,8 @@
 
 #include "common/utf8.h"
 
+enum { DECODED_BYTES = 1 + TD_TOKEN_TEXT_MAX }; /* of one token: a space may stand in front */
+
 void td_detok_init(td_detok *d, const td_tokenizer *t, bool skip_special, bool begins)
 {
   memset(d, 0, sizeof *d);
@@ -82,13 +84,15 @@ static void push_bytes(td_detok *d, const unsigned char *p, size_t n, td_buf *ou
 }
 
 /* SentencePiece's: U+2581 is a space, "<0x0A>" a byte. */
-static size_t spm_bytes(const char *text, const td_token *token, unsigned char decoded[TD_TOKEN_TEXT_MAX])
+static size_t spm_bytes(const char *text, const td_token *token, unsigned char decoded[DECODED_BYTES])
 {
   size_t n = 0;
   if (token->flags & TD_TOKEN_BYTE) {
     decoded[0] = (unsigned char)strtoul(text + 1, NULL, 16);
     return 1;
   }
+  if (token->flags & TD_TOKEN_SPACED)
+    decoded[n++] = ' ';
   for (size_t i = 0; i < token->n_bytes; i++)
     if (i + 3 <= token->n_bytes && memcmp(text + i, "\xE2\x96\x81", 3) == 0) {
       decoded[n++] = ' ';
@@ -101,7 +105,7 @@ static size_t spm_bytes(const char *text, const td_token *token, unsigned char d
 
 /* What a token adds to the text's bytes: itself, or decoded. */
 static const unsigned char *token_bytes(const td_tokenizer *t, int32_t id,
-                                        unsigned char decoded[TD_TOKEN_TEXT_MAX], size_t *n_bytes)
+                                        unsigned char decoded[DECODED_BYTES], size_t *n_bytes)
 {
   const td_token *token = &t->vocab.tokens[id];
   const char *text = td_vocab_text(&t->vocab, (uint32_t)id);
@@ -141,7 +145,7 @@ void td_detok_push(td_detok *d, int32_t id, td_buf *out)
   const td_token *token = &v->tokens[id];
   if ((token->flags & TD_TOKEN_SPECIAL) && d->skip_special)
     return;
-  unsigned char decoded[TD_TOKEN_TEXT_MAX];
+  unsigned char decoded[DECODED_BYTES];
   size_t n;
   const unsigned char *bytes = token_bytes(d->t, id, decoded, &n);
   const bool strip = d->strips && n > 0 && bytes[0] == ' ';
@@ -160,7 +164,7 @@ void td_detok_push(td_detok *d, int32_t id, td_buf *out)
 
 void td_tokenizer_token_bytes(const td_tokenizer *t, int32_t id, td_buf *out)
 {
-  unsigned char decoded[TD_TOKEN_TEXT_MAX];
+  unsigned char decoded[DECODED_BYTES];
   size_t n;
   if (!td_vocab_has(&t->vocab, id))
     return;

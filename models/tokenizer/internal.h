@@ -20,6 +20,7 @@ enum {
   TD_TOKEN_ADDED = 4,   /* cut out of the text before the BPE; if not MODEL too, its text is raw bytes */
   TD_TOKEN_SPECIAL = 8, /* added, and recognised in trusted text only */
   TD_TOKEN_BYTE = 16,   /* SentencePiece's "<0x0A>": stands for a byte; no merge makes it */
+  TD_TOKEN_SPACED = 32, /* added, and matched with the space that the normalizer puts in front of it */
 };
 
 /* What bpe.c has found out about a token: whether the BPE of its own text gives back the token alone. */

@@ -40,6 +40,12 @@ void td_ids_deinit(td_ids *ids)
   memset(ids, 0, sizeof *ids);
 }
 
+/* Whether normalised text has a space in front, added tokens too. */
+static bool puts_space(const td_tokenizer *t)
+{
+  return t->spm.marks_first && t->spm.prefix != TD_SPM_PREFIX_NONE;
+}
+
 /* What an added token that is matched in normalised text has to look like. */
 static td_status normalize(const td_tokenizer *t, const char *text, size_t n_bytes, td_buf *out,
                            td_error *err)
@@ -48,7 +54,7 @@ static td_status normalize(const td_tokenizer *t, const char *text, size_t n_byt
   if (t->nfc)
     return td_nfc_append(p, n_bytes, out, NULL, 0, err);
   if (t->spm.marks_first)
-    return td_spm_mark(t, p, n_bytes, t->spm.prefix != TD_SPM_PREFIX_NONE, out, NULL, 0, err);
+    return td_spm_mark(t, p, n_bytes, puts_space(t), out, NULL, 0, err);
   td_buf_append(out, text, n_bytes);
   return out->failed ? td_fail(err, TD_ERR_NOMEM, "no memory for added tokens") : TD_OK;
 }
@@ -79,6 +85,7 @@ td_status td_tokenizer_add(td_tokenizer *t, uint32_t id, const char *text, size_
   *token_flags |= TD_TOKEN_ADDED | (special ? TD_TOKEN_SPECIAL : 0);
   if (!normalized)
     return td_added_add(&t->added_raw, text, n_bytes, (int32_t)id, special, flags, err);
+  *token_flags |= puts_space(t) ? TD_TOKEN_SPACED : 0;
   td_buf pattern;
   td_buf_init(&pattern, 0);
   td_status status = normalize(t, text, n_bytes, &pattern, err);

@@ -357,6 +357,29 @@ static void decodings(void **state)
   assert_true(n >= 1200);
 }
 
+/* An added token that is matched in normalised text takes the space in front, and gives it back. */
+static void added_tokens_keep_their_space(void **state)
+{
+  static const char *const round_trips[] = {"zap", "a zap b", " zap", "azap", "zap zap", "zapzap", "a  zap"};
+  cJSON *json = util_read_json(GOLDEN_DIR, "small_spm.json");
+  static const char added[] = "{\"id\":900,\"content\":\"zap\",\"special\":false,\"normalized\":true}";
+  cJSON_AddItemToArray(cJSON_GetObjectItem(json, "added_tokens"), util_parse(added, strlen(added)));
+  td_tokenizer *t = util_load(json);
+  cJSON_Delete(json);
+  assert_text(t, "a zap b", true, M "a zap " M " b");
+  for (size_t i = 0; i < sizeof round_trips / sizeof *round_trips; i++) {
+    td_ids ids = util_encode(t, round_trips[i], strlen(round_trips[i]), true);
+    cJSON *list = cJSON_CreateIntArray(ids.ids, (int)ids.n);
+    td_buf out;
+    decode(t, list, false, true, &out);
+    assert_string_equal(out.data, round_trips[i]); /* which `tokenizers` 0.23 gives, too */
+    td_buf_deinit(&out);
+    cJSON_Delete(list);
+    td_ids_deinit(&ids);
+  }
+  td_tokenizer_destroy(t);
+}
+
 /* ---- long texts: the same ids as merging the whole, in n log n ---- */
 
 /* SentencePiece as it is defined: again and again the leftmost pair of lowest rank, over the whole text. */
@@ -501,6 +524,7 @@ int main(void)
       cmocka_unit_test(joined),
       cmocka_unit_test(prefixes),
       cmocka_unit_test(decodings),
+      cmocka_unit_test(added_tokens_keep_their_space),
       cmocka_unit_test(equal_naive),
       cmocka_unit_test(config_tokens),
       cmocka_unit_test(damaged),
