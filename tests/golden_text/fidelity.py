@@ -200,7 +200,7 @@ GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
 FAMILIES = {
     "Llama 3": (["llama3", "llama3.2"], ["meta-llama-*", "*Llama-3*", "*R1-Distill-Llama*", "fireworks*", "meetkai*"],
                 ["llama3", "gguf_llama3", "llama_dynamic"]),
-    "Llama 2, LLaMA": (["llama-2"], [], ["llama2", "llama_linear", "llama_biases", "gguf_f32", "gguf_f16", "gguf_bf16", "gguf_q*",
+    "Llama 2, LLaMA": (["llama-2"], [], ["llama2", "llama_linear", "llama_biases", "gguf_f32", "gguf_f16", "gguf_bf16", "gguf_q[4-8]_*",
                                          "gguf_yarn", "gguf_split"]),
     "Yi (vocabulary: Baichuan's, a substitute)": (["baichuan"], [], ["yi"]),
     "Mistral": (["mistral-v1", "mistral-v3", "tekken"], ["mistralai-*", "unsloth-mistral*", "Mistral-Small*"], ["mistral", "mistral_nemo", "mistral3"]),
