@@ -304,14 +304,17 @@ static void assume_sizes(const td_config_reader *r, td_model_desc *d)
   d->context_tokens = mistral ? 131072 : 2048;
 }
 
-/* A wrapper's class has a default of its own: there the files tell. */
+/* In a wrapper two configurations may say two things, and transformers' classes have defaults of their own:
+ * there the files tell, if they hold weights. */
 static td_status read_tied(const td_config_reader *r, td_model_desc *d)
 {
   td_config_reader outer = *r;
   d->tied_embeddings = r->family->absent_tied;
-  if (d->is_wrapped)
+  if (d->is_wrapped && td_model_files_tensor_count(r->files) > 0) {
     d->tied_embeddings = !td_model_files_find(r->files, "lm_head.weight") &&
                          !td_model_files_find(r->files, "language_model.lm_head.weight");
+    return TD_OK;
+  }
   outer.config = r->wrapper;
   if (r->wrapper)
     TD_TRY(read_bool(&outer, "tie_word_embeddings", &d->tied_embeddings));

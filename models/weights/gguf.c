@@ -184,18 +184,20 @@ static td_status take_tensor_name(cursor *c, td_model_files *files, td_tensor *t
   return t->name ? TD_OK : td_fail(c->err, TD_ERR_NOMEM, "no memory for tensor names");
 }
 
+enum { GGML_DIMS_MAX = 4 };
+
 /* One entry of the tensor list; the data is placed later, when the list's end is known. */
 static td_status take_tensor(cursor *c, td_model_files *files, td_tensor *t, uint64_t *offset)
 {
   char text[TD_SHAPE_TEXT_BYTES];
-  uint64_t dims[TD_TENSOR_DIMS_MAX];
+  uint64_t dims[GGML_DIMS_MAX];
   uint32_t type;
   *t = (td_tensor){.file = c->file};
   TD_TRY(take_tensor_name(c, files, t));
   TD_TRY(take_u32(c, "the number of dimensions of a tensor", &t->n_dims));
-  if (t->n_dims < 1 || t->n_dims > TD_TENSOR_DIMS_MAX)
+  if (t->n_dims < 1 || t->n_dims > GGML_DIMS_MAX)
     return td_fail(c->err, TD_ERR_MODEL, "%s: tensor '%.160s' has %" PRIu32 " dimensions, not 1 to %d",
-                   c->file, t->name, t->n_dims, TD_TENSOR_DIMS_MAX);
+                   c->file, t->name, t->n_dims, GGML_DIMS_MAX);
   for (uint32_t i = 0; i < t->n_dims; i++)
     TD_TRY(take_u64(c, "the shape of a tensor", &dims[i]));
   for (uint32_t i = 0; i < t->n_dims; i++) /* the file says innermost first */

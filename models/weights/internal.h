@@ -43,7 +43,7 @@ void td_tensor_table_deinit(td_tensor_table *t);
  */
 bool td_tensor_size(td_tensor *t);
 /* "[49152, 576]" */
-enum { TD_SHAPE_TEXT_BYTES = 96 };
+enum { TD_SHAPE_TEXT_BYTES = 128 }; /* all dimensions of 20 digits */
 const char *td_tensor_shape_text(const uint64_t *shape, uint32_t n_dims, char out[TD_SHAPE_TEXT_BYTES]);
 /* Places the tensor's bytes at offset of the data section and checks that they lie inside it and, for F32,
  * that they are aligned for reading as floats. */

@@ -51,7 +51,8 @@ static td_status read_shape(const cJSON *entry, td_tensor *t, td_error *err)
   cJSON_ArrayForEach(dim, shape)
   {
     if (t->n_dims == TD_TENSOR_DIMS_MAX)
-      return bad_tensor(t->file, t->name, "more than 4 dimensions", err);
+      return td_fail(err, TD_ERR_MODEL, "%s: tensor '%.160s': more than %d dimensions", t->file, t->name,
+                     TD_TENSOR_DIMS_MAX);
     if (!read_count(dim, &t->shape[t->n_dims++]))
       return bad_tensor(t->file, t->name, "'shape' must hold integers from 0 to 2^53", err);
   }

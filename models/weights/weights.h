@@ -17,7 +17,7 @@
 #include "common/status.h"
 #include "kernels/dtype.h"
 
-enum { TD_TENSOR_DIMS_MAX = 4 };
+enum { TD_TENSOR_DIMS_MAX = 5 }; /* of a vision part's convolution over time */
 
 typedef struct td_tensor {
   const char *name;

@@ -64,8 +64,8 @@ def folders(config):
                        "tie_word_embeddings": False, "vision_config": {"model_type": "pixtral"}}})),
         "qwen25_vl": ("BF16", 1, named(config("qwen2_5_vl", num_key_value_heads=2, rope_theta=1e6, rope_scaling=MROPE,
                                               vision_config={"depth": 1}, use_sliding_window=False, sliding_window=16,
-                                              wrap={"names": "flat", "other": "visual.merger.mlp.0.weight",
-                                                    "config": None}), "Qwen2_5_VLForConditionalGeneration")),
+                                              wrap={"names": "flat", "other": "visual.patch_embed.proj.weight",
+                                                    "shape": (1, 1, 1, 2, 2), "config": None}), "Qwen2_5_VLForConditionalGeneration")),
     }
 
 

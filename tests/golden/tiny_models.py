@@ -260,7 +260,7 @@ def write_folder(out, name, dtype, n_files, c):
     c = {k: v for k, v in c.items() if k not in ("wrap", "embed_gain")}
     if wrap:
         items = {families.wrapped(n, wrap["names"]): v for n, v in items.items()}
-        items[wrap["other"]] = ("F32", (2, 2), le_bytes(array.array("f", [0.5, 1, 2, 3])))
+        items[wrap["other"]] = ("F32", wrap.get("shape", (2, 2)), le_bytes(array.array("f", [0.5, 1, 2, 3])))
         c = dict(wrap["config"], text_config=c) if wrap["config"] else c
     if n_files == 1:
         write_safetensors(os.path.join(folder, "model.safetensors"), items)

@@ -239,6 +239,30 @@ static void test_tied(void **state)
   refuse(items, n, ",\"tie_word_embeddings\":true", "lm_head.weight", "change the answers");
 }
 
+/* Of a wrapper's two configurations either may be wrong about the head, and the files are right. */
+static void test_wrapped_head(void **state)
+{
+  static const char *const says[] = {"", ",\"tie_word_embeddings\":true", ",\"tie_word_embeddings\":false"};
+  item items[ITEMS_MAX];
+  recorder r = {.refuse = false};
+  uint32_t n = list_items(items);
+  for (int outer = 0; outer < 3; outer++)
+    for (int inner = 0; inner < 3; inner++) {
+      char more[512];
+      snprintf(more, sizeof more,
+               "%s,\"text_config\":{\"model_type\":\"llama\",\"hidden_size\":8,\"intermediate_size\":12,"
+               "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
+               "\"vocab_size\":6,\"max_position_embeddings\":16%s}",
+               says[outer], says[inner]);
+      accept(items, n - 1, more, &r);
+      assert_int_equal(r.n_imports, 1 + 2 * 4); /* the embedding is the head */
+      assert_int_equal(r.n_looked_up, 0);
+      accept(items, n, more, &r);
+      assert_int_equal(r.n_imports, 2 + 2 * 4);
+      assert_int_equal(r.n_looked_up, 1);
+    }
+}
+
 /* As transformers saves a model without its head: the head is the embedding, or beside it under its own name.
  */
 static void test_saved_without_head(void **state)
@@ -279,6 +303,7 @@ int main(void)
       cmocka_unit_test(test_tied),
       cmocka_unit_test(test_backend_refusal_names_the_tensor),
       cmocka_unit_test(test_saved_without_head),
+      cmocka_unit_test(test_wrapped_head),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
