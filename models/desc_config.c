@@ -221,6 +221,8 @@ static void find_names(const td_config_reader *r, td_model_desc *d)
     d->names = TD_NAMES_HF_TEXT;
   else if (td_model_files_find(r->files, "language_model.model.embed_tokens.weight"))
     d->names = TD_NAMES_HF_TEXT_OLD;
+  else if (td_model_files_find(r->files, "model.text_model.embed_tokens.weight"))
+    d->names = TD_NAMES_HF_TEXT_SMOL;
   if (!d->is_wrapped)
     d->names = td_model_files_find(r->files, "embed_tokens.weight") &&
                        !td_model_files_find(r->files, "model.embed_tokens.weight")

@@ -24,9 +24,10 @@ typedef enum td_block_form {
 typedef enum td_tensor_names {
   TD_NAMES_HF,
   TD_NAMES_GGUF,
-  TD_NAMES_HF_TEXT,     /* the text part of a wrapper: model.language_model.layers */
-  TD_NAMES_HF_TEXT_OLD, /* as wrappers were saved before: language_model.model.layers */
-  TD_NAMES_HF_BASE,     /* a model saved without its head: layers */
+  TD_NAMES_HF_TEXT,      /* the text part of a wrapper: model.language_model.layers */
+  TD_NAMES_HF_TEXT_OLD,  /* as wrappers were saved before: language_model.model.layers */
+  TD_NAMES_HF_TEXT_SMOL, /* as Idefics and SmolVLM call it: model.text_model.layers */
+  TD_NAMES_HF_BASE,      /* a model saved without its head: layers */
 } td_tensor_names;
 
 typedef enum td_rope_kind {

@@ -98,6 +98,7 @@ const char *td_role_name(td_role role, const td_model_desc *d, uint32_t layer, c
     const char *from, *to;
   } wrapped[] = {[TD_NAMES_HF_TEXT] = {"model.", "model.language_model."},
                  [TD_NAMES_HF_TEXT_OLD] = {"", "language_model."},
+                 [TD_NAMES_HF_TEXT_SMOL] = {"model.", "model.text_model."},
                  [TD_NAMES_HF_BASE] = {"model.", ""}};
   bool gguf = d->names == TD_NAMES_GGUF, wraps = d->names >= TD_NAMES_HF_TEXT;
   const fused_line *f = fused_line_of(role, d);
@@ -219,8 +220,8 @@ static bool starts_with(const char *s, const char *head) { return strncmp(s, hea
 
 bool td_role_is_harmless(const td_model_desc *d, const td_tensor *t)
 {
-  static const char *const others[] = {"visual.", "vision_tower.", "vision_model.", "image_newline",
-                                       "multi_modal_projector."};
+  static const char *const others[] = {"visual.",       "vision_tower.",          "vision_model.",
+                                       "image_newline", "multi_modal_projector.", "connector."};
   const char *name = starts_with(t->name, "model.") ? t->name + strlen("model.") : t->name;
   for (size_t i = 0; d->is_wrapped && i < sizeof others / sizeof *others; i++)
     if (starts_with(name, others[i]))

@@ -16,6 +16,8 @@ GRANITE = {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention
 MINICPM = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 32}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 MROPE = {"type": "mrope", "mrope_section": [2, 3, 3]}
+MROPE_MIXED = {"rope_type": "default", "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+CONVOLUTION = (1, 1, 1, 2, 2)  # over time, as the published files have it
 
 
 def named(c, architecture, **changes):
@@ -65,7 +67,15 @@ def folders(config):
         "qwen25_vl": ("BF16", 1, named(config("qwen2_5_vl", num_key_value_heads=2, rope_theta=1e6, rope_scaling=MROPE,
                                               vision_config={"depth": 1}, use_sliding_window=False, sliding_window=16,
                                               wrap={"names": "flat", "other": "visual.patch_embed.proj.weight",
-                                                    "shape": (1, 1, 1, 2, 2), "config": None}), "Qwen2_5_VLForConditionalGeneration")),
+                                                    "shape": CONVOLUTION, "config": None}), "Qwen2_5_VLForConditionalGeneration")),
+        "qwen3_vl": ("BF16", 1, config("qwen3_vl_text", num_key_value_heads=2, head_dim=16, rope_theta=5e6, rope_scaling=MROPE_MIXED,
+                                       wrap={"names": "new", "other": "model.visual.patch_embed.proj.weight", "shape": CONVOLUTION,
+                                             "config": {"architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl",
+                                                        "tie_word_embeddings": True, "vision_config": {"depth": 1}}})),
+        "smolvlm": ("F32", 1, config("llama", num_key_value_heads=2, wrap={
+            "names": "text_model", "other": "model.connector.modality_projection.proj.weight",
+            "config": {"architectures": ["SmolVLMForConditionalGeneration"], "model_type": "smolvlm",
+                       "vision_config": {"model_type": "smolvlm_vision"}}})),
     }
 
 
@@ -74,6 +84,8 @@ def wrapped(name, names):
         return "language_model." + name
     if names == "new" and name.startswith("model."):
         return "model.language_model." + name[len("model."):]
+    if names == "text_model" and name.startswith("model."):
+        return "model.text_model." + name[len("model."):]
     return name
 
 

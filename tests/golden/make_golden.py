@@ -70,8 +70,8 @@ def reference_config(config):
                  residual_multiplier=c["scale_depth"] / c["num_hidden_layers"] ** 0.5,
                  attention_multiplier=tiny_models.head_dim(c) ** -0.5,
                  logits_scaling=c["hidden_size"] / c["dim_model_base"])
-    if c["model_type"] == "qwen2_5_vl":
-        c.update(model_type="qwen2", rope_scaling=None)
+    if c["model_type"] in ("qwen2_5_vl", "qwen3_vl_text"):  # a text's positions are of one kind
+        c.update(model_type=c["model_type"][:5], rope_scaling=None)
     return AutoConfig.for_model(c.pop("model_type"), **c)
 
 
@@ -171,7 +171,7 @@ def tiny(folder):
 
 def plain_name(name):
     """A text model's tensor inside a wrapper, as the model alone has it; None: another part's."""
-    for old, new in (("language_model.", ""), ("model.language_model.", "model.")):
+    for old, new in (("language_model.", ""), ("model.language_model.", "model."), ("model.text_model.", "model.")):
         if name.startswith(old):
             return new + name[len(old):]
     return name if name.startswith(("model.layers.", "model.embed", "model.norm", "lm_head")) else None

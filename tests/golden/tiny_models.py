@@ -171,7 +171,7 @@ def tensors(c):
                 yield p + "self_attn.%s_proj" % name, "matrix", (rows, w), gain
                 if qkv_bias:
                     yield p + "self_attn.%s_proj" % name, "bias", (rows,), 0.5
-        if family == "qwen3" or after:
+        if family in ("qwen3", "qwen3_vl_text") or after:
             yield p + "self_attn.q_norm", "norm", (q if after else head_dim(c),), 1.5
             yield p + "self_attn.k_norm", "norm", (kv if after else head_dim(c),), 1.5
         yield p + "self_attn.o_proj", "matrix", (w, q), 3.0

@@ -207,7 +207,7 @@ FAMILIES = {
     "SmolLM2": (["smollm2"], [], ["smollm2"]),
     "SmolLM3": ([], ["*SmolLM3*"], ["smollm3", "gguf_smollm3"]),
     "Qwen2, Qwen2.5": (["qwen2", "qwen"], ["Qwen-*", "*R1-Distill-Qwen*"], ["qwen2", "qwen2_yarn", "gguf_qwen2", "qwen25_vl"]),
-    "Qwen3": (["qwen2"], ["Qwen3*"], ["qwen3", "gguf_qwen3"]),
+    "Qwen3": (["qwen2"], ["Qwen3*"], ["qwen3", "gguf_qwen3", "qwen3_vl"]),
     "Phi-3, Phi-4-mini": (["phi-3", "cl100k", "o200k"], ["microsoft*"], ["phi3", "phi3_long", "gguf_phi3"]),
     "Granite": (["refact", "starcoder"], ["ibm-granite*"], ["granite", "gguf_granite"]),
     "MiniCPM": ([], ["openbmb*"], ["minicpm", "gguf_minicpm"]),

@@ -239,6 +239,12 @@ static void test_tied(void **state)
   refuse(items, n, ",\"tie_word_embeddings\":true", "lm_head.weight", "change the answers");
 }
 
+/* The text model's configuration inside a wrapper's. */
+#define WRAPPED                                                                                              \
+  ",\"text_config\":{\"model_type\":\"llama\",\"hidden_size\":8,\"intermediate_size\":12,\"num_hidden_"      \
+  "layers\":2,"                                                                                              \
+  "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"vocab_size\":6,\"max_position_embeddings\":16"
+
 /* Of a wrapper's two configurations either may be wrong about the head, and the files are right. */
 static void test_wrapped_head(void **state)
 {
@@ -249,11 +255,7 @@ static void test_wrapped_head(void **state)
   for (int outer = 0; outer < 3; outer++)
     for (int inner = 0; inner < 3; inner++) {
       char more[512];
-      snprintf(more, sizeof more,
-               "%s,\"text_config\":{\"model_type\":\"llama\",\"hidden_size\":8,\"intermediate_size\":12,"
-               "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
-               "\"vocab_size\":6,\"max_position_embeddings\":16%s}",
-               says[outer], says[inner]);
+      snprintf(more, sizeof more, "%s" WRAPPED "%s}", says[outer], says[inner]);
       accept(items, n - 1, more, &r);
       assert_int_equal(r.n_imports, 1 + 2 * 4); /* the embedding is the head */
       assert_int_equal(r.n_looked_up, 0);
@@ -261,6 +263,32 @@ static void test_wrapped_head(void **state)
       assert_int_equal(r.n_imports, 2 + 2 * 4);
       assert_int_equal(r.n_looked_up, 1);
     }
+}
+
+/* Each way in which wrappers name their text model, and what lies beside it. */
+static void test_wrapped_names(void **state)
+{
+  static const struct {
+    const char *text, *head, *other;
+  } ways[] = {{"model.language_model.", "lm_head.weight", "model.visual.patch_embed.proj.weight"},
+              {"language_model.model.", "language_model.lm_head.weight", "vision_tower.ln.weight"},
+              {"model.text_model.", "lm_head.weight", "model.connector.modality_projection.proj.weight"}};
+  recorder r = {.refuse = false};
+  for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+    item items[ITEMS_MAX], plain[ITEMS_MAX];
+    uint32_t n = list_items(plain);
+    for (uint32_t i = 0; i < n; i++) {
+      items[i] = plain[i];
+      snprintf(items[i].name, sizeof items->name, "%s%s", i + 1 < n ? ways[w].text : ways[w].head,
+               i + 1 < n ? plain[i].name + strlen("model.") : "");
+    }
+    items[n] = (item){"", 2, 2, 1};
+    snprintf(items[n].name, sizeof items->name, "%s", ways[w].other);
+    accept(items, n + 1, WRAPPED "}", &r);
+    assert_int_equal(r.n_imports, 2 + 2 * 4);
+    snprintf(items[n].name, sizeof items->name, "%sextra.weight", ways[w].text);
+    refuse(items, n + 1, WRAPPED "}", "extra.weight", "change the answers");
+  }
 }
 
 /* As transformers saves a model without its head: the head is the embedding, or beside it under its own name.
@@ -304,6 +332,7 @@ int main(void)
       cmocka_unit_test(test_backend_refusal_names_the_tensor),
       cmocka_unit_test(test_saved_without_head),
       cmocka_unit_test(test_wrapped_head),
+      cmocka_unit_test(test_wrapped_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
