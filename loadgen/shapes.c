@@ -22,6 +22,7 @@ static const shape shapes[] = {
     {"phi3-mini", 32, 3072, 8192, 32, 32, 96, 32064, false, false, false, 10000},
     {"llama3.2-1b", 16, 2048, 8192, 32, 8, 64, 128256, true, false, false, 500000},
     {"tinyllama", 22, 2048, 5632, 32, 4, 64, 32000, false, false, false, 10000},
+    {"qwen2.5-0.5b", 24, 896, 4864, 14, 2, 64, 151936, true, true, false, 1000000},
     {"smollm2", 30, 576, 1536, 9, 3, 64, 49152, true, false, false, 100000},
     {"tiny", 2, 256, 512, 4, 2, 64, 2048, true, false, false, 10000},
 };

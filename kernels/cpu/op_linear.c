@@ -11,9 +11,10 @@
 enum {
   DIRECT_TOKENS_MAX = TD_ISA_DIRECT_TOKENS, /* more tokens than this: panels (measured: README.md) */
   ROUND_TOKENS = 8,                         /* tokens not worth sharing */
-  TASKS_PER_THREAD = 6,                     /* so that a thread that was held up leaves work to the others */
+  TASKS_PER_THREAD = 4,                     /* so that a thread that was held up leaves work to the others */
 };
 
+/* Rows are shared out in steps of so many; a part's last step may have fewer. */
 typedef struct linear_job {
   cpu_backend *be;
   const td_cpu_weight *weight;
@@ -22,20 +23,33 @@ typedef struct linear_job {
   const td_int8_strip *rounded; /* x as int8, where a part wants that */
   float *out;
   bool add;
-  uint32_t rows_per_task;
-  uint32_t first_task[TD_WEIGHT_PARTS_MAX]; /* of each part */
+  uint32_t step_rows, n_steps, n_tasks;
 } linear_job;
 
-static const cpu_part *task_part(const linear_job *j, uint32_t task, uint32_t *row_begin, uint32_t *row_end)
+typedef void part_fn(const linear_job *j, const cpu_part *part, uint32_t begin, uint32_t end,
+                     uint32_t thread);
+
+static uint32_t steps_of(const linear_job *j, const cpu_part *part)
 {
-  uint32_t i = j->weight->base.n_parts - 1;
-  while (task < j->first_task[i])
-    i--;
-  const cpu_part *part = &j->weight->parts[i];
-  uint32_t begin = (task - j->first_task[i]) * j->rows_per_task;
-  *row_begin = begin;
-  *row_end = part->n_rows - begin < j->rows_per_task ? part->n_rows : begin + j->rows_per_task;
-  return part;
+  return (uint32_t)td_div_ceil_u64(part->n_rows, j->step_rows);
+}
+
+/* Tasks differ by one step at most, and may have rows of several parts: with a short one at the end, or at
+ * the end of each part, some threads would wait for the others. */
+static void run_task(const linear_job *j, uint32_t task, uint32_t thread, part_fn *fn)
+{
+  uint32_t begin = (uint32_t)((uint64_t)j->n_steps * task / j->n_tasks);
+  uint32_t end = (uint32_t)((uint64_t)j->n_steps * (task + 1) / j->n_tasks);
+  for (uint32_t i = 0, first = 0; first < end; i++) {
+    const cpu_part *part = &j->weight->parts[i];
+    uint32_t next = first + steps_of(j, part);
+    if (begin < next) {
+      uint32_t row_begin = (begin - first) * j->step_rows;
+      fn(j, part, row_begin, next <= end ? part->n_rows : (end - first) * j->step_rows, thread);
+      begin = next;
+    }
+    first = next;
+  }
 }
 
 static bool is_int8(const linear_job *j, const cpu_part *part)
@@ -151,29 +165,20 @@ static td_int8_linear task_int8(const linear_job *j, const cpu_part *part, uint3
   };
 }
 
-static uint32_t split_rows(linear_job *j, uint32_t rows_per_task)
+/* A few long runs of rows for each thread, since each task starts reading weights anew. */
+static void split_rows(linear_job *j, uint32_t step_rows)
 {
-  uint32_t n = 0;
-  j->rows_per_task = rows_per_task;
-  for (uint32_t i = 0; i < j->weight->base.n_parts; i++) {
-    j->first_task[i] = n;
-    n += (uint32_t)td_div_ceil_u64(j->weight->parts[i].n_rows, rows_per_task);
-  }
-  return n;
+  uint32_t most = td_pool_threads(j->be->pool) * TASKS_PER_THREAD;
+  j->step_rows = step_rows;
+  j->n_steps = 0;
+  for (uint32_t i = 0; i < j->weight->base.n_parts; i++)
+    j->n_steps += steps_of(j, &j->weight->parts[i]);
+  j->n_tasks = j->n_steps < most ? j->n_steps : most;
 }
 
-/* A multiple of `step`; long runs of rows, since each task starts reading weights anew. */
-static uint32_t rows_per_task(const cpu_backend *be, uint32_t n_out, uint32_t step)
+static void direct_part(const linear_job *j, const cpu_part *part, uint32_t begin, uint32_t end,
+                        uint32_t thread)
 {
-  uint64_t rows = td_div_ceil_u64(n_out, (uint64_t)td_pool_threads(be->pool) * TASKS_PER_THREAD);
-  return (uint32_t)td_div_ceil_u64(rows, step) * step;
-}
-
-static void direct_task(void *arg, uint32_t task, uint32_t thread)
-{
-  const linear_job *j = arg;
-  uint32_t begin, end;
-  const cpu_part *part = task_part(j, task, &begin, &end);
   if (is_int8(j, part)) {
     td_int8_linear p = task_int8(j, part, begin, end);
     j->be->int8->direct(&p);
@@ -191,11 +196,14 @@ static void direct_task(void *arg, uint32_t task, uint32_t thread)
   }
 }
 
-static void panel_task(void *arg, uint32_t task, uint32_t thread)
+static void direct_task(void *arg, uint32_t task, uint32_t thread)
 {
-  const linear_job *j = arg;
-  uint32_t begin, end;
-  const cpu_part *part = task_part(j, task, &begin, &end);
+  run_task(arg, task, thread, direct_part);
+}
+
+static void panel_part(const linear_job *j, const cpu_part *part, uint32_t begin, uint32_t end,
+                       uint32_t thread)
+{
   if (is_int8(j, part)) {
     td_int8_linear p = task_int8(j, part, begin, end);
     p.panel = j->be->panels[thread];
@@ -206,6 +214,8 @@ static void panel_task(void *arg, uint32_t task, uint32_t thread)
   p.panel = j->be->panels[thread];
   j->be->isa->linear_panel(&p);
 }
+
+static void panel_task(void *arg, uint32_t task, uint32_t thread) { run_task(arg, task, thread, panel_part); }
 
 static void pack_tiles(void *arg, uint32_t begin, uint32_t end)
 {
@@ -270,6 +280,6 @@ void td_cpu_linear(cpu_backend *be, const td_linear_params *p, uint32_t n)
     td_cpu_for(be, (uint32_t)td_div_ceil_u64(n, be->isa->tile_tokens), 8, pack_tiles, &j);
     j.x = be->packed;
   }
-  td_pool_run(be->pool, is_direct ? direct_task : panel_task, &j,
-              split_rows(&j, rows_per_task(be, w->base.n_out, step)));
+  split_rows(&j, step);
+  td_pool_run(be->pool, is_direct ? direct_task : panel_task, &j, j.n_tasks);
 }
