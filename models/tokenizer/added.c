@@ -167,7 +167,7 @@ static bool is_whole_word(const td_added_search *s, size_t start, size_t end)
   return (cp = char_after(s->text, end, s->n, &len)) == UINT32_MAX || !td_unicode_is_word(cp);
 }
 
-static void strip(const td_added_search *s, uint8_t flags, td_added_match *m)
+static void strip(td_added_search *s, uint8_t flags, td_added_match *m)
 {
   size_t len;
   uint32_t cp;
@@ -177,10 +177,14 @@ static void strip(const td_added_search *s, uint8_t flags, td_added_match *m)
     while ((cp = char_before(s->text, s->last_end, m->start, &len)) != UINT32_MAX &&
            (td_unicode_class(cp) & TD_CLASS_SPACE))
       m->start -= len;
-  if (flags & TD_ADDED_RSTRIP)
-    while ((cp = char_after(s->text, m->end, s->n, &len)) != UINT32_MAX &&
-           (td_unicode_class(cp) & TD_CLASS_SPACE))
-      m->end += len;
+  if (!(flags & TD_ADDED_RSTRIP))
+    return;
+  if (m->end < s->space_end) /* a token of white space, in what one before has taken */
+    m->end = s->space_end;
+  while ((cp = char_after(s->text, m->end, s->n, &len)) != UINT32_MAX &&
+         (td_unicode_class(cp) & TD_CLASS_SPACE))
+    m->end += len;
+  s->space_end = m->end;
 }
 
 bool td_added_next(td_added_search *s, td_added_match *m)

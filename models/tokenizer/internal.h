@@ -313,9 +313,10 @@ typedef struct td_added_search {
   size_t n;
   const td_span *spans; /* trusted, sorted */
   size_t n_spans;
-  size_t base;     /* of text in the coordinates of spans */
-  size_t at;       /* where the search goes on */
-  size_t last_end; /* end of the last match */
+  size_t base;      /* of text in the coordinates of spans */
+  size_t at;        /* where the search goes on */
+  size_t last_end;  /* end of the last match */
+  size_t space_end; /* of the white space that an rstrip has looked at last: none does so twice */
 } td_added_search;
 bool td_added_next(td_added_search *s, td_added_match *m);
 

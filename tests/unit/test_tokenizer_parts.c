@@ -498,10 +498,14 @@ static void worst_cases_are_not_quadratic(void **state)
   cJSON *json = small_json();
   cJSON_DeleteItemFromObject(json, "normalizer");
   cJSON_AddItemToObject(json, "normalizer", util_parse("{\"type\":\"NFC\"}", 14));
+  static const char *const spaces[] = {"{\"content\":\"\\f\",\"id\":9000,\"lstrip\":true,\"rstrip\":true}",
+                                       "{\"content\":\"\\u000b\",\"id\":9001}"};
+  for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++)
+    cJSON_AddItemToArray(cJSON_GetObjectItem(json, "added_tokens"), util_parse(spaces[i], strlen(spaces[i])));
   td_tokenizer *t = util_load(json);
   const char *units[] = {"a",           " ",  "\n",   "ab",   "\xCC\x81\xCC\xA3", "\xFF", "<",
                          "<|im_start|", "[S", " [L]", "[R] ", "\xE4\xB8\x80",     "\n ",  "'",
-                         "\x04"};
+                         "\x04",        "\f", "\f\v"};
   for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
     double s = encode_seconds(t, units[i], 1 << 20);
     if (s > 20)
