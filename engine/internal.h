@@ -117,8 +117,6 @@ typedef struct td_captured_count {
   bool is_captured, is_stale; /* stale: captured with algorithms that are old now */
 } td_captured_count;
 
-/* Enough for running_requests at its most (capture.c: next_smaller). */
-
 /* Captured decode steps, and those that will be. Engine thread. */
 typedef struct td_engine_captures {
   td_captured_count counts[TD_CAPTURE_COUNTS_MAX]; /* [n_counts] ascending; none: nothing is captured */

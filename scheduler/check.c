@@ -54,11 +54,13 @@ static void check_pages(const td_sched *s, const td_request *r, uint32_t *pins, 
     pins[r->node]++;
 }
 
-/* Each stripe is free or one running request's. The scratch of plan is idle here. */
+/* Each stripe is free or one running request's. The turns of the last plan are looked at no more; its prompts
+ * are (plan.c: light_before). */
 static void check_stripes(const td_sched *s)
 {
   const td_request_table *t = &s->table;
-  uint32_t n = s->config.max_running, *mark = s->prefills;
+  uint32_t n = s->config.max_running;
+  uint64_t *mark = s->turns_us;
   TD_BUG_ON(s->n_free_stripes + t->n_running != n);
   memset(mark, 0, n * sizeof *mark);
   for (uint32_t i = 0; i < s->n_free_stripes; i++)

@@ -20,11 +20,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum {
-  TD_FAIR_STEPS = 16,
-  TD_FAIR_VICTIMS = 16
-}; /* steps between two turns of a kind; most that one makes
-      give way */
+enum { TD_FAIR_STEPS = 16 };   /* between two turns of a kind */
+enum { TD_FAIR_VICTIMS = 16 }; /* most that one turn makes give way */
 
 typedef struct td_fair {
   uint32_t slot; /* whose turn it is, until it starts; TD_NO_SLOT: nobody's */

@@ -43,7 +43,7 @@ struct td_sched {
   uint32_t max_hit_updates;  /* entries that prefix hits may write in one plan */
   uint32_t max_page_updates; /* of a plan */
 
-  uint32_t *prefills; /* scratch of plan: running prompts, then those that it started [max_running] */
+  uint32_t *prefills; /* of the last plan: running prompts, then those that it started [max_running] */
   uint32_t n_prompts; /* in it */
   uint64_t *turns_us; /* scratch of plan: when each running prompt has to go on [max_running] */
   td_claim *claims;   /* scratch of plan: which pages they compute next [claim_mask + 1] */

@@ -471,6 +471,35 @@ static void every_policy_foretells(void **state)
   }
 }
 
+/* Nobody is refused anew because a check lay between two plans: a prompt ends, and of those that wait the
+ * light one, which goes before the longer one while that is computed, is known to lack pages. */
+static void a_check_changes_no_plan(void **state)
+{
+  static fx f;
+  td_plan *next;
+  td_error err;
+  td_sched_config c = config;
+  c.step_tokens = 2048;
+  c.n_pages = 42;
+  c.slack_percent = 100;
+  c.prompt_ns_per_token = 50000;
+  c.max_context_tokens = 1024;
+  fx_open(&f, &c);
+  assert_int_equal(td_sched_plan_create(f.s, &next, &err), TD_OK);
+  fx_submit(&f, 0, 512, 20, 1);
+  fx_submit(&f, 1, 600, 20, 2);
+  f.now_us = 1000000;
+  fx_submit(&f, 2, 200, 20, 3);
+  assert_true(td_sched_slot(f.s, 2).is_light && !td_sched_slot(f.s, 1).is_light);
+  assert_true(td_sched_slot(f.s, 1).place_us < td_sched_slot(f.s, 2).place_us);
+  assert_true(fx_plan(&f));
+  assert_int_equal(f.plan->n_rows, 1);
+  fx_row(&f, 0, 0, 512, 512);
+  assert_true(td_sched_plan_ahead(f.s, f.plan, NULL, next));
+  td_plan_destroy(next);
+  fx_close(&f);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -490,6 +519,7 @@ int main(void)
       cmocka_unit_test(every_policy_foretells),
       cmocka_unit_test(look_ups_have_a_bound),
       cmocka_unit_test(a_place_counts_what_is_computed),
+      cmocka_unit_test(a_check_changes_no_plan),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
