@@ -317,7 +317,7 @@ static void say_slo(const td_engine *e, const td_sched_config *sc, double slo_us
     td_info("policy %s: steps of up to %u tokens, however long they take", e->options.policy,
             sc->step_tokens);
   else if (sc->tbt_pace.decode_times > 0)
-    td_info("policy %s: a step with prompts takes at most %u times what its answers take alone, but never "
+    td_info("policy %s: a step with prompts takes at most %.3g times what its answers take alone, but never "
             "less than %.0f ms nor more than %.0f ms",
             e->options.policy, sc->tbt_pace.decode_times, (double)sc->tbt_pace.least_us * 1e-3,
             slo_us * 1e-3);

@@ -19,7 +19,8 @@ enum { UNMEASURED_NS_PER_TOKEN = 100000 };
 const char *const td_policy_names[TD_POLICY_COUNT + 1] = {"tandem", "sarathi", "prefill-first",
                                                           "decode-first", "orca"};
 
-enum { GPU_SLO_US = 50000, CPU_SLO_US = 100000, CPU_SLO_LEAST_US = 24000, CPU_DECODE_TIMES = 4 };
+enum { GPU_SLO_US = 50000, CPU_SLO_US = 100000, CPU_SLO_LEAST_US = 24000 };
+static const double CPU_DECODE_TIMES = 3.4;
 
 void td_sched_set_default_slo(td_sched_config *c, bool on_device)
 {

@@ -39,7 +39,7 @@ extern const char
 /* An SLO that follows the decodes: so many times what a step of them alone takes, from least_us to
  * tbt_slo_us. decode_times 0: it is tbt_slo_us. */
 typedef struct td_tbt_pace {
-  uint32_t decode_times;
+  double decode_times;
   uint64_t least_us;
 } td_tbt_pace;
 
