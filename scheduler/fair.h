@@ -6,9 +6,9 @@
  * wait, the one that runs least; if it lacks a place, the account that runs most gives one, as long as it
  * then still runs as many; if it lacks pages, the account that owns most of them likewise. Between two such
  * turns there is one of the account that owns fewest pages, if pages are all that it lacks: it may run more
- * than others, whose few are long. What is taken so is never taken back, for the giver is no poorer than the
- * taker. Nobody's oldest request gives way. Whoever does keeps its tokens and its place in the queue, and
- * finds what it computed in the tree while that lasts.
+ * than others, whose few are long. No turn takes back what one of its kind gave, for the giver is no poorer
+ * than the taker. Nobody's oldest request gives way. Whoever does keeps its tokens and its place in the
+ * queue, and finds what it computed in the tree while that lasts.
  *
  * And a front that lacks pages holds up no account that owns fewer than its own: td_fair_passes.
  *
