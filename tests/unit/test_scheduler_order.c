@@ -63,7 +63,7 @@ static void submit(world *w, uint32_t slot, uint32_t n_prompt, uint32_t max_new,
   w->tokens[slot] = malloc((n_prompt + max_new) * sizeof *w->tokens[slot]);
   assert_non_null(w->tokens[slot]);
   for (uint32_t i = 0; i < n_prompt; i++)
-    w->tokens[slot][i] = (int32_t)i ^ (family << 20);
+    w->tokens[slot][i] = (int32_t)((i ^ ((uint32_t)family * 0x9E3779B1u)) & INT32_MAX);
   r.tokens = w->tokens[slot];
   r.n_prompt = n_prompt;
   r.max_new = max_new;
