@@ -14,7 +14,7 @@ enum {
   TASKS_PER_THREAD = 4,                     /* so that a thread that was held up leaves work to the others */
 };
 
-/* Rows are shared out in steps of so many; a part's last step may have fewer. */
+/* Rows are shared out in tiles of so many; the last tile of a part may have fewer. */
 typedef struct linear_job {
   cpu_backend *be;
   const td_cpu_weight *weight;
@@ -23,29 +23,29 @@ typedef struct linear_job {
   const td_int8_strip *rounded; /* x as int8, where a part wants that */
   float *out;
   bool add;
-  uint32_t step_rows, n_steps, n_tasks;
+  uint32_t tile_rows, n_tiles, n_tasks;
 } linear_job;
 
 typedef void part_fn(const linear_job *j, const cpu_part *part, uint32_t begin, uint32_t end,
                      uint32_t thread);
 
-static uint32_t steps_of(const linear_job *j, const cpu_part *part)
+static uint32_t tiles_of(const linear_job *j, const cpu_part *part)
 {
-  return (uint32_t)td_div_ceil_u64(part->n_rows, j->step_rows);
+  return (uint32_t)td_div_ceil_u64(part->n_rows, j->tile_rows);
 }
 
-/* Tasks differ by one step at most, and may have rows of several parts: with a short one at the end, or at
+/* Tasks differ by one tile at most, and may have rows of several parts: with a short one at the end, or at
  * the end of each part, some threads would wait for the others. */
 static void run_task(const linear_job *j, uint32_t task, uint32_t thread, part_fn *fn)
 {
-  uint32_t begin = (uint32_t)((uint64_t)j->n_steps * task / j->n_tasks);
-  uint32_t end = (uint32_t)((uint64_t)j->n_steps * (task + 1) / j->n_tasks);
+  uint32_t begin = (uint32_t)((uint64_t)j->n_tiles * task / j->n_tasks);
+  uint32_t end = (uint32_t)((uint64_t)j->n_tiles * (task + 1) / j->n_tasks);
   for (uint32_t i = 0, first = 0; first < end; i++) {
     const cpu_part *part = &j->weight->parts[i];
-    uint32_t next = first + steps_of(j, part);
+    uint32_t next = first + tiles_of(j, part);
     if (begin < next) {
-      uint32_t row_begin = (begin - first) * j->step_rows;
-      fn(j, part, row_begin, next <= end ? part->n_rows : (end - first) * j->step_rows, thread);
+      uint32_t row_begin = (begin - first) * j->tile_rows;
+      fn(j, part, row_begin, next <= end ? part->n_rows : (end - first) * j->tile_rows, thread);
       begin = next;
     }
     first = next;
@@ -166,14 +166,14 @@ static td_int8_linear task_int8(const linear_job *j, const cpu_part *part, uint3
 }
 
 /* A few long runs of rows for each thread, since each task starts reading weights anew. */
-static void split_rows(linear_job *j, uint32_t step_rows)
+static void split_rows(linear_job *j, uint32_t tile_rows)
 {
   uint32_t most = td_pool_threads(j->be->pool) * TASKS_PER_THREAD;
-  j->step_rows = step_rows;
-  j->n_steps = 0;
+  j->tile_rows = tile_rows;
+  j->n_tiles = 0;
   for (uint32_t i = 0; i < j->weight->base.n_parts; i++)
-    j->n_steps += steps_of(j, &j->weight->parts[i]);
-  j->n_tasks = j->n_steps < most ? j->n_steps : most;
+    j->n_tiles += tiles_of(j, &j->weight->parts[i]);
+  j->n_tasks = j->n_tiles < most ? j->n_tiles : most;
 }
 
 static void direct_part(const linear_job *j, const cpu_part *part, uint32_t begin, uint32_t end,
@@ -266,13 +266,13 @@ void td_cpu_linear(cpu_backend *be, const td_linear_params *p, uint32_t n)
                   .out = cpu_floats(p->out),
                   .add = p->add};
   bool any_int8, any_float, is_direct = n <= DIRECT_TOKENS_MAX;
-  uint32_t step = is_direct ? 16 : TD_ISA_PANEL_ROWS;
+  uint32_t tile_rows = is_direct ? 16 : TD_ISA_PANEL_ROWS;
   count_kinds(&j, &any_int8, &any_float);
   if (any_int8) {
     td_cpu_for(be, n, ROUND_TOKENS, round_tokens, &j);
     j.rounded = be->rounded;
     uint32_t rows = is_direct ? be->int8->lanes : be->int8->tile_rows;
-    step = rows > step ? rows : step;
+    tile_rows = rows > tile_rows ? rows : tile_rows;
   }
   if (any_float && is_direct && w->base.n_in % 32)
     pad_rows(&j);
@@ -280,6 +280,6 @@ void td_cpu_linear(cpu_backend *be, const td_linear_params *p, uint32_t n)
     td_cpu_for(be, (uint32_t)td_div_ceil_u64(n, be->isa->tile_tokens), 8, pack_tiles, &j);
     j.x = be->packed;
   }
-  split_rows(&j, step);
+  split_rows(&j, tile_rows);
   td_pool_run(be->pool, is_direct ? direct_task : panel_task, &j, j.n_tasks);
 }
