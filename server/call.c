@@ -369,11 +369,13 @@ static void no_room(td_conn *c, const char *text)
   td_conn_respond_error(c, &e);
 }
 
-/* Token ids that an answer follows as it comes: from its fields on nothing is to be computed. */
+/* Token ids that an answer follows as it comes: from its fields on nothing is to be computed. Numbers that
+ * are no ids are refused here too. */
 static bool is_plain(const td_call *call)
 {
   const td_api_request *r = &call->request;
-  return call->api == &td_api_completions && td_json_is_ids(r->prompt) && !r->echo && !r->bad_words &&
+  bool ids = td_json_is_ids(r->prompt) || (cJSON_IsArray(r->prompt) && cJSON_IsNumber(r->prompt->child));
+  return call->api == &td_api_completions && ids && !r->echo && !r->bad_words &&
          r->grammar.kind == TD_GRAMMAR_NONE;
 }
 

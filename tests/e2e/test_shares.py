@@ -172,14 +172,16 @@ def test_short_token_ids_wait_for_no_worker():
         threads = [threading.Thread(target=lambda: done.append(d.post("/tokenize", heavy).status_code)) for _ in range(N_HEAVY)]
         for t in threads:
             t.start()
-        d.eventually(lambda: sum(v for (n, _), v in parse_metrics(d.get("/metrics").text).items() if n == "tandem:requests_reading") >= N_HEAVY - 2, 30, "they are there")
+        reading = lambda: sum(v for (n, _), v in parse_metrics(d.get("/metrics").text).items() if n == "tandem:requests_reading")
+        d.eventually(lambda: reading() + len(done) >= N_HEAVY, 30, "all have come: what waits as they do is answered after the last")
         answers = [d.post("/v1/completions", body) for body in (short, {**short, "temperature": -1}, {**short, "prompt": [5, -1]})]
         n_meanwhile = len(done)
         for t in threads:
             t.join()
         assert [r.status_code for r in answers] == [200, 400, 400] and answers[0].json()["usage"]["completion_tokens"] == 1
         assert [r.json()["error"]["param"] for r in answers[1:]] == ["temperature", "prompt"]
-        assert done == [200] * N_HEAVY and n_meanwhile < N_HEAVY, "they stood in the worker's queue"
+        assert done == [200] * N_HEAVY
+        assert n_meanwhile < N_HEAVY - 1, "they stood in the worker's queue"  # whose last answer may be read after theirs
 
 
 def hold_body(d, n, headers="", source="127.0.0.1", request="POST /v1/completions"):
