@@ -1,4 +1,4 @@
-/* Backends by name, and the steps of whichever it is. */
+/* Creates a backend by its name, and drives the steps of any backend. */
 #include "kernels/kernels.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ void td_backend_choose_sizes(td_backend_config *config, uint32_t own_max_rows, u
   if (config->n_ranks == 0)
     config->n_ranks = 1;
   TD_BUG_ON(config->rank >= config->n_ranks);
-  if (config->max_tokens < config->max_rows) /* every decode goes in every step */
+  if (config->max_tokens < config->max_rows) /* every step holds every decode */
     config->max_tokens = config->max_rows;
 }
 
@@ -34,7 +34,7 @@ static td_status create_by_name(const char *name, const td_backend_config *confi
     td_status st = td_cuda_backend_create(config, out, &why);
     if (err)
       *err = why;
-    /* a device that is there but has no room, or fails, is the operator's to look at: no quiet detour */
+    /* No silent fallback: if the device is there but is full or fails, the operator must know. */
     if (st != TD_ERR_NO_DEVICE || !any)
       return st;
     td_info("backend = auto: serving from the CPU, because %s", why.message);
@@ -66,7 +66,7 @@ void td_backend_submit(td_backend *be, td_compiled *forward, const td_plan *plan
   be->awaits_sample = true;
   be->n_under_way++;
   f->n_submitted++;
-  if (f->stall_step > 0 && plan->step == f->stall_step) /* 0: measured at start */
+  if (f->stall_step > 0 && plan->step == f->stall_step) /* plan->step is 0 in steps that are only measured */
     f->stalls_at = f->n_submitted;
   if (f->n_submitted == f->step && be->ops->trap)
     be->ops->trap(be);

@@ -1,4 +1,4 @@
-/* Element types: table and scalar widening, the reference that every vector kernel is tested against. */
+/* Element types: the table, and scalar widening, which is the reference in tests of vector kernels. */
 #include "kernels/dtype.h"
 
 #include <string.h>
@@ -50,14 +50,14 @@ uint16_t td_f32_to_bf16(float f)
   return (uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16);
 }
 
-/* v / 2^n to the nearest integer, of two to the even one. */
+/* v / 2^n, rounded to the nearest integer, ties to even. */
 static uint32_t divide_pow2(uint32_t v, uint32_t n) { return (v + (1u << (n - 1)) - 1 + (v >> n & 1)) >> n; }
 
 uint16_t td_f32_to_f16(float f)
 {
   enum { INF = 0x7C00, QUIET = 0x200, MAN_BITS = 23 - 10 };
   uint32_t u = f32_bits(f), sign = u >> 16 & 0x8000, a = u & 0x7FFFFFFF, exp = a >> 23;
-  if (a > 0x7F800000) /* NaN: as instructions convert it */
+  if (a > 0x7F800000) /* NaN: converted as hardware instructions do */
     return (uint16_t)(sign | INF | QUIET | (a >> MAN_BITS & 0x3FF));
   if (exp < 127 - 25) /* less than half of the least subnormal */
     return (uint16_t)sign;
@@ -84,7 +84,7 @@ static uint32_t load_u32(const uint8_t *p)
 
 static float load_f16(const uint8_t *p) { return td_f16_to_f32(load_u16(p)); }
 
-/* The 32-element formats: a fifth bit and a minimum where the format has them. */
+/* The formats with blocks of 32 elements. Some have a fifth bit, some a minimum. */
 static void widen_block32(td_dtype t, const uint8_t *p, float *y)
 {
   float d = load_f16(p);
@@ -104,7 +104,7 @@ static void widen_block32(td_dtype t, const uint8_t *p, float *y)
   }
 }
 
-/* Scale and minimum j (0..7) of the 12 packed bytes of Q4_K and Q5_K. */
+/* Scale and minimum of sub-block j (0..7) from the 12 packed bytes of Q4_K and Q5_K. */
 static void k_scale_min(int j, const uint8_t *s, int *scale, int *min)
 {
   if (j < 4) {
@@ -120,7 +120,8 @@ static void widen_q45k(td_dtype t, const uint8_t *p, float *y)
 {
   float d = load_f16(p), dmin = load_f16(p + 2);
   const uint8_t *qh = p + 16, *q = p + (t == TD_Q5_K ? 48 : 16);
-  for (int j = 0; j < 8; j++) { /* sub-block j: 32 elements, nibble half j % 2 of 32 bytes */
+  for (int j = 0; j < 8;
+       j++) { /* sub-block j: 32 elements, in the low (j even) or high nibbles of 32 bytes */
     int sc, mn;
     k_scale_min(j, p + 4, &sc, &mn);
     float scale = d * (float)sc, min = dmin * (float)mn;
@@ -138,7 +139,7 @@ static void widen_q6k(const uint8_t *p, float *y)
   float d = load_f16(p + 208);
   const int8_t *scales = (const int8_t *)p + 192;
   for (int half = 0; half < 2; half++)
-    for (int k = 0; k < 4; k++) /* 32 elements: low nibbles of half the bytes, bit pair k of qh */
+    for (int k = 0; k < 4; k++) /* 32 elements: nibbles of 32 bytes, and bit pair k of qh */
       for (int i = 0; i < 32; i++) {
         int low = p[half * 64 + k % 2 * 32 + i], high = p[128 + half * 32 + i] >> 2 * k & 3;
         int v = ((k < 2 ? low & 15 : low >> 4) | high << 4) - 32;

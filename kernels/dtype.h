@@ -1,12 +1,12 @@
-/* Element types of weights: names, block shapes and sizes, as GGUF and safetensors store them.
- * Source: the GGUF specification (ggml's block layouts) and the safetensors format. */
+/* Element types of weights: names, block shapes and sizes, as GGUF and safetensors store them. Sources: the
+ * GGUF specification (ggml's block layouts) and the safetensors format. */
 #ifndef TD_KERNELS_DTYPE_H
 #define TD_KERNELS_DTYPE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Every element type, a row: its name, elements and bytes of a block, its number in GGUF files. */
+/* One row for each element type: name, elements and bytes of a block, type number in GGUF files. */
 /* clang-format off */
 #define TD_DTYPES(F) \
   F(F32,    1,   4,  0) \
@@ -37,16 +37,16 @@ typedef struct td_dtype_info {
 
 extern const td_dtype_info td_dtypes[TD_DTYPE_COUNT];
 
-/* Bytes of one row of n elements; false if n is not a multiple of the block or the size overflows. */
+/* Bytes of one row of n elements. Returns false if n is not a multiple of the block or the size overflows. */
 bool td_dtype_row_bytes(td_dtype t, uint64_t n, uint64_t *bytes);
 
-/* Widens one row of n elements to float, exactly as the format defines it: the reference for every
+/* Widens one row of n elements to float, exactly as the format defines it. This is the reference for every
  * kernel that reads weights. n must be a multiple of the block. */
 void td_dtype_to_f32(td_dtype t, const void *src, uint64_t n, float *dst);
 
 float td_f16_to_f32(uint16_t h);
 float td_bf16_to_f32(uint16_t h);
-uint16_t td_f32_to_bf16(float f); /* round to nearest even */
-uint16_t td_f32_to_f16(float f);  /* likewise; what is too large becomes infinite */
+uint16_t td_f32_to_bf16(float f); /* round to nearest, ties to even */
+uint16_t td_f32_to_f16(float f);  /* likewise; values that are too large become infinite */
 
 #endif

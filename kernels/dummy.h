@@ -1,8 +1,8 @@
-/* Made-up weights (load_format = dummy): values that look like a model's, out of a seed and nothing else.
+/* Dummy weights (load_format = dummy): values distributed like a model's, computed from a seed alone.
  *
- * Element i of a matrix is a pure function of (seed, i), in integers up to one exact conversion and one
- * product, so every backend makes the same bits, in any order. Four 16-bit pieces of a hash are summed: a
- * bell of standard deviation 0.02. */
+ * Element i of a matrix is a pure function of (seed, i). It uses only integers, one exact conversion and one
+ * multiplication, so every backend makes the same bits, in any order. The sum of four 16-bit parts of a hash
+ * gives a bell curve with a standard deviation of 0.02. */
 #ifndef TD_KERNELS_DUMMY_H
 #define TD_KERNELS_DUMMY_H
 
@@ -33,7 +33,8 @@ TD_DUMMY_FN uint16_t td_dummy_bf16(uint64_t seed, uint64_t i)
   float v = (float)(sum - 2 * 65535) * per_unit;
   uint32_t bits;
   memcpy(&bits, &v, sizeof bits);
-  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16); /* nearest, ties to even; v is finite */
+  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >>
+                    16); /* round to nearest, ties to even; v is finite */
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* Fault injection: see fault.h. td_backend_submit and td_backend_wait (backend.c) count the steps. */
+/* See fault.h. td_backend_submit and td_backend_wait (backend.c) count the steps. */
 #include "kernels/fault.h"
 
 #include <stdlib.h>

@@ -1,10 +1,10 @@
-/* Log-probabilities: the log-softmax of a row of the model's logits, the same bits on every backend.
+/* Log-probabilities: the log-softmax of a row of the model's logits, with the same bits on every backend.
  *
- * A row x[0..n) that is not bad, with its highest logit `max`:
- *   weight   w[i] = floor(2^44 * exp(x[i] - max)), an integer; their sum (below 2^63 for 2^18 tokens) does
- * not depend on its order. What is cut off is 2^-44 a token: 2^-26 of the sum at most. logprob  x[i] - max -
- * ln(sum / 2^44), in double, rounded to float once. top      the tokens in the order of their logits, the
- * lower id first among equals. */
+ * For a row x[0..n) that is not bad (sample_math.h) and whose highest logit is `max`:
+ * - weight: w[i] = floor(2^44 * exp(x[i] - max)), an integer. The sum of the weights is below 2^63 for 2^18
+ *   tokens and does not depend on their order. The floor drops up to 2^-44 a token: at most 2^-26 of the sum.
+ * - logprob: x[i] - max - ln(sum / 2^44), in double, rounded to float once.
+ * - top: the tokens from the highest logit down; among equal logits, the lower id comes first. */
 #ifndef TD_KERNELS_LOGPROB_MATH_H
 #define TD_KERNELS_LOGPROB_MATH_H
 
@@ -21,9 +21,9 @@
 #endif
 
 enum { TD_LOGPROB_BITS = 44 };
-#define TD_LOGPROB_EXPONENT_MIN -31.0f /* at and below this a weight is 0: ln 2^-44 is -30.5 */
+#define TD_LOGPROB_EXPONENT_MIN -31.0f /* at and below this exponent a weight is 0: ln 2^-44 is -30.5 */
 
-/* td_sample_weight with more bits. */
+/* td_sample_weight with 44 instead of 30 bits. */
 TD_SAMPLE_FN uint64_t td_logprob_weight(float logit, float max)
 {
   uint32_t bits;
@@ -45,7 +45,8 @@ TD_SAMPLE_FN uint64_t td_logprob_weight(float logit, float max)
   return (uint64_t)TD_SAMPLE_FMA(q, e, e);
 }
 
-/* ln(sum / 2^44): of m in [1/sqrt 2, sqrt 2) by the series of atanh((m - 1) / (m + 1)), to 2^-52. */
+/* ln(sum / 2^44), with a relative error of 2^-52. The sum is m * 2^e with m in [1/sqrt 2, sqrt 2), and ln m
+ * is a series of atanh((m - 1) / (m + 1)). */
 TD_SAMPLE_FN double td_logprob_of_sum(uint64_t sum)
 {
   double m = (double)sum, z, s, p;
@@ -72,7 +73,7 @@ TD_SAMPLE_FN float td_logprob(float logit, float max, double log_sum)
   return (float)TD_LOGPROB_ADD(TD_LOGPROB_ADD((double)logit, -(double)max), -log_sum);
 }
 
-/* Higher is earlier in the order of the most probable tokens; no two tokens are equal. */
+/* Sort key of a token: more probable tokens have higher keys. No two tokens of a row have the same key. */
 TD_SAMPLE_FN uint64_t td_logprob_rank(float logit, uint32_t id)
 {
   return (uint64_t)td_sample_key(logit) << 32 | (uint32_t)~id;

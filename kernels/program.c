@@ -11,7 +11,7 @@ const char *const td_op_names[TD_OP_KINDS] = {
 #include "kernels/ops.def"
 };
 
-/* ---- making ---- */
+/* ---- building ---- */
 
 td_status td_program_create(uint32_t max_ops, td_program **out, td_error *err)
 {
@@ -115,7 +115,7 @@ static const char *name_of(const td_program *p, td_devptr at)
   return "?";
 }
 
-/* The buffer that at is in: the one that begins last before it, or there. */
+/* The buffer that contains the address `at`: of those that begin at or before it, the last. */
 static td_devptr buffer_below(const td_program *p, td_devptr at)
 {
   td_devptr best = {0};
@@ -137,7 +137,8 @@ static void print_rope(const td_program *p, const td_rope_kv_params *r, td_buf *
                 r->n_heads, r->n_kv_heads, r->head_dim, r->style == TD_ROPE_HALVES ? "halves" : "pairs");
   if (r->rotary_dim != r->head_dim)
     td_buf_printf(out, " of %u", r->rotary_dim);
-  if (strcmp(name_of(p, r->inv_freq), "?") != 0) /* beside those of most layers */
+  if (strcmp(name_of(p, r->inv_freq), "?") !=
+      0) /* only a rotation other than most layers' has a named buffer */
     td_buf_printf(out, ", rotation %s", name_of(p, r->inv_freq));
   td_buf_printf(out, "%s%s]", r->q_norm.addr ? ", q norm" : "", r->k_norm.addr ? ", k norm" : "");
 }
@@ -166,7 +167,7 @@ static void print_embed(const td_program *p, const td_embed_params *e, td_buf *o
   td_buf_append_char(out, ']');
 }
 
-/* Rows that are parts of a buffer's rows are named by the buffer. */
+/* A row that is part of a buffer's row is printed with the buffer's name. */
 static void print_rmsnorm(const td_program *p, const td_rmsnorm_params *n, td_buf *out)
 {
   td_devptr from = n->x, to = n->out;

@@ -1,14 +1,13 @@
 /* A forward pass as data: a list of ops over buffers in device memory.
  *
- * A model's program is built once (models/forward.c) and says what a step computes, whatever the step: an
- * op's number of rows is symbolic (td_extent) and comes from the step plan when the program is submitted. A
- * backend compiles a program and runs it (kernels.h). What changes a program is a pass over its list: it
- * reads ops and writes another list.
+ * A model's program is built once (models/forward.c) and serves every step: an op's number of rows is
+ * symbolic (td_extent), and the step plan gives it when the program is submitted. A backend compiles a
+ * program and runs it (kernels.h). A pass transforms a program: it reads the list of ops and writes another
+ * list.
  *
- * Every shape is validated when the model is loaded, so backends only assert (TD_BUG_ON) what the loader has
- * promised.
+ * The loader validates every shape. Backends only assert (TD_BUG_ON) what the loader has validated.
  *
- * Thread: any; a program does not change once it is made. */
+ * Thread: any. A program does not change once it is built. */
 #ifndef TD_KERNELS_PROGRAM_H
 #define TD_KERNELS_PROGRAM_H
 
@@ -22,7 +21,7 @@
 #include "kernels/kv.h"
 #include "kernels/weight.h"
 
-/* Device memory. Only the backend that made it may look at addr; 0 is "none". */
+/* An address in device memory. Only the backend that made it may dereference addr; 0 means "none". */
 typedef struct td_devptr {
   uintptr_t addr;
 } td_devptr;
@@ -44,55 +43,56 @@ typedef struct td_embed_params {
   const td_weight *weight; /* [vocab, width], one part */
   td_devptr out;           /* activations [n, width] */
   uint32_t width;
-  float scale; /* multiplies; 0: as stored */
+  float scale; /* factor of the embedding; 0: none */
 } td_embed_params;
 
-/* out[t] = x[t] / rms(x[t]) * weight, or added to out[t]. */
+/* out[t] = x[t] / rms(x[t]) * weight, or with `add`: out[t] += that. */
 typedef struct td_rmsnorm_params {
-  td_devptr x;      /* activations [n, width]; may be overwritten where out is added to */
+  td_devptr x;      /* activations [n, width]; may be overwritten if add is set */
   td_devptr weight; /* f32 [width] (see upload_f32) */
-  td_devptr out;    /* activations [n, width]; may be x, if it is not added to */
+  td_devptr out;    /* activations [n, width]; may be x, unless add is set */
   uint32_t width;
   float eps;
-  uint32_t stride; /* elements from row to row of x and out; 0: width */
-  bool centred;    /* the mean of x[t] is taken off before: LayerNorm without a bias */
+  uint32_t stride; /* elements from one row to the next, in x and out; 0: width */
+  bool centred;    /* the mean of x[t] is subtracted first: LayerNorm without bias */
   bool add;
 } td_rmsnorm_params;
 
-/* out[t, j] = sum_k x[t, k] * weight[j, k] + bias[j], and what out[t, j] held, if add: one rounding for all
- * of it. */
+/* out[t, j] = sum_k x[t, k] * weight[j, k] + bias[j], plus the old out[t, j] with `add`. The result is
+ * rounded once, after all sums. */
 typedef struct td_linear_params {
   const td_weight *weight; /* [n_out, n_in]: parts side by side */
   td_devptr x;             /* activations [n, n_in] */
   td_devptr out;           /* activations [n, n_out], or f32 if out_f32 */
-  uint32_t n_in, n_out;    /* as the weight has them; bias too */
+  uint32_t n_in, n_out;    /* must agree with the weight, as must bias */
   bool bias;
   bool out_f32; /* for logits */
   bool add;     /* for the residual stream; out is not x */
 } td_linear_params;
 
-/* Per token: q and k heads are normalised (if weights are given), rotated by the token's position; q stays in
- * qkv, k and v go to the token's line in its page. */
+/* For each token: normalises its q and k heads (if norm weights are given) and rotates them by the token's
+ * position. q stays in qkv; k and v are written to the token's line in its page. */
 typedef struct td_rope_kv_params {
   td_devptr qkv;      /* activations [n, (n_heads + 2 n_kv_heads) * head_dim]: q, k, v */
   td_devptr q_norm;   /* f32 [head_dim] or none: RMSNorm per head before rotation (Qwen3) */
   td_devptr k_norm;   /* f32 [head_dim] or none */
   td_devptr inv_freq; /* f32 [rotary_dim / 2], scaling applied; all 0: no rotation */
-  float attn_factor;  /* multiplies cos and sin (YaRN); 1 = none */
+  float attn_factor;  /* factor of cos and sin (YaRN); 1: none */
   float norm_eps;
   td_rope_style style;
   td_kv *kv;
-  uint32_t kv_group, layer; /* of the store, and in that group */
+  uint32_t kv_group, layer; /* group of the store, and layer in that group */
   uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
 } td_rope_kv_params;
 
 /* Causal attention of the plan's rows over their pages. */
 typedef struct td_attention_params {
-  td_devptr qkv; /* as above: q of every token */
+  td_devptr qkv; /* as in td_rope_kv_params; q of every token is read */
   td_devptr out; /* activations [n, n_heads * head_dim] */
   const td_kv *kv;
-  float scale;            /* of q.k, normally 1/sqrt(head_dim) */
-  uint32_t window_tokens; /* sliding window, the group's: keys at position > p - window; 0 = none */
+  float scale;            /* factor of q.k, normally 1/sqrt(head_dim) */
+  uint32_t window_tokens; /* the KV group's sliding window: a query at p sees keys at positions > p - window;
+                             0: no window */
   uint32_t kv_group, layer;
   uint32_t n_heads, n_kv_heads, head_dim;
 } td_attention_params;
@@ -104,10 +104,9 @@ typedef struct td_swiglu_params {
   uint32_t width;
 } td_swiglu_params;
 
-/* LINEAR and SWIGLU in one: silu and product of what x gives with the first and the last half of the weight's
- * rows. A backend's own pass makes it out of the two; gate_up is then where the first of them would write,
- * for steps in which two ops are faster. Without gate_up it is one kernel, or a fault where there is none for
- * this shape and n. */
+/* LINEAR and SWIGLU as one op. A backend's own pass makes it out of the two. gate_up is the buffer that the
+ * LINEAR would write, for steps in which two ops are faster. If gate_up is none, the op is always one kernel,
+ * and it faults if no kernel serves this shape and n. */
 typedef struct td_linear_swiglu_params {
   const td_weight *weight; /* [2 * width, n_in]: gate, then up */
   td_devptr x;             /* activations [n, n_in] */
@@ -123,8 +122,8 @@ typedef struct td_gather_params {
   uint32_t width;
 } td_gather_params;
 
-/* Chooses a token for every entry of the plan's logits that has no target and is not late, by the sampling
- * state of its slot (set_sampling). */
+/* Chooses a token for every logits entry of the plan that has no target and is not late, by the sampling
+ * state of the entry's slot (set_sampling). */
 typedef struct td_sample_params {
   td_devptr logits; /* f32 [n, vocab]; may be overwritten */
   uint32_t vocab;
@@ -135,12 +134,12 @@ typedef enum td_pooling {
   TD_POOL_MEAN, /* the mean of x over all its tokens so far */
 } td_pooling;
 
-/* A vector for each sequence, accumulated over its chunks: out[slot] is x pooled over the tokens from
- * position 0 on. All of them must be computed: KV that was found in a tree has left no x. Sums are f64, token
- * after token, so a vector does not depend on how its prompt was chunked. */
+/* One vector for each sequence: out[slot] is x pooled over the sequence's tokens from position 0 to the last
+ * one computed. It is accumulated over prefill chunks. All tokens must be computed, because a prefix hit
+ * gives KV but no x. Sums are f64 and added token by token, so a vector does not depend on the chunking. */
 typedef struct td_pool_params {
   td_devptr x;    /* activations [all tokens, width] */
-  td_devptr sums; /* f64 [slots, width], kept from step to step; for the mean */
+  td_devptr sums; /* f64 [slots, width], kept between steps; only for the mean */
   td_devptr out;  /* f32 [slots, width] */
   uint32_t width;
   td_pooling pooling;
@@ -154,10 +153,10 @@ typedef enum td_op_kind {
 
 extern const char *const td_op_names[TD_OP_KINDS]; /* "embed", "rmsnorm", ... */
 
-/* How many rows an op has. A mixture of experts will add tokens x top_k. */
+/* Which rows an op has. */
 typedef enum td_extent {
   TD_EXTENT_TOKENS, /* all tokens of the step */
-  TD_EXTENT_LOGITS, /* those that want logits */
+  TD_EXTENT_LOGITS, /* the tokens whose logits the plan asks for */
   TD_EXTENT_ROWS,   /* the step's sequences */
 } td_extent;
 
@@ -176,7 +175,8 @@ typedef struct td_op {
   td_op_kind kind;
   td_extent extent;
   uint32_t layer;   /* of the model, or TD_NO_LAYER */
-  const char *role; /* what it is there: "qkv", "o", "head"; static text, NULL in a program made by hand */
+  const char *role; /* of its weight or result, for prints: "qkv", "o", "head"; static text, NULL in a
+                       hand-made program */
   union {
 #define TD_OP(KIND, name) td_##name##_params name;
 #include "kernels/ops.def"
@@ -187,7 +187,7 @@ typedef struct td_op {
 
 enum { TD_PROGRAM_BUFFERS_MAX = 16 };
 
-/* What ops read and write, by name. */
+/* A buffer that ops read and write, with a name for prints. */
 typedef struct td_program_buffer {
   const char *name; /* static text */
   td_devptr at;
@@ -195,8 +195,7 @@ typedef struct td_program_buffer {
 
 typedef struct td_program {
   uint32_t n_ops, max_ops;
-  uint32_t
-      n_unsampled; /* a step that wants no logits needs the first so many ops only: its KV is then written */
+  uint32_t n_unsampled; /* a step that wants no logits runs only this many ops: then its KV is written */
   td_op *ops;
   uint32_t n_buffers;
   td_program_buffer buffers[TD_PROGRAM_BUFFERS_MAX];
@@ -204,21 +203,21 @@ typedef struct td_program {
 
 TD_MUST_CHECK td_status td_program_create(uint32_t max_ops, td_program **out, td_error *err);
 void td_program_destroy(td_program *p); /* NULL: does nothing */
-void td_program_add(td_program *p,
-                    td_op op); /* n_unsampled is all so far; who knows better sets it at the end */
+/* Sets n_unsampled to all ops so far; a caller that wants fewer sets it after the last op. */
+void td_program_add(td_program *p, td_op op);
 void td_program_name_buffer(td_program *p, const char *name, td_devptr at);
-td_devptr td_program_buffer_at(const td_program *p, const char *name); /* none: no such name */
+td_devptr td_program_buffer_at(const td_program *p, const char *name); /* returns none for an unknown name */
 
-/* For backends, before they compile: ops agree with the weights and the KV groups that they name
- * (TD_BUG_ON). */
+/* For backends, before they compile: asserts (TD_BUG_ON) that ops agree with the weights and the KV groups
+ * that they name. */
 void td_program_check(const td_program *p);
 
-/* A pass: the ops of some kinds only, bits 1 << td_op_kind. */
+/* A pass: keeps the ops of some kinds only. kinds: bits 1 << td_op_kind. */
 TD_MUST_CHECK td_status td_program_keep(const td_program *p, uint32_t kinds, td_program **out, td_error *err);
 enum { TD_OP_ALL = (1 << TD_OP_KINDS) - 1 };
 
-/* A line for each op: "layer 0   linear    qkv        tokens   h -> qkv  [1024 x 512]"; +> adds to what is
- * there. */
+/* Prints a line for each op: "layer 0   linear    qkv        tokens   h -> qkv  [1024 x 512]". "+>" means
+ * that the op adds to its output buffer. */
 void td_program_print(const td_program *p, td_buf *out);
 
 #endif

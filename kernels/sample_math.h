@@ -1,21 +1,23 @@
-/* What a token's weight is, which tokens stay, and how one is drawn: the sampler's exact definition, for
- * every backend.
+/* The sampler's exact definition, for every backend: the weight of a token, which tokens are kept, and how
+ * one is drawn.
  *
- * The same logits, seed and position give the same token on every CPU and GPU, because nothing here is left
- * to rounding habits: a weight is a fixed sequence of IEEE operations ending in an integer, sums of integers
- * do not depend on their order, and every threshold is a comparison of integers. Backends may compute it in
- * any order and with any vectors (the CPU's are in cpu/pointwise.inc), as long as each element sees these
- * operations.
+ * The same logits, seed and position give the same token on every CPU and GPU, because nothing here depends
+ * on how a machine or compiler rounds. A weight is a fixed sequence of IEEE operations ending in an integer,
+ * sums of integers do not depend on their order, and every threshold is a comparison of integers. A backend
+ * may process elements in any order and in vectors (the CPU's are in cpu/pointwise.inc), as long as each
+ * element goes through these operations.
  *
- * A row of logits x[0..n), with the state of its slot and a position:
- *   bad       a NaN, a +inf or no finite value: TD_LOGITS_NAN.
- *   best      the lowest id of the highest logit `max`. Greedy rows take it.
- *   weight    w[i] = floor(2^30 * exp((x[i] - max) * inv_temperature)); w[best] = 2^30.
- *   kept      w[i] >= least, which is 1 without min-p: what rounds to no weight is never drawn.
- *   top-k     if more than k are kept: t = the highest logit such that k or more kept tokens have x >= t; x <
- * t is dropped. Equal logits stay or go together, so that more than k may stay (as vLLM's). top-p likewise, t
- * = the highest logit such that the weights of x >= t reach `want`. draw      left = random * total / 2^64;
- * the token whose running sum of weights, in the order of ids, first passes left. */
+ * The definition for a row of logits x[0..n), with the state of its slot and a position:
+ * - bad: the row has a NaN, a +inf or no finite value. It sets TD_LOGITS_NAN.
+ * - best: the lowest id that has the highest logit `max`. Greedy rows choose it.
+ * - weight: w[i] = floor(2^30 * exp((x[i] - max) * inv_temperature)); w[best] = 2^30.
+ * - kept: w[i] >= least. `least` is 1 without min-p, so a token whose weight is 0 is never drawn.
+ * - top-k: if more than k tokens are kept, t is the highest logit such that at least k kept tokens have x >=
+ *   t. Tokens with x < t are dropped. Equal logits are kept or dropped together, so more than k may stay (as
+ *   in vLLM).
+ * - top-p: likewise, where t is the highest logit such that the weights of x >= t sum up to at least `want`.
+ * - draw: left = random * total / 2^64. The drawn token is the first, in the order of ids, whose running sum
+ *   of weights exceeds left. */
 #ifndef TD_KERNELS_SAMPLE_MATH_H
 #define TD_KERNELS_SAMPLE_MATH_H
 
@@ -24,7 +26,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { TD_SAMPLED_NAN = -1 }; /* in the place of an id, until it is told (step/outcome.h) */
+enum { TD_SAMPLED_NAN = -1 }; /* stands for an id until the outcome gets TD_LOGITS_NAN (step/outcome.h) */
 
 #ifdef __CUDACC__
 #define TD_SAMPLE_FN static __host__ __device__ __forceinline__
@@ -32,7 +34,7 @@ enum { TD_SAMPLED_NAN = -1 }; /* in the place of an id, until it is told (step/o
 #define TD_SAMPLE_FN static inline
 #endif
 
-#ifdef __CUDA_ARCH__ /* the compiler must not contract these, nor approximate */
+#ifdef __CUDA_ARCH__ /* intrinsics, because the compiler must neither contract nor approximate these */
 #define TD_SAMPLE_FMA(a, b, c) __fmaf_rn(a, b, c)
 #define TD_SAMPLE_MUL(a, b) __fmul_rn(a, b)
 #define TD_SAMPLE_ADD(a, b) __fadd_rn(a, b)
@@ -46,9 +48,9 @@ enum { TD_SAMPLED_NAN = -1 }; /* in the place of an id, until it is told (step/o
 #define TD_SAMPLE_DOUBLE_MUL(a, b) ((a) * (b))
 #endif
 
-/* e^x: x = n ln2 + r, a polynomial of degree 6 in r (minimax, relative error 3e-9 before rounding), then 2^n.
- */
-#define TD_EXP_MAGIC 12582912.0f /* 1.5 * 2^23: adding it rounds to an integer, held in the low bits */
+/* e^x: x = n ln2 + r, then a polynomial of degree 6 in r (minimax, relative error 3e-9 before rounding), then
+ * times 2^n. */
+#define TD_EXP_MAGIC 12582912.0f /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
 #define TD_EXP_LOG2E 0x1.715476p+0f
 #define TD_EXP_LN2_HIGH 0x1.62e430p-1f /* ln2 = high - low */
 #define TD_EXP_LN2_LOW 0x1.05c610p-29f
@@ -60,8 +62,7 @@ enum { TD_SAMPLED_NAN = -1 }; /* in the place of an id, until it is told (step/o
 
 #define TD_SAMPLE_ONE (1u << 30) /* the highest logit's weight */
 
-/* Below this a temperature is greedy: 1/temperature must stay finite, and nothing but the maximum has weight.
- */
+/* Lower temperatures are greedy: 1/temperature must stay finite, and only the maximum would have a weight. */
 #define TD_SAMPLE_TEMPERATURE_MIN 1e-5f
 
 TD_SAMPLE_FN bool td_sample_is_greedy(float temperature)
@@ -79,7 +80,7 @@ TD_SAMPLE_FN float td_sample_exponent(float logit, float max, float inv_temperat
 /* At and below this exponent a weight is 0 (ln 2^-30 is -20.79). */
 #define TD_SAMPLE_EXPONENT_MIN -20.875f
 
-/* The weight of an exponent. Multiplying by 2^30 is exact, so it is done in the exponent field. */
+/* The weight of an exponent. The multiplication by 2^30 is exact, so it is done in the exponent field. */
 TD_SAMPLE_FN uint32_t td_sample_weight(float u)
 {
   uint32_t bits;
@@ -99,7 +100,7 @@ TD_SAMPLE_FN uint32_t td_sample_weight(float u)
   return (uint32_t)(int32_t)TD_SAMPLE_FMA(q, e, e);
 }
 
-/* Bit patterns in the order of the values; the two zeros are one value. */
+/* Unsigned keys that order logits by value; -0 and +0 have the same key. */
 TD_SAMPLE_FN uint32_t td_sample_key(float logit)
 {
   uint32_t u;
@@ -116,7 +117,7 @@ TD_SAMPLE_FN float td_sample_logit_of_key(uint32_t key)
   return f;
 }
 
-/* The least weight that stays: 1 without min-p; more than any weight if min_p is above 1. */
+/* The least weight that is kept: 1 without min-p, more than any weight if min_p is above 1. */
 TD_SAMPLE_FN uint32_t td_sample_least(float min_p)
 {
   if (!(min_p > 0))
@@ -148,7 +149,7 @@ TD_SAMPLE_FN uint64_t td_sample_random(uint64_t seed, uint32_t position)
   return (uint64_t)c1 << 32 | c0;
 }
 
-/* random * total / 2^64: below total. */
+/* random * total / 2^64, which is below total. */
 TD_SAMPLE_FN uint64_t td_sample_draw(uint64_t random, uint64_t total)
 {
 #ifdef __CUDA_ARCH__

@@ -1,14 +1,14 @@
-/* What a special row's logits become before the sampler looks at them: mask, min_tokens, bias, penalties.
+/* How mask, min_tokens, bias and penalties change a special row's logits before the sampler reads them.
  *
- * A row is special if its request's sampling is not plain (step/sampling.h has the order and its source), or
- * if the step has a mask for it. Its state is a td_sample_state and one 16-bit word for each token of the
- * vocabulary; a mask has a bit for each. A word says how often the token was in the answer, whether it was in
- * the prompt, and whether the state lists it, so that a token that nothing applies to costs one load and one
- * comparison. Nothing is written back: whoever reads a logit adjusts it, and the model's logits stay for
- * log-probabilities.
+ * A row is special if its request's sampling is not plain, or if the step has a mask for it. step/sampling.h
+ * gives the order of the changes and its source. A special row's state is a td_sample_state and one 16-bit
+ * word for each token of the vocabulary. The word says how often the token is in the answer, whether it is in
+ * the prompt, and whether the state lists it. So a token to which nothing applies costs one load and one
+ * comparison. A mask has one bit for each token. Nothing is written back: a logit is adjusted where it is
+ * read. The model's logits stay, because log-probabilities are of them.
  *
- * As in sample_math.h every value is a fixed sequence of IEEE operations, the same bits on every backend. A
- * finite logit stays finite unless it is forbidden, so that no penalty can make a row bad. */
+ * As in sample_math.h, every value is a fixed sequence of IEEE operations with the same bits on every
+ * backend. A finite logit stays finite unless it is forbidden, so no penalty can make a row bad. */
 #ifndef TD_KERNELS_SAMPLE_STATE_H
 #define TD_KERNELS_SAMPLE_STATE_H
 
@@ -16,8 +16,8 @@
 #include "step/sampling.h"
 
 enum {
-  TD_WORD_COUNT = 0x3fff,  /* in the answer; saturates */
-  TD_WORD_PROMPT = 0x4000, /* in the prompt */
+  TD_WORD_COUNT = 0x3fff,  /* the token's count in the answer; saturates */
+  TD_WORD_PROMPT = 0x4000, /* the token is in the prompt */
   TD_WORD_LISTED = 0x8000,
   TD_SAMPLE_LISTED_MAX = TD_LOGIT_BIAS_MAX + TD_END_IDS_MAX,
 };
@@ -25,13 +25,13 @@ enum {
 typedef struct td_sample_listed {
   int32_t id;
   float bias;
-  uint32_t forbidden_below; /* while the sequence has fewer tokens than this */
+  uint32_t forbidden_below; /* forbidden while the sequence has fewer tokens than this */
 } td_sample_listed;
 
 typedef struct td_sample_state {
   float presence, frequency, repetition; /* repetition: never 0 */
   uint32_t n_listed;
-  td_sample_listed listed[TD_SAMPLE_LISTED_MAX]; /* in the order of ids */
+  td_sample_listed listed[TD_SAMPLE_LISTED_MAX]; /* sorted by id */
 } td_sample_state;
 
 #define TD_SAMPLE_HIGHEST 0x1.fffffep127f
@@ -57,13 +57,14 @@ TD_SAMPLE_FN const td_sample_listed *td_sample_find(const td_sample_state *s, in
 
 TD_SAMPLE_FN bool td_sample_is_finite(float x) { return x >= -TD_SAMPLE_HIGHEST && x <= TD_SAMPLE_HIGHEST; }
 
-/* The logit x under a mask. NaN and infinities stay. */
+/* The logit x under a mask. NaN and infinities do not change. */
 TD_SAMPLE_FN float td_sample_masked(bool allowed, float x)
 {
   return allowed || !td_sample_is_finite(x) ? x : -INFINITY;
 }
 
-/* The logit x of token id, whose word is given, in a sequence of n_tokens tokens. NaN and infinities stay. */
+/* The adjusted logit x of token `id` with its word, in a sequence of n_tokens tokens. NaN and infinities do
+ * not change. */
 TD_SAMPLE_FN float td_sample_adjust(const td_sample_state *s, uint32_t word, bool allowed, int32_t id,
                                     float x, uint32_t n_tokens)
 {
@@ -86,7 +87,7 @@ TD_SAMPLE_FN float td_sample_adjust(const td_sample_state *s, uint32_t word, boo
   return x > -TD_SAMPLE_HIGHEST ? x : -TD_SAMPLE_HIGHEST;
 }
 
-/* The word of a token that was chosen. */
+/* The new word of a token that was chosen. */
 TD_SAMPLE_FN uint16_t td_sample_count_once_more(uint16_t word)
 {
   return (uint16_t)((word & TD_WORD_COUNT) < TD_WORD_COUNT ? word + 1 : word);

@@ -1,4 +1,4 @@
-/* The cache of sampler state, and how a state is made: see sampler_cache.h. */
+/* See sampler_cache.h. */
 #include "kernels/sampler_cache.h"
 
 #include <stdlib.h>
@@ -62,7 +62,7 @@ static int by_id(const void *a, const void *b)
   return x < y ? -1 : x > y;
 }
 
-/* Biases and forbidden ids, one entry an id. */
+/* Lists biases and forbidden ids, one entry for each id. */
 static void make_list(const td_sampling *s, uint32_t n_prompt, td_sample_state *state)
 {
   uint32_t n = 0, n_different = 0;
@@ -76,7 +76,7 @@ static void make_list(const td_sampling *s, uint32_t n_prompt, td_sample_state *
   for (uint32_t i = 0; i < n; i++) {
     td_sample_listed *last = n_different > 0 ? &l[n_different - 1] : NULL;
     if (last && last->id == l[i].id) {
-      last->bias += l[i].bias; /* one of the two is 0 */
+      last->bias += l[i].bias; /* one of the two biases is 0 */
       last->forbidden_below =
           last->forbidden_below > l[i].forbidden_below ? last->forbidden_below : l[i].forbidden_below;
     } else {

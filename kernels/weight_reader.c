@@ -1,4 +1,4 @@
-/* Reader threads: see weight_reader.h. */
+/* See weight_reader.h. */
 #include "kernels/weight_reader.h"
 
 #include <errno.h>
@@ -8,13 +8,13 @@
 
 #include "common/io.h"
 
-/* Queued and not yet taken: a few pieces for each thread. */
+/* Limit of queued bytes that no thread has taken yet: a few pieces for each thread. */
 #define QUEUED_BYTES_MAX ((uint64_t)256 << 20)
 
 typedef struct job {
   struct job *next;
   td_dtype dtype;
-  const unsigned char *data; /* where fd is below 0 */
+  const unsigned char *data; /* the rows, if fd is below 0 */
   int fd;
   uint64_t offset_bytes;
   const char *name;
@@ -23,7 +23,7 @@ typedef struct job {
 } job;
 
 typedef struct piece {
-  job j; /* a copy: the queue's own may be gone */
+  job j; /* a copy, because the queue may free its own */
   uint64_t first_row, n_rows;
 } piece;
 
@@ -31,20 +31,20 @@ typedef struct reader {
   struct td_weight_reader *owner;
   uint32_t index;
   pthread_t thread;
-  unsigned char *raw; /* stored bytes of a piece that needs converting */
+  unsigned char *raw; /* stored bytes of a piece that must be converted */
   size_t raw_bytes;
-  float *wide; /* one row */
+  float *wide; /* one row as floats */
   uint64_t wide_elements;
 } reader;
 
 struct td_weight_reader {
   td_weight_sink sink;
   pthread_mutex_t lock;
-  pthread_cond_t more, less; /* work came; work went */
+  pthread_cond_t more, less; /* more: a job was queued; less: a piece was taken */
   job *first, *last;
-  uint64_t queued_bytes; /* of bf16 */
+  uint64_t queued_bytes; /* as bf16 */
   bool closing, failed;
-  td_error error; /* the first one */
+  td_error error; /* the first error */
   uint32_t n_threads;
   reader readers[TD_READERS_MAX];
 };
@@ -62,7 +62,7 @@ static void drop_first(td_weight_reader *r)
   free(j);
 }
 
-/* False: there will be no more. */
+/* Takes the next piece. Returns false if there will be none. */
 static bool take(td_weight_reader *r, piece *out)
 {
   bool any;
@@ -130,7 +130,8 @@ static td_status make_room(reader *t, const piece *p, td_error *err)
   return TD_OK;
 }
 
-/* The piece's rows as they are stored, side by side in dst: at once where they lie so, else row by row. */
+/* Reads the piece's rows as they are stored and packs them in dst: with one read if they are adjacent in the
+ * file, otherwise row by row. */
 static td_status read_rows(const piece *p, void *dst, td_error *err)
 {
   const job *j = &p->j;
@@ -185,7 +186,9 @@ static void *read_all(void *arg)
     st = run_piece(t, &p, &err);
   if (st != TD_OK)
     fail_with(t->owner, st, &err);
-  st = s->flush(s->arg, t->index, &err); /* in any case: buffers must not be in use when the sink goes */
+  st =
+      s->flush(s->arg, t->index,
+               &err); /* also after an error: the sink's buffers must not be in use when the sink goes away */
   if (st != TD_OK)
     fail_with(t->owner, st, &err);
   free(t->raw);
@@ -193,7 +196,7 @@ static void *read_all(void *arg)
   return NULL;
 }
 
-/* ---- life ---- */
+/* ---- create and destroy ---- */
 
 td_status td_weight_reader_create(uint32_t n_threads, const td_weight_sink *sink, td_weight_reader **out,
                                   td_error *err)
@@ -212,7 +215,7 @@ td_status td_weight_reader_create(uint32_t n_threads, const td_weight_sink *sink
     t->owner = r;
     t->index = i;
     if (pthread_create(&t->thread, NULL, read_all, t) != 0)
-      break; /* fewer do */
+      break; /* go on with fewer threads */
     r->n_threads++;
   }
   if (r->n_threads == 0) {
@@ -276,7 +279,7 @@ td_status td_weight_reader_push(td_weight_reader *r, const td_weight_part *part,
     return TD_OK;
   free(j);
   if (err)
-    *err = r->error; /* written once, before failed */
+    *err = r->error; /* safe without the lock: written once, before `failed` */
   return r->error.code;
 }
 
