@@ -7,8 +7,9 @@
 #include "config/options.h"
 #include "server/server.h"
 
-/* What a client made us hold goes back to the system when it is freed. Left alone, glibc would keep blocks of
- * up to 32 MB once one of that size was freed, and zero the engine's arrays of tokens that may never come. */
+/* Makes glibc return freed memory to the system. By default, once a block of up to 32 MB has been freed,
+ * glibc keeps blocks of that size in the heap. It would then also have to zero the engine's token arrays,
+ * most of whose pages are never touched. */
 static void give_memory_back(void)
 {
   enum { OWN_MAPPING_BYTES = 64 << 10, KEPT_BYTES = 16 << 20 };

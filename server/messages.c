@@ -1,4 +1,4 @@
-/* Chat messages: checked, and brought to the one form that models' templates know. See request.h. */
+/* Chat messages: checks them and brings them to the one form that models' templates know. See request.h. */
 #include <stdio.h>
 #include <string.h>
 
@@ -29,7 +29,7 @@ static bool unserved_part(td_api_error *e, const char *path, const char *type)
   return false;
 }
 
-/* A part {"type":"text","text":...}; its text, or NULL. */
+/* Reads a part {"type":"text","text":...}. Returns its text, or NULL on an error. */
 static const char *read_part(const cJSON *part, const char *path, td_unknown *unknown, td_api_error *e)
 {
   char inside[PATH_BYTES + 1];
@@ -48,7 +48,7 @@ static const char *read_part(const cJSON *part, const char *path, td_unknown *un
   return text->valuestring;
 }
 
-/* Text of an array of parts, joined by newlines as vLLM does. */
+/* Joins the texts of an array of parts by newlines, as vLLM does. */
 static bool join_parts(const cJSON *parts, const char *path, td_unknown *unknown, td_buf *text,
                        td_api_error *e)
 {
@@ -82,7 +82,7 @@ static bool set_string(cJSON *message, const char *key, const char *value)
                 : cJSON_AddItemToObject(message, key, s);
   if (!ok)
     cJSON_Delete(s);
-  return ok && s->string; /* cJSON replaces an item by one whose name has found no memory */
+  return ok && s->string; /* cJSON inserts the new item even if it had no memory for its name */
 }
 
 static bool normalise_content(cJSON *message, bool assistant, const char *path, td_unknown *unknown,
@@ -108,8 +108,9 @@ static bool normalise_content(cJSON *message, bool assistant, const char *path, 
   return ok;
 }
 
-/* Reasoning of an earlier answer has several names, and is text or something of its server's own. Templates
- * read the text by the first, gpt-oss's by the second: both are given, as transformers does. */
+/* Earlier answers carry reasoning under one of several names; it is text, or an object of the server that
+ * wrote it. Most templates read the text under the first name, gpt-oss's under the second. Like
+ * transformers, we set both. */
 static bool normalise_reasoning(cJSON *message)
 {
   static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
@@ -127,8 +128,8 @@ static bool normalise_reasoning(cJSON *message)
   return true;
 }
 
-/* Only what templates may read stays. Clients send back whole messages they were given, with null and empty
- * members, and their own notes. */
+/* Removes the members that no template reads. Clients send back whole messages as they got them, with null
+ * and empty members, and with notes of their own. */
 static bool check_members(cJSON *message, const char *path, td_unknown *unknown, td_api_error *e)
 {
   const td_field *f;

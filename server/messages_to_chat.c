@@ -1,4 +1,4 @@
-/* A body of Anthropic's /v1/messages as a chat's. */
+/* Translates a body of Anthropic's /v1/messages into a chat's body. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,8 +8,8 @@ enum { PATH_BYTES = 80 };
 
 /* ---- system ---- */
 
-/* Claude Code puts a line with a nonce before the system prompt, which makes each request's prefix a new one.
- */
+/* Claude Code puts a line with a nonce before the system prompt. It would make each request's prefix a new
+ * one. */
 static const char billing[] = "x-anthropic-billing-header:";
 
 static const char *without_billing(const td_call *call, const char *text)
@@ -95,7 +95,7 @@ static void add_use(td_translation *t, const cJSON *block, const char *path, cJS
   td_buf_deinit(&text);
 }
 
-/* Earlier thoughts go to the template, which may show them or not. */
+/* Earlier thoughts are given to the template, which decides whether to show them. */
 static void add_thinking(td_translation *t, const cJSON *block, cJSON *m)
 {
   const cJSON *text = td_json_get(block, "thinking");
@@ -103,7 +103,8 @@ static void add_thinking(td_translation *t, const cJSON *block, cJSON *m)
     td_translation_put_text(t, m, "reasoning_content", text->valuestring);
 }
 
-/* *m: the message that the block goes to; results are messages of their own, before what the user says. */
+/* *m: the message that text and calls are added to. A tool result becomes a message of its own, and what the
+ * user says after it begins a new one. */
 static void read_block(td_translation *t, const cJSON *block, const char *path, const char *role, cJSON **m)
 {
   const cJSON *text = td_json_get(block, "text");
@@ -200,9 +201,9 @@ static void read_choice(td_translation *t, const cJSON *c)
     td_translation_put_text(t, function, "name", name->valuestring);
 }
 
-/* ---- all ---- */
+/* ---- the whole body ---- */
 
-/* Whether templates that can choose let the model think. */
+/* Switches thinking on or off in templates that have such a variable. */
 static void read_thinking(td_translation *t, const cJSON *thinking)
 {
   bool off = td_translation_is(thinking, "type", "disabled");
@@ -225,7 +226,7 @@ static void read_thinking(td_translation *t, const cJSON *thinking)
     td_translation_put(t, kwargs, "enable_thinking", cJSON_CreateBool(!off));
 }
 
-/* {"format": {"type": "json_schema", "schema": S}} */
+/* format: {"type": "json_schema", "schema": S} */
 static void read_format(td_translation *t, const cJSON *format)
 {
   const cJSON *schema = td_json_get(format, "schema");
@@ -259,7 +260,7 @@ static void read_output(td_translation *t, const cJSON *body)
   read_format(t, format ? format : td_json_get(body, "output_format"));
 }
 
-/* An answer whose beginning the client gives is gone on with. */
+/* If the last message is the assistant's, the model continues it. */
 static void continue_last(td_translation *t)
 {
   const cJSON *last = cJSON_GetArrayItem(t->messages, cJSON_GetArraySize(t->messages) - 1);

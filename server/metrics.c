@@ -1,5 +1,5 @@
-/* Metrics: see metrics.h. Names and bucket borders are vLLM's (its "v1" loggers), so that dashboards and
- * autoscalers made for it work; what vLLM does not have is under tandem:. */
+/* Metrics: see metrics.h. Names and bucket borders are those of vLLM's "v1" loggers, so that dashboards and
+ * autoscalers made for vLLM work. Metrics that vLLM does not have begin with "tandem:". */
 #include "server/metrics.h"
 
 #include <inttypes.h>
@@ -41,11 +41,11 @@ void td_histogram_observe(td_histogram *h, double value, uint64_t times)
 typedef struct page {
   td_buf *out;
   td_buf label;        /* model_name="..." */
-  bool is_own, leaves; /* for a key that is no operator's; a metric that it may not see is on */
+  bool is_own, leaves; /* is_own: rendered for a key that is no operator's; leaves: skip this metric */
 } page;
 
-/* Who sees a metric where there are several keys. From tokens, pages and predictions others could read how
- * long a prompt or an answer is. */
+/* Who may see a metric if there are several keys. From tokens, pages and predictions a client could work out
+ * how long the prompts and answers of other keys are. */
 typedef enum audience { EVERY_KEY, OPERATORS } audience;
 
 /* Label values escape backslash, quote and newline only (the text format's rule). */
@@ -136,8 +136,8 @@ static void vllm_metrics(page *p, const td_metrics *m, const td_metrics_view *v)
   }
 }
 
-/* What was predicted: steps before they ran, waits when requests came. Beside it stand
- * tandem:step_seconds_total and vllm:request_queue_time_seconds. */
+/* What was predicted: step times before the steps ran, and queue times when requests arrived. Compare with
+ * the measured tandem:step_seconds_total and vllm:request_queue_time_seconds. */
 static void prediction_metrics(page *p, const td_metrics *m, const td_metrics_view *v)
 {
   const td_engine_stats *s = v->stats;
@@ -298,7 +298,7 @@ static double key_value(const td_tenant *t, int metric)
   }
 }
 
-/* By key. Names of keys are plain (auth.h). */
+/* Metrics by key. Names of keys need no escaping (auth.h). */
 static void key_metrics(page *p, const td_metrics_view *v)
 {
   static const struct {

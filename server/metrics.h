@@ -1,6 +1,7 @@
-/* Counters and histograms for /metrics, in Prometheus' text format, under the names that vLLM uses.
+/* Counters and histograms for /metrics, in Prometheus' text format. Where vLLM has a metric, ours has its
+ * name.
  *
- * Every label is one of a closed set. Loop thread only. */
+ * Every label has a fixed set of values, so that the number of time series is bounded. Loop thread only. */
 #ifndef TD_SERVER_METRICS_H
 #define TD_SERVER_METRICS_H
 
@@ -14,9 +15,9 @@
 enum { TD_HISTOGRAM_BORDERS_MAX = 24 };
 
 typedef struct td_histogram {
-  const double *borders; /* ascending, static */
+  const double *borders; /* upper bounds of the buckets, ascending; static storage */
   uint32_t n_borders;
-  uint64_t counts[TD_HISTOGRAM_BORDERS_MAX + 1]; /* not cumulative; the last: above all borders */
+  uint64_t counts[TD_HISTOGRAM_BORDERS_MAX + 1]; /* not cumulative; the last is above all borders */
   double sum;
 } td_histogram;
 
@@ -29,13 +30,13 @@ typedef enum td_finished {
   TD_FINISHED_ERROR
 } td_finished;
 
-/* Why a connection was ended by our doing. */
+/* Why the server ended a connection. */
 typedef enum td_cut {
-  TD_CUT_STALL, /* the client does not read */
+  TD_CUT_STALL, /* the client does not read its answer */
   TD_CUT_HEAD_TIMEOUT,
   TD_CUT_BODY_RATE,
   TD_CUT_BODY_TIMEOUT,
-  TD_CUT_HELD, /* its unread answer takes memory that others need */
+  TD_CUT_HELD, /* its unread answer takes memory that others need (held.h) */
   TD_CUT_MEMORY,
   TD_CUT_KINDS
 } td_cut;
@@ -44,16 +45,16 @@ typedef struct td_metrics {
   td_histogram ttft, inter_token, e2e, queue, queue_predicted;
   uint64_t prompt_tokens, generation_tokens;
   uint64_t finished[4];
-  uint64_t timeouts[2];  /* of calls: never started, cut */
-  uint64_t responses[6]; /* by hundreds of the status */
+  uint64_t timeouts[2];  /* calls that missed a deadline: [0] before their start, [1] while running */
+  uint64_t responses[6]; /* by the first digit of the status */
   uint64_t connections_refused;
   uint64_t connections_cut[TD_CUT_KINDS];
-  uint64_t steps_missed; /* by watchers */
+  uint64_t steps_missed; /* steps that watchers were too slow to read */
 } td_metrics;
 
 void td_metrics_init(td_metrics *m);
 
-/* What the page needs beside the counters. info NULL: not loaded yet. */
+/* What /metrics shows besides the counters above. info is NULL while the model is loading. */
 typedef struct td_metrics_view {
   const td_engine_info *info;
   const td_engine_stats *stats;
@@ -61,10 +62,10 @@ typedef struct td_metrics_view {
   const char *model_name;
   uint32_t n_conns, queued_calls, n_watchers;
   uint64_t held_bytes;
-  const td_tenant *accounts;           /* by account, those of keys; NULL: no keys are asked */
-  uint32_t only_account;               /* of whom usage and lengths are told; 0: of all */
-  const td_engine_gpu *gpu;            /* NULL: nothing is known of one */
-  const td_kv_events_count *kv_events; /* NULL: none are published */
+  const td_tenant *accounts; /* indexed by account, set where `key` is; NULL if the daemon asks for no keys */
+  uint32_t only_account;     /* shows only this account, and no metrics for operators; 0: shows all */
+  const td_engine_gpu *gpu;  /* NULL if there is no GPU, or nothing is known of it */
+  const td_kv_events_count *kv_events; /* NULL if no KV events are published */
 } td_metrics_view;
 
 void td_metrics_render(const td_metrics *m, const td_metrics_view *v, td_buf *out);

@@ -59,6 +59,6 @@ uint64_t td_namespace_of(const td_namespace_secret *secret, uint32_t account, co
 {
   if (!salt)
     return account;
-  td_namespace_secret of_key = {secret->k0 ^ account, secret->k1}; /* places in a file: far fewer than 2^64 */
+  td_namespace_secret of_key = {secret->k0 ^ account, secret->k1}; /* each account has its own SipHash key */
   return td_siphash(&of_key, salt, strlen(salt)) | UINT64_C(1) << 63;
 }

@@ -16,7 +16,7 @@ static bool is(td_list_item a, const char *b) { return same(a, span_of(b)); }
 
 /* ---- options ---- */
 
-/* HOST, HOST:PORT, [IPv6], [IPv6]:PORT: no scheme, no path. */
+/* HOST, HOST:PORT, [IPv6] or [IPv6]:PORT, without scheme or path. */
 static bool is_host(td_list_item s)
 {
   for (size_t i = 0; i < s.n; i++) {
@@ -53,12 +53,12 @@ td_status td_origin_check_options(const td_options *o, td_error *err)
 
 /* ---- Host ---- */
 
-/* The Host without its port, an IPv6 literal without its brackets, a name without the dot of the root. */
+/* The Host without its port. An IPv6 literal loses its brackets, a name its trailing dot. */
 static td_list_item name_of(td_list_item host, bool *bracketed)
 {
   const char *end = host.n > 0 && *host.s == '[' ? memchr(host.s, ']', host.n) : NULL;
   *bracketed = end != NULL;
-  if (end) /* what follows a literal is a port, or it is none */
+  if (end) /* after a literal only a port may follow; anything else makes the name empty */
     return end + 1 == host.s + host.n || end[1] == ':'
                ? (td_list_item){host.s + 1, (size_t)(end - host.s) - 1}
                : (td_list_item){host.s, 0};
@@ -69,7 +69,7 @@ static td_list_item name_of(td_list_item host, bool *bracketed)
   return name;
 }
 
-/* No name server has a say in these. */
+/* An address cannot be rebound, because no name server is asked for it. */
 static bool is_literal(td_list_item name, bool bracketed)
 {
   char text[INET6_ADDRSTRLEN];
@@ -119,7 +119,7 @@ static bool origin_listed(const td_options *o, const char *origin)
   return false;
 }
 
-/* Our own page. The scheme is not compared: a proxy may add TLS. */
+/* Whether the page is our own. The scheme is not compared, because a proxy may add TLS. */
 static bool is_own(const char *origin, const char *host)
 {
   const char *authority = strstr(origin, "://");
@@ -145,8 +145,8 @@ bool td_origin_admit(const td_options *o, const td_http_head *h, td_api_error *e
   return false;
 }
 
-/* Every OPTIONS is answered as a preflight. The official clients send headers of their own beside those
- * named; '*' does not cover Authorization. */
+/* We answer every OPTIONS as a preflight. '*' covers the official clients' own headers, but not
+ * Authorization, so that one is named. */
 void td_origin_append_headers(const td_options *o, const td_http_head *h, td_buf *out)
 {
   if (o->cors_origin[0] == '\0')

@@ -1,12 +1,14 @@
-/* Which names and which web pages reach the daemon.
+/* Checks of Host and Origin: by which names, and from which web pages, clients may reach the daemon.
  *
- * A browser lets any page send requests anywhere, to a loopback address too. Where no API key is asked,
- * nothing else would tell such a request from the operator's own: so its Host must be a name that is ours (a
- * page that points a name of its own at our address, DNS rebinding, is found out by it), and its Origin,
- * which browsers send with every POST, must be our own page or listed in cors_origin. With keys a page can do
- * nothing without one.
+ * A browser lets any page send requests to any address, loopback included. If the daemon asks for no API
+ * key, nothing else would tell such a request from the operator's own. Therefore:
+ * - The Host must be a name of ours. This stops DNS rebinding, where a page points its own name at our
+ *   address.
+ * - The Origin, which browsers send with every POST, must be our own page or listed in cors_origin.
  *
- * Pure: options and a head in, a verdict or header lines out. */
+ * If keys are required, these checks are not made: a page can do nothing without a key.
+ *
+ * Pure functions: options and a request head in, a verdict or header lines out. */
 #ifndef TD_SERVER_ORIGIN_H
 #define TD_SERVER_ORIGIN_H
 
@@ -14,12 +16,12 @@
 #include "server/api_error.h"
 #include "server/http_policy.h"
 
-/* Whether allowed_hosts and cors_origin can be read. */
+/* Checks the syntax of the options allowed_hosts and cors_origin. */
 TD_MUST_CHECK td_status td_origin_check_options(const td_options *o, td_error *err);
-/* Whether a daemon without keys takes the request; if not, *e says why and which option would help. */
+/* Whether a daemon without keys accepts the request. If not, *e says why and which option would allow it. */
 TD_MUST_CHECK bool td_origin_admit(const td_options *o, const td_http_head *h, td_api_error *e);
-/* The CORS headers of any answer to it: what a page of another origin may read and send, if cors_origin lists
- * it. */
+/* Appends the CORS headers of an answer to h, which say what a page of another origin may read and send. A
+ * page whose origin cors_origin does not list gets none of them. */
 void td_origin_append_headers(const td_options *o, const td_http_head *h, td_buf *out);
 
 #endif

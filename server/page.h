@@ -6,7 +6,7 @@
 
 extern const unsigned char td_page[];
 extern const size_t td_page_bytes;
-extern const char td_page_etag[];   /* with its quotes */
-extern const char td_page_policy[]; /* Content-Security-Policy */
+extern const char td_page_etag[];   /* quotes included */
+extern const char td_page_policy[]; /* value of the Content-Security-Policy header */
 
 #endif

@@ -1,5 +1,6 @@
-/* What a key may do a minute: a bucket that holds a minute's worth and fills evenly. What it has may be taken
- * at once, and be overdrawn by what is known only afterwards (tokens of answers). Pure. */
+/* What a key may use per minute: a token bucket that holds one minute's worth and refills evenly. All of it
+ * may be taken in one go. It may be overdrawn by amounts that are known only afterwards, like the tokens of
+ * an answer. Pure functions. */
 #ifndef TD_SERVER_RATE_H
 #define TD_SERVER_RATE_H
 
@@ -7,23 +8,23 @@
 #include <stdint.h>
 
 typedef struct td_rate {
-  double spent;   /* of a minute's worth; above it, what is overdrawn */
-  uint64_t at_us; /* when that was so */
+  double spent;   /* what was taken and not yet refilled; above per_minute the bucket is overdrawn */
+  uint64_t at_us; /* when `spent` was computed */
 } td_rate;
 
-/* What may be taken now; negative while it is overdrawn. per_minute > 0 in all of these. */
+/* What may be taken now; negative while the bucket is overdrawn. All functions need per_minute > 0. */
 double td_rate_left(const td_rate *r, uint64_t per_minute, uint64_t now_us);
-/* Takes n, whether they are there or not. */
+/* Takes n, even if the bucket holds less. */
 void td_rate_charge(td_rate *r, uint64_t per_minute, double n, uint64_t now_us);
-/* n that were charged were not used. */
+/* Returns n that were charged but not used. */
 void td_rate_give_back(td_rate *r, double n);
-/* The limit is another one: at most its whole is owed. */
+/* Adapts to a changed limit: after that, at most one full minute's worth is owed. */
 void td_rate_follow(td_rate *r, uint64_t per_minute);
-/* Until n may be taken, at most the whole; 0: now. */
+/* Time until n may be taken, or the whole bucket if n is more than it holds; 0: now. */
 uint64_t td_rate_wait_us(const td_rate *r, uint64_t per_minute, double n, uint64_t now_us);
 
 enum { TD_RATE_TEXT_BYTES = 32 };
-/* As OpenAI's headers write it: "20ms", "7s", "6m0s"; rounded up. */
+/* A duration as OpenAI's headers write it ("20ms", "7s", "6m0s"), rounded up. */
 const char *td_rate_time_text(uint64_t us, char text[TD_RATE_TEXT_BYTES]);
 
 #endif

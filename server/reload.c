@@ -1,5 +1,5 @@
-/* SIGHUP: options and keys are read again, from the same places, while requests run. What may change, changes
- * in one turn of the loop; if anything is wrong, nothing does. */
+/* SIGHUP: reads options and keys again from the same places, while requests run. All changeable options
+ * change in one turn of the loop. If anything is wrong, nothing changes. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ td_status td_server_read_named(const td_options *o, td_keys *keys, td_ranges *pr
   return TD_OK;
 }
 
-/* What came from a pipe at the start is used up, and the loop would wait for more. */
+/* Refuses a pipe: what came from it at the start is used up, and the loop would block on it. */
 static td_status can_be_read_again(const char *path, td_error *err)
 {
   if (*path && !td_file_can_be_read_again(path))
@@ -36,7 +36,7 @@ static td_status can_be_read_again(const char *path, td_error *err)
   return TD_OK;
 }
 
-/* All that can fail. */
+/* All steps that can fail. */
 static td_status prepare(const td_server *s, td_options *next, td_keys *keys, td_ranges *proxies,
                          td_error *err)
 {
@@ -47,7 +47,7 @@ static td_status prepare(const td_server *s, td_options *next, td_keys *keys, td
   TD_TRY(can_be_read_again(next->api_key_file, err));
   TD_TRY(td_server_read_named(next, keys, proxies, err));
   td_status st = td_keys_follow(keys, &s->keys, err);
-  if (st == TD_OK && keys->is_cut && !td_keys_equal(keys, &s->keys)) /* half-written, it would drop keys */
+  if (st == TD_OK && keys->is_cut && !td_keys_equal(keys, &s->keys)) /* a half-written file would drop keys */
     st = td_fail_param(err, TD_ERR_CONFIG, "api_key_file",
                        "%s: it has other keys, and its last line has no newline, as of a file that is still "
                        "being written: end that line, or write another file and rename it",
@@ -60,7 +60,7 @@ static td_status prepare(const td_server *s, td_options *next, td_keys *keys, td
   return st;
 }
 
-/* What the two sets do not have in common, for the log. */
+/* How many keys of `of` are not in `beside`; for the log. */
 static uint32_t count_new(const td_keys *of, const td_keys *beside)
 {
   uint32_t n = of->n;
@@ -77,16 +77,16 @@ static void take_keys(td_server *s, td_keys *next)
   td_tenants_follow(&s->tenants, next);
   td_keys_deinit(&s->keys);
   s->keys = *next;
-  if (td_engine_set_accounts(s->engine, s->keys.n, &err) != TD_OK) /* it has its memory since the start */
+  if (td_engine_set_accounts(s->engine, s->keys.n, &err) != TD_OK) /* its memory was allocated at start */
     td_warn("%s", err.message);
   if (n_new + n_gone == 0)
     return;
-  td_watch_end_all(s); /* they may watch with a key that is gone, and see what one key may */
+  td_watch_end_all(s); /* a watcher's key may be gone, or may no longer see all */
   td_info("SIGHUP: %" PRIu32 " keys are new, %" PRIu32 " are gone, %" PRIu32 " in all", n_new, n_gone,
           s->keys.n);
 }
 
-/* systemd copies a credential when the service starts: what is read again is that copy (systemd.exec(5)). */
+/* systemd copies a credential when the service starts, and a reload reads that copy (systemd.exec(5)). */
 static void warn_of_copy(const char *api_key_file)
 {
   const char *folder = getenv("CREDENTIALS_DIRECTORY");
@@ -96,7 +96,8 @@ static void warn_of_copy(const char *api_key_file)
             "restart");
 }
 
-/* Who started with one keeps no places (scheduler/places.h), and cannot begin while answers run. */
+/* A daemon that started with one key reserves no running places for other accounts (scheduler/places.h), and
+ * cannot begin to while answers run. */
 static void warn_of_places(const td_server *s)
 {
   if (s->n_keys_at_start == 1 && s->keys.n > 1)

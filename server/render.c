@@ -1,4 +1,4 @@
-/* JSON that both API families write. */
+/* JSON that chat and completions have in common. */
 #include <string.h>
 
 #include "server/call.h"
@@ -62,7 +62,7 @@ static void render_usage(uint64_t prompt, uint64_t completion, uint64_t cached, 
   td_buf_append_str(out, "}}");
 }
 
-/* A prompt counts once, however many choices it has; so do its cached tokens. */
+/* Counts the prompt and its cached tokens once, however many choices it has. */
 void td_render_usage(const td_call *c, td_buf *out)
 {
   uint64_t prompt = 0, completion = 0, cached = 0;

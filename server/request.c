@@ -16,7 +16,7 @@ static bool invalid(td_api_error *e, const char *param, const char *text)
   return td_fields_invalid(e, "", param, text);
 }
 
-/* A member of object, which td_fields_judge has taken, to where it belongs in *r. */
+/* Reads the member of `object` that f describes into its place in *r. */
 static td_status read_value(const td_field *f, const cJSON *object, td_api_request *r, td_error *err)
 {
   char *at = (char *)r + f->at;
@@ -34,7 +34,7 @@ static td_status read_value(const td_field *f, const cJSON *object, td_api_reque
   return TD_OK;
 }
 
-/* Every member of the body, in its order, so that the first wrong field is the one named. */
+/* Reads the members in the order of the body, so that an error names the first wrong one. */
 static bool read_members(const cJSON *root, unsigned route, td_api_request *r, td_api_error *error)
 {
   td_error err;
@@ -108,7 +108,8 @@ static bool read_stop_ids(td_api_request *r, uint32_t vocab, td_api_error *error
   return true;
 }
 
-/* Of vLLM's and OpenAI's keys, decimal ids; -1 for anything else, so that no id comes twice. */
+/* The token id of a logit_bias key, which is decimal as in vLLM and OpenAI. Returns -1 for other spellings,
+ * so that no id can be given twice. */
 static int64_t id_of_key(const char *key, uint32_t vocab)
 {
   size_t n = strspn(key, "0123456789");
@@ -147,7 +148,8 @@ static bool read_biases(td_api_request *r, uint32_t vocab, td_api_error *error)
   return true;
 }
 
-/* Chat: logprobs says whether, top_logprobs of how many. Completions: logprobs says both. */
+/* In a chat, logprobs says whether to report and top_logprobs how many. In completions, logprobs says both,
+ * as a number. */
 static bool read_logprobs(td_api_request *r, unsigned route, td_api_error *error)
 {
   const cJSON *l = r->logprobs;
@@ -169,7 +171,7 @@ static bool read_logprobs(td_api_request *r, unsigned route, td_api_error *error
   return true;
 }
 
-/* What is told of the prompt. */
+/* Derives what must be computed for the prompt. */
 static bool check_prompt_logprobs(td_api_request *r, td_api_error *error)
 {
   if (r->has_prompt_logprobs && r->stream)
@@ -217,8 +219,8 @@ static bool check_template_kwargs(const td_api_request *r, td_api_error *error)
   return true;
 }
 
-/* How hard to think, as vLLM hands it to templates: as the variable of that name, which counts before one in
- * chat_template_kwargs, and as enable_thinking, which does not. */
+/* Hands reasoning_effort to templates as vLLM does: as the variable of that name, which overrides one in
+ * chat_template_kwargs, and as enable_thinking, which does not override. */
 static bool read_effort(td_api_request *r, td_api_error *error)
 {
   static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
@@ -243,7 +245,7 @@ static bool read_effort(td_api_request *r, td_api_error *error)
   return ok;
 }
 
-/* 0 is an answer where there is something to tell of the prompt. */
+/* max_tokens may be 0 if the request asks for something about the prompt. */
 static bool check_max_tokens(td_api_request *r, unsigned route, td_api_error *error)
 {
   bool told = route == TD_ROUTE_COMPLETIONS && (r->echo || r->has_prompt_logprobs);
@@ -258,7 +260,7 @@ static bool check_max_tokens(td_api_request *r, unsigned route, td_api_error *er
   return true;
 }
 
-/* What no single field can tell. */
+/* Checks that involve several fields, or a field and the route. */
 static bool check_together(td_api_request *r, unsigned route, td_api_error *error)
 {
   if (!check_max_tokens(r, route, error))
@@ -335,7 +337,8 @@ void td_request_deinit(td_api_request *r)
   r->grammar_json = r->effort_kwargs = NULL;
 }
 
-/* Below this a temperature is raised to it: the logits divided by it stay far from float's end. */
+/* Temperatures between 0 and this are raised to it, because the logits divided by them could overflow a
+ * float. */
 #define TEMPERATURE_FLOOR 1e-4
 
 td_sampling td_request_sampling(const td_api_request *r)

@@ -1,4 +1,4 @@
-/* A request: its fields read, with what is absent filled in. Which fields there are: fields.h. */
+/* A request: its fields as read, with defaults where they are absent. fields.h lists the fields. */
 #ifndef TD_SERVER_REQUEST_H
 #define TD_SERVER_REQUEST_H
 
@@ -15,8 +15,8 @@
 typedef enum td_tool_mode { TD_TOOLS_NONE, TD_TOOLS_AUTO, TD_TOOLS_REQUIRED } td_tool_mode;
 
 typedef struct td_tool_choice {
-  td_tool_mode mode; /* NONE: no call is looked for */
-  bool *allowed;     /* of each tool: it may be called; owned; NULL: all may */
+  td_tool_mode mode; /* NONE: the answer is not searched for calls */
+  bool *allowed;     /* [tools] which tools may be called; owned; NULL: all */
 } td_tool_choice;
 
 typedef struct td_api_request {
@@ -26,15 +26,15 @@ typedef struct td_api_request {
       *tools, *tool_choice, *response_format, *structured_outputs, *guided_json, *guided_regex,
       *guided_choice, *guided_grammar, *logit_bias, *logprobs, *input, *bad_words;
   const char *encoding_format;
-  int64_t dimensions; /* of embeddings; 0: all */
+  int64_t dimensions; /* of embeddings; 0: all that the model has */
   bool normalizes, wants_base64;
 
   double temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty;
   int64_t top_k, n, best_of, min_tokens;
-  int64_t top_logprobs;                          /* at completions: what `logprobs` says */
-  int64_t prompt_logprobs;                       /* likeliest tokens told with each of the prompt's */
-  int64_t priority, timeout_ms, ttft_timeout_ms; /* timeouts 0: none */
-  int64_t max_tokens, max_completion_tokens;     /* -1: as far as the context goes */
+  int64_t top_logprobs;    /* for completions: the number in `logprobs` */
+  int64_t prompt_logprobs; /* how many of the likeliest tokens to report for each prompt token */
+  int64_t priority, timeout_ms, ttft_timeout_ms; /* a timeout of 0 means none */
+  int64_t max_tokens, max_completion_tokens;     /* -1: up to the end of the context */
   bool has_max_tokens, has_max_completion_tokens, has_prompt_logprobs;
   uint64_t seed;
   bool has_seed;
@@ -43,22 +43,22 @@ typedef struct td_api_request {
       include_reasoning;
   bool add_generation_prompt, continue_final_message;
   bool has_add_generation_prompt;
-  td_unknown unknown; /* fields that are ignored */
+  td_unknown unknown; /* names of fields that were ignored */
 
-  bool wants_logprobs; /* of the answer's tokens; with echo of the prompt's too */
-  bool scores_prompt;  /* log-probabilities of the prompt's tokens are told */
-  bool has_answer;     /* false: max_tokens is 0, and only the prompt is told of */
-  uint32_t n_top;      /* the most likeliest tokens that are told with one */
+  bool wants_logprobs; /* of the answer's tokens; with `echo` of the prompt's tokens too */
+  bool scores_prompt;  /* log-probabilities of the prompt's tokens are reported */
+  bool has_answer;     /* false if max_tokens is 0: only the prompt is reported on */
+  uint32_t n_top;      /* the larger of top_logprobs and prompt_logprobs */
   td_tool_choice choice;
 
-  /* what the answer is to be made of (structured.c), and the field that says so; borrowed but for its JSON,
-   * if that came as text */
+  /* What the answer must conform to (structured.c), and the field that demands it. Borrowed from the JSON
+   * tree; only grammar_json is owned: it is set if the schema came as text. */
   td_grammar_source grammar;
   const char *grammar_field;
   cJSON *grammar_json;
 
-  /* `chat_template_kwargs` with what `reasoning_effort` means to templates; owned, with references to the
-   * client's. NULL: no effort is given */
+  /* `chat_template_kwargs` plus the variables that `reasoning_effort` sets. Owned, but its members refer to
+   * the client's tree. NULL if no effort is given. */
   cJSON *effort_kwargs;
 
   /* made from `logit_bias`, `stop` and `stop_token_ids`; owned */
@@ -69,35 +69,36 @@ typedef struct td_api_request {
   int32_t stop_ids[TD_STOP_IDS_MAX];
 } td_api_request;
 
-/* What a request is read by. */
+/* What reading a request depends on. */
 typedef struct td_request_rules {
-  td_sampling defaults; /* what absent sampling fields mean */
-  uint32_t vocab;       /* bound of token ids */
-  bool strict_fields;   /* unknown fields are refused */
+  td_sampling defaults; /* values of absent sampling fields */
+  uint32_t vocab;       /* token ids must be below */
+  bool strict_fields;   /* refuse unknown fields */
 } td_request_rules;
 
-/* Fills *r from a parsed body. r must be deinitialised in any case. On failure *error is filled. */
+/* Fills *r from a parsed body. On failure *error is filled. The caller must deinitialise r in either case. */
 TD_MUST_CHECK bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *rules,
                                    td_api_request *r, td_api_error *error);
 void td_request_deinit(td_api_request *r);
-/* structured.c: response_format, structured_outputs, guided_*: one of them at most. */
+/* structured.c: reads response_format, structured_outputs and guided_*, of which only one may be given. */
 TD_MUST_CHECK bool td_structured_read(td_api_request *r, td_api_error *error);
-/* The sampler's parameters, but for the seed of a request that gave none, and the ids that min_tokens is
- * about. Points to *r's biases. */
+/* The sampler's parameters. Two things are left to the caller: the seed of a request that gave none, and the
+ * ids that min_tokens forbids. Points to *r's biases. */
 td_sampling td_request_sampling(const td_api_request *r);
 
-/* How messages are read. */
+/* What reading messages depends on. */
 typedef struct td_message_rules {
-  bool keeps_developer; /* the template knows that role; else it becomes system */
-  size_t json_nodes;    /* of the values that arguments of tool calls, which are text, are made into */
+  bool keeps_developer; /* the template knows the role developer; if not, it becomes system */
+  size_t json_nodes;    /* bound on JSON values in the arguments of tool calls, which come as text */
 } td_message_rules;
 
-/* Checks `messages` (and nothing else) and brings them to the plain form that templates know: content is a
- * string; text parts are joined by a newline; arguments of tool calls are objects; what templates have no use
- * for goes. */
+/* Checks `messages` (and nothing else) and brings them to the plain form that templates know:
+ * - content is a string; text parts are joined by a newline;
+ * - arguments of tool calls are objects;
+ * - members that templates do not read are removed. */
 TD_MUST_CHECK bool td_messages_normalise(cJSON *messages, const td_message_rules *rules, td_unknown *unknown,
                                          td_api_error *error);
-/* `tools` as a template is given them: an array of objects with a function's name. */
+/* Checks that `tools` is what a template expects: an array of objects, each with a function's name. */
 TD_MUST_CHECK bool td_tools_check(const cJSON *tools, td_api_error *error);
 
 #endif

@@ -13,7 +13,7 @@ static double max_ms(double a, uint64_t from, uint64_t to)
   return ms > a ? ms : a;
 }
 
-/* "length" if any choice was cut by it. */
+/* "length" if any choice ended by its token limit. */
 static const char *finish_of(const td_call *call)
 {
   const char *finish = "stop";

@@ -1,5 +1,6 @@
-/* The line that a request leaves in the log when its answer has ended: who, what, how long, and how it ended.
- * Nothing of prompt or answer stands in it, nor messages of errors, which may quote them. */
+/* The log line that is written for a request when its answer has ended: who, what, how long, and how it
+ * ended. It contains nothing of prompt or answer. Error messages are left out too, because they may quote
+ * the request. */
 #ifndef TD_SERVER_REQUEST_LOG_H
 #define TD_SERVER_REQUEST_LOG_H
 
@@ -11,21 +12,22 @@
 typedef struct td_conn td_conn;
 typedef struct td_call td_call;
 
-/* What is known of the request under way; all 0 at its begin. */
+/* What is known of the current request; all 0 at its start. */
 typedef struct td_request_note {
-  bool is_call;              /* of the API: it is told at info, others at debug */
-  bool is_anthropic;         /* its errors have Anthropic's shape */
-  bool has_tokens;           /* the numbers of tokens, and the times, are set */
-  uint32_t account;          /* its key's */
-  const char *code, *finish; /* of the error; "stop", "length", "abort", "error"; static, NULL: none */
+  bool is_call;              /* a request to the API: logged at level info, others at debug */
+  bool is_anthropic;         /* its errors have Anthropic's format */
+  bool has_tokens;           /* token counts and times below are set */
+  uint32_t account;          /* of its key */
+  const char *code, *finish; /* of the error; "stop", "length", "abort", "error"; static or NULL */
   char param[TD_ERROR_PARAM_BYTES];
   uint64_t prompt_tokens, cached_tokens, output_tokens;
   double queue_ms, prefill_ms, decode_ms; /* of the slowest choice */
 } td_request_note;
 
-/* Of a call with choices: tokens and times so far. finish: NULL for what its choices say. */
+/* Adds tokens and times of the call's choices so far. finish NULL: takes it from the choices. */
 void td_request_log_note(td_request_note *n, const td_call *call, const char *finish);
-/* The answer has ended; status as sent, 499 if the client went before there was one. */
+/* Writes the line, when the answer has ended. status is the one sent, or 499 if the client left before there
+ * was an answer. */
 void td_request_log_tell(td_conn *c, int status);
 
 #endif

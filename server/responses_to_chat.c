@@ -1,4 +1,5 @@
-/* A body of OpenAI's /v1/responses as a chat's. Nothing is stored: all that was said before comes with it. */
+/* Translates a body of OpenAI's /v1/responses into a chat's body. The server stores no conversations, so the
+ * input must contain everything that was said before. */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,8 +7,8 @@
 
 enum { PATH_BYTES = 64 };
 
-/* Tools beside functions are run by OpenAI, or known to its models only; an agent that offers them goes on
- * without. */
+/* Tools other than functions are run by OpenAI, or only its models know them. They are ignored, so that an
+ * agent that offers them can go on without. */
 static void read_tools(td_translation *t, const cJSON *tools)
 {
   char path[PATH_BYTES];
@@ -28,7 +29,7 @@ static void read_tools(td_translation *t, const cJSON *tools)
   }
 }
 
-/* {"type": "function", "name": N} as {"type": "function", "function": {"name": N}}. */
+/* Translates {"type": "function", "name": N} to {"type": "function", "function": {"name": N}}. */
 static void put_function(td_translation *t, cJSON *list, const char *member, const cJSON *from)
 {
   const cJSON *name = td_json_get(from, "name");
@@ -57,7 +58,7 @@ static void read_allowed(td_translation *t, const cJSON *choice)
       put_function(t, list, NULL, one);
 }
 
-/* Where no function is left of the tools, the chat takes "auto" and "none" only. */
+/* If `tools` has no function left, the chat accepts only "auto" and "none". */
 static void read_choice(td_translation *t, const cJSON *choice)
 {
   if (!choice || cJSON_IsNull(choice) || t->failed)
@@ -84,7 +85,7 @@ static void unserved_part(td_translation *t, const cJSON *part, const char *path
   td_translation_unsupported(t, path, name, text);
 }
 
-/* Text of a string or of parts, into a message. */
+/* Adds the text of `content`, a string or an array of parts, to message m. */
 static void add_content(td_translation *t, cJSON *m, const cJSON *content, const char *path, const char *name)
 {
   const cJSON *part;
@@ -105,7 +106,8 @@ static void add_content(td_translation *t, cJSON *m, const cJSON *content, const
   }
 }
 
-/* The assistant's turn that goes on: thoughts, text and calls of one turn are one message to templates. */
+/* The assistant's message that is being collected: templates expect thoughts, text and calls of one turn in
+ * one message. */
 static cJSON *turn(td_translation *t, cJSON **open)
 {
   if (!*open)
@@ -155,7 +157,7 @@ static void read_output(td_translation *t, const cJSON *item, const char *path)
     add_content(t, m, td_json_get(item, "output"), path, "output");
 }
 
-/* Its text, where it has one: what OpenAI has encrypted is nobody's here. */
+/* Takes the text of the reasoning if there is any. Its encrypted form can be read by OpenAI only. */
 static void read_reasoning(td_translation *t, const cJSON *item, cJSON **open)
 {
   const cJSON *content = td_json_get(item, "content"), *text = NULL;
@@ -206,9 +208,10 @@ static void read_input(td_translation *t, const cJSON *body)
     read_item(t, item, i++, &open);
 }
 
-/* ---- all ---- */
+/* ---- the whole body ---- */
 
-/* text.format: {"type": "json_schema", "schema": S} is a chat's {.., "json_schema": {"schema": S}}. */
+/* Translates text.format. A {"type": "json_schema", "schema": S} becomes a chat's {.., "json_schema":
+ * {"schema": S}}. */
 static void read_format(td_translation *t, const cJSON *format)
 {
   if (!format || cJSON_IsNull(format) || t->failed)
@@ -225,7 +228,7 @@ static void read_format(td_translation *t, const cJSON *format)
     td_translation_put(t, rf, "json_schema", cJSON_Duplicate(format, true));
 }
 
-/* wanted: `include` has them. */
+/* wanted: `include` asks for log-probabilities. */
 static void read_logprobs(td_translation *t, const cJSON *top, bool wanted)
 {
   bool none = !top || cJSON_IsNull(top) || (cJSON_IsNumber(top) && top->valuedouble == 0);
@@ -237,7 +240,7 @@ static void read_logprobs(td_translation *t, const cJSON *top, bool wanted)
     td_translation_put(t, t->chat, "top_logprobs", cJSON_Duplicate(top, true));
 }
 
-/* What is said in objects beside what is served, and what an answer may tell beside. */
+/* Reads the objects `text` and `reasoning`, names what is ignored of them, and reads `include`. */
 static void read_wishes(td_translation *t, const cJSON *body)
 {
   const cJSON *text = td_json_get(body, "text"), *reasoning = td_json_get(body, "reasoning"),
@@ -267,8 +270,9 @@ static void read_wishes(td_translation *t, const cJSON *body)
   read_logprobs(t, td_json_get(body, "top_logprobs"), logprobs);
 }
 
-/* What the answer repeats of the request. Each of a stream's whole responses does, and they wait for who does
- * not read: a member that is too long for that is told as if it were absent. */
+/* Keeps the members of the request that responses repeat. A stream sends several whole responses, and they
+ * stay in memory until the client reads them. A member too long for that is therefore reported as if it were
+ * absent. */
 static void keep_echo(td_translation *t, const cJSON *body)
 {
   static const struct {

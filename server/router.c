@@ -14,11 +14,11 @@
 
 typedef struct route {
   const char *path;
-  bool prefix;    /* path is the beginning of the route */
-  bool post;      /* POST, else GET and HEAD */
+  bool prefix;    /* `path` needs to match the beginning only */
+  bool post;      /* takes POST; otherwise GET and HEAD */
   bool open;      /* needs no key */
   bool any_state; /* also while loading or draining */
-  bool probe;     /* asks by whatever name an orchestrator has for us */
+  bool probe;     /* exempt from the check of Host and Origin: orchestrators use any name for us */
   void (*answer)(td_conn *c);
   const td_api *api;
 } route;
@@ -53,8 +53,8 @@ static const route *find_route(const char *path)
   return NULL;
 }
 
-/* The route that an unknown path may have meant: a base URL without /v1, or with it where it does not belong,
- * and a slash too many are the commonest slips. */
+/* The route that a client may have meant by an unknown path. The commonest mistakes are a base URL without
+ * /v1, a /v1 where it does not belong, and a trailing slash. */
 static const route *find_meant(const char *path, char *spelled, size_t max)
 {
   static const char *const fronts[] = {"", "/v1"};
@@ -82,7 +82,7 @@ static void no_such_route(const char *path, td_api_error *e)
     td_api_error_set(e, 404, "not_found", NULL, "no such route: %.200s", path);
 }
 
-/* application/json with any parameters. */
+/* application/json, with or without parameters. */
 static bool is_json(const char *type)
 {
   size_t n = strcspn(type, "; \t");
@@ -92,14 +92,14 @@ static bool is_json(const char *type)
 static bool admit_state(const td_server *s, td_api_error *e)
 {
   bool drains = s->draining && !s->handing_over &&
-                s->engine_state != TD_ENGINE_FAILED; /* else the failure is why it does */
+                s->engine_state != TD_ENGINE_FAILED; /* a failed engine is a better reason */
   if (!drains)
     return td_server_takes_work(s->engine_state, e);
   td_api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
   return false;
 }
 
-/* A daemon generates, or makes embeddings. */
+/* A daemon either generates or makes embeddings. */
 static bool admit_kind(const td_server *s, const route *r, td_api_error *e)
 {
   bool embeds = td_engine_get_info(s->engine)->makes_embeddings;
@@ -112,7 +112,7 @@ static bool admit_kind(const td_server *s, const route *r, td_api_error *e)
   return true;
 }
 
-/* Overload is told before the body is read, let alone tokenised. */
+/* Refuses a request under overload before its body is read, let alone tokenised. */
 static bool admit_load(td_server *s, const td_tenant *tenant, td_api_error *e)
 {
   uint64_t cap = (uint64_t)td_option(s->options, TD_LIMIT_QUEUE_REQUESTS);
@@ -122,7 +122,7 @@ static bool admit_load(td_server *s, const td_tenant *tenant, td_api_error *e)
   return false;
 }
 
-/* Whose request it is, and whose body. */
+/* Determines the tenant that the request and its body are charged to. */
 static bool admit_tenant(td_conn *c, uint32_t account, td_api_error *e)
 {
   td_tenants *t = &c->server->tenants;
@@ -136,7 +136,8 @@ static bool admit_tenant(td_conn *c, uint32_t account, td_api_error *e)
   return true;
 }
 
-/* A type must be named: a web page can send a POST without one anywhere, and need not ask first (CORS). */
+/* Requires a Content-Type, because a web page can send a POST without one to any address and need not ask
+ * first (CORS). */
 static bool admit_body(const td_http_head *h, td_api_error *e)
 {
   if (h->content_encoding && strcasecmp(h->content_encoding, "identity") != 0)
@@ -152,7 +153,7 @@ static bool admit_body(const td_http_head *h, td_api_error *e)
   return false;
 }
 
-/* Also where there is no such route: its clients ask for /v1/messages/batches. */
+/* True for unknown routes below it too: clients ask for /v1/messages/batches. */
 bool td_router_is_anthropic(const char *path)
 {
   static const char root[] = "/v1/messages";
@@ -200,7 +201,7 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   bool generates = r->api->render_delta != NULL;
   return admit_kind(c->server, r, e) && admit_body(h, e) && admit_tenant(c, account, e) &&
          td_held_admit(c, e) && (!generates || admit_load(c->server, c->tenant, e)) &&
-         (c->early || td_key_limits_admit(c->tenant, generates, td_clock_us(), e)); /* else it was refused */
+         (c->early || td_key_limits_admit(c->tenant, generates, td_clock_us(), e)); /* early: was refused */
 }
 
 void td_router_dispatch(td_conn *c)

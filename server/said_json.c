@@ -7,7 +7,7 @@
 
 #include "common/hash.h"
 
-/* Mistral's templates want ids of nine letters and digits. */
+/* Mistral's templates require ids of nine letters and digits. */
 void td_said_json_id(const td_choice *ch, uint32_t n, char out[TD_CALL_ID_BYTES])
 {
   const td_call *c = ch->call;
@@ -56,7 +56,7 @@ void td_said_json_delta(const td_choice *ch, const td_said_piece *p, td_buf *out
   }
 }
 
-/* All pieces of a kind, joined, of one call if they are arguments, as a JSON string. */
+/* Joins all pieces of a kind (arguments: of one call) to one JSON string. */
 static void append_joined(const td_said *s, td_said_kind kind, uint32_t call, td_buf *out)
 {
   td_buf all;
@@ -79,7 +79,7 @@ static bool has(const td_said *s, td_said_kind kind)
   return false;
 }
 
-/* A call's pieces stand behind one another. */
+/* The arguments of a call, if there are any, are the piece right after its name. */
 static void append_calls(const td_choice *ch, td_buf *out)
 {
   const td_said *s = &ch->said;
