@@ -20,21 +20,22 @@
 #include "server/watch.h"
 
 enum { SWEEP_MS = 100, END_FLUSH_MS = 1000 };
-enum { FAILED_LEAST_MS = 200 }; /* for who has come, but was not read yet, when the engine failed */
+enum { FAILED_LEAST_MS = 200 }; /* for requests that were not yet read when the engine failed, to get a 503 */
 /* Descriptors that are not connections: model files, epoll, sockets, logs. */
 enum { SPARE_DESCRIPTORS = 64 };
 
 enum { N_SIGNALS = sizeof((td_server *)0)->signals / sizeof(uv_signal_t) };
 static const int SIGNALS[N_SIGNALS] = {SIGTERM, SIGINT, SIGHUP};
 
-/* How long a step may take: as the operator says, or by the longest that was ever predicted. */
+/* How long a step may take: health_stall_ms if it is set, otherwise a multiple of the longest prediction
+ * ever made. */
 static uint64_t step_stall_us(const td_server *s, const td_engine_stats *st)
 {
   uint64_t set_us = 1000 * (uint64_t)td_option(s->options, TD_LIMIT_HEALTH_STALL_MS);
   uint64_t least_us = 1000 * (uint64_t)td_limit_max(TD_LIMIT_HEALTH_LEAST_MS);
   if (set_us > 0)
     return set_us;
-  if (st->longest_predicted_us == 0) /* nobody knows what steps take */
+  if (st->longest_predicted_us == 0) /* step times are not predicted */
     return 1000 * (uint64_t)td_limit_max(TD_LIMIT_HEALTH_STEP_UNKNOWN_MS);
   uint64_t us = st->longest_predicted_us * (uint64_t)td_limit_max(TD_LIMIT_HEALTH_STEP_TIMES);
   return us > least_us ? us : least_us;
@@ -49,13 +50,13 @@ static bool engine_is_late(const td_server *s)
   return busy && now >= st.heartbeat_us && now - st.heartbeat_us >= step_stall_us(s, &st);
 }
 
-/* A large body takes its time: only a job that makes no progress is stuck. */
+/* A large body may take long. A job is stuck only if it makes no progress. */
 static bool workers_are_stuck(const td_server *s)
 {
   uint64_t set_ms = (uint64_t)td_option(s->options, TD_LIMIT_HEALTH_STALL_MS);
   uint64_t stall_ms = set_ms > 0 ? set_ms : (uint64_t)td_limit_max(TD_LIMIT_HEALTH_LEAST_MS);
   return s->workers &&
-         td_workers_are_stuck(s->workers, 1000 * stall_ms); /* the first requests may find none yet */
+         td_workers_are_stuck(s->workers, 1000 * stall_ms); /* NULL before the start is complete */
 }
 
 const char *td_server_trouble(const td_server *s)
@@ -64,8 +65,7 @@ const char *td_server_trouble(const td_server *s)
     return "engine: it has stopped";
   if (s->engine_state != TD_ENGINE_LOADING && engine_is_late(s))
     return "engine: a step does not end";
-  if (s->listener &&
-      !td_listener_healthy(s->listener)) /* a drain may have closed it: then it is not missed */
+  if (s->listener && !td_listener_healthy(s->listener)) /* NULL after a drain closed it */
     return "listener: clients are not accepted";
   return workers_are_stuck(s) ? "workers: a job is stuck" : NULL;
 }
@@ -116,7 +116,7 @@ static void close_handle(uv_handle_t *h)
     uv_close(h, NULL);
 }
 
-/* From here on the loop only runs dry. */
+/* Stops accepting and ends the loop; end() does the rest. */
 static void stop(td_server *s)
 {
   if (s->stopping)
@@ -149,7 +149,7 @@ static bool all_sent(const td_server *s)
   return true;
 }
 
-/* Whether a request is on its way that this process is still to answer. */
+/* Whether this process must still answer a request that has not arrived in full. */
 static bool awaits_request(const td_server *s)
 {
   if (uv_now(&s->loop) < s->answers_until_ms)
@@ -175,8 +175,8 @@ static void begin_drain(td_server *s, uint64_t ms)
   s->draining = true;
   s->drain_end_ms = uv_now(&s->loop) + ms;
   td_notify("STOPPING=1\nSTATUS=draining");
-  td_watch_end_all(s);                         /* they would keep the process for ever */
-  if (td_listener_is_inherited(s->listener)) { /* new clients wait for the next process */
+  td_watch_end_all(s);                         /* watchers would never leave by themselves */
+  if (td_listener_is_inherited(s->listener)) { /* the next process accepts new clients */
     td_listener_close(s->listener);
     s->listener = NULL;
     s->handing_over = s->engine_state == TD_ENGINE_READY;
@@ -208,7 +208,7 @@ static void drain_sweep(td_server *s)
     td_warn("drain timeout: ending %u requests", s->n_calls);
     fail_calls(s, "shutting_down", "the server is shutting down");
     s->drain_is_over = true;
-    s->handing_over = false; /* who still comes is refused, and holds nobody up */
+    s->handing_over = false; /* later requests are refused, and do not delay the end */
     s->drain_end_ms = now + END_FLUSH_MS;
   }
   if (now >= s->drain_end_ms)
@@ -245,7 +245,7 @@ static void engine_failed(td_server *s)
   if (s->draining)
     return;
   begin_drain(s, END_FLUSH_MS);
-  s->handing_over = true; /* nobody takes over, yet the same are waited for: they get a 503 */
+  s->handing_over = true; /* no process follows, but requests on their way get a 503 */
 }
 
 static int32_t find_token(const void *engine, const char *text, bool *special)
@@ -253,7 +253,7 @@ static int32_t find_token(const void *engine, const char *text, bool *special)
   return td_engine_find_token(engine, text, special);
 }
 
-/* How the model writes calls and reasoning. */
+/* Determines how the model writes calls and reasoning. */
 static void find_dialect(td_server *s)
 {
   td_dialect *d = &s->dialect;
@@ -294,7 +294,7 @@ static void on_engine_wake(uv_async_t *a)
 /* [engine thread] */
 static void wake_loop(void *arg) { uv_async_send(&((td_server *)arg)->engine_wake); }
 
-/* systemd restarts a daemon whose engine hangs, not only one whose loop does. */
+/* Also lets systemd restart a daemon whose engine hangs, not only one whose loop hangs. */
 static void on_watchdog(uv_timer_t *t)
 {
   if (!td_server_trouble(t->data))
@@ -306,14 +306,14 @@ static void on_flush(uv_prepare_t *p)
   td_server *s = p->data;
   td_conn_flush_all(s);
   td_held_trim(s);
-  td_conn_flush_all(s); /* its errors */
+  td_conn_flush_all(s); /* sends the errors that td_held_trim wrote */
   if (s->draining)
     td_server_idle(s);
 }
 
 /* ---- start ---- */
 
-/* As many connections as the limits table says, or as descriptors allow. */
+/* The configured number of connections, or fewer if the process may not open enough descriptors. */
 static uint32_t connections_allowed(const td_options *o)
 {
   uint64_t want = (uint64_t)td_option(o, TD_LIMIT_CONNECTIONS);
@@ -369,7 +369,7 @@ static td_status start(td_server *s, td_error *err)
   s->n_keys_at_start = s->keys.n;
   TD_TRY(td_tenants_init(&s->tenants, &s->keys, err));
   ssize_t n = -1;
-  do /* early after a boot it waits, and a signal may end that */
+  do /* blocks early after a boot, and a signal may interrupt it */
     n = getrandom(&s->namespace_secret, sizeof s->namespace_secret, 0);
   while (n < 0 && errno == EINTR);
   if (n != sizeof s->namespace_secret)
@@ -377,7 +377,7 @@ static td_status start(td_server *s, td_error *err)
   TD_TRY(td_workers_create(&s->loop, (uint32_t)td_option(o, TD_LIMIT_WORKERS),
                            (uint32_t)td_option(o, TD_LIMIT_WORKER_QUEUE), &s->workers, err));
   TD_TRY(td_listener_open(s, o->listen, &s->listener, err));
-  if (!td_listener_is_inherited(s->listener)) /* else clients wait in the backlog until the model is there */
+  if (!td_listener_is_inherited(s->listener)) /* otherwise clients wait in the backlog during the load */
     td_listener_accept(s->listener);
   TD_TRY(td_engine_create(o, &s->engine, err));
   TD_TRY(td_engine_set_accounts(s->engine, s->keys.n, err));
@@ -388,7 +388,7 @@ static td_status start(td_server *s, td_error *err)
 
 static void close_any(uv_handle_t *h, void *arg) { close_handle(h); }
 
-/* Every order of half-started is fine here: what is not there is skipped. */
+/* Works after any partial start: skips what does not exist. */
 static void end(td_server *s)
 {
   td_listener_close(s->listener);
@@ -422,10 +422,10 @@ static int exit_code_of_start(td_status st, const td_error *err)
 
 /* ---- signals while the loop does not run ----
  *
- * SIGHUP waits: a reload that is asked for too soon comes when the loop runs, and one that is asked for too
- * late never. Its own action would end the process. SIGTERM and SIGINT wait for the loop too, and once it has
- * ended they exit at once, with the code that the end would have had. Threads that are made meanwhile leave
- * all three to the loop. */
+ * All three signals are blocked before the loop runs, because their default action would end the process.
+ * SIGHUP is then handled when the loop runs; after the loop has ended it is ignored. SIGTERM and SIGINT
+ * before the loop runs are handled by it too; after it they exit immediately, with the exit code that the
+ * end would have had. Threads inherit the mask, so that signals go to the loop's thread. */
 
 static volatile sig_atomic_t end_code;
 
@@ -444,7 +444,7 @@ static void mask_signals(int how)
   pthread_sigmask(how, &set, NULL);
 }
 
-/* Signals are masked here. The loop's handles fall back on the signals' own action when they are stopped. */
+/* Call with signals blocked: stopping libuv's handles restores the default actions for a moment. */
 static void end_signals(td_server *s)
 {
   for (int i = 0; i < N_SIGNALS; i++)

@@ -51,8 +51,8 @@ void td_stop_filter_init(td_stop_filter *f, const td_stop_set *set)
 
 void td_stop_filter_deinit(td_stop_filter *f) { td_buf_deinit(&f->held); }
 
-/* Advances every automaton by one byte; returns the length of the longest stop string that ends here, or 0.
- */
+/* Advances every automaton by one byte. Returns the length of the longest stop string that ends here, or
+ * 0. */
 static uint32_t advance(td_stop_filter *f, unsigned char c)
 {
   uint32_t found = 0;
@@ -62,7 +62,7 @@ static uint32_t advance(td_stop_filter *f, unsigned char c)
       k = f->set->fail[i][k];
     if (f->set->text[i][k] == c)
       k++;
-    f->state[i] = k; /* never left at its length: the first match ends the answer */
+    f->state[i] = k; /* stays below the length until the match that ends the answer */
     if (k == f->set->length[i] && k > found) {
       found = k;
       f->found = i;

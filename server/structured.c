@@ -1,19 +1,19 @@
-/* Structured output: what a request says its answer is made of. OpenAI's response_format, vLLM's
- * structured_outputs, and the guided_* of its older versions. */
+/* Structured output: reads from a request what its answer must conform to. Supports OpenAI's
+ * response_format, vLLM's structured_outputs, and the guided_* fields of older versions of vLLM. */
 #include <stdio.h>
 #include <string.h>
 
 #include "config/limits.h"
 #include "server/request.h"
 
-/* A text, an array of texts, a schema (an object, true, or their text), true, or a structural tag (an object
- * or its text). */
+/* Forms of a value: a text; an array of texts; a schema (an object, a boolean, or the text of one); a
+ * boolean; a structural tag (an object or the text of one). */
 typedef enum form { FORM_TEXT, FORM_LIST, FORM_SCHEMA, FORM_TRUE, FORM_TAGS } form;
 
 typedef struct way {
-  const char *name; /* in structured_outputs */
+  const char *name; /* its name in structured_outputs */
   const char *field;
-  size_t at; /* of the field in td_api_request; 0: there is none */
+  size_t at; /* offset of `field` in td_api_request; unused if field is NULL */
   form form;
   td_grammar_kind kind;
 } way;
@@ -45,7 +45,7 @@ static bool set(td_api_request *r, td_api_error *e, const char *field, td_gramma
   return true;
 }
 
-/* vLLM's users send schemas as text too. */
+/* The value may come as text, because clients of vLLM send schemas so too. */
 static bool read_json(td_api_request *r, td_grammar_kind kind, const char *field, const char *path,
                       const char *name, const cJSON *v, td_api_error *e)
 {
@@ -74,7 +74,7 @@ static bool read_text(td_api_request *r, const way *w, const char *field, const 
 {
   if (!cJSON_IsString(v) || td_json_has_nul(v->valuestring))
     return invalid(e, path, name, "must be a string");
-  if (*v->valuestring == '\0') /* as others take it: off */
+  if (*v->valuestring == '\0') /* means "off", as in other servers */
     return true;
   return set(r, e, field,
              (td_grammar_source){.kind = w->kind, .text = v->valuestring, .n_text = strlen(v->valuestring)});
@@ -120,7 +120,7 @@ static bool read_structured_outputs(td_api_request *r, td_api_error *e)
   return true;
 }
 
-/* {"name", "schema", "strict"}: what is not constrained strictly by others is here too. */
+/* json_schema is {"name", "schema", "strict"}. We always enforce the schema, even if strict is false. */
 static bool read_json_schema(td_api_request *r, td_api_error *e)
 {
   const cJSON *js = td_json_get(r->response_format, "json_schema");
@@ -169,7 +169,7 @@ bool td_structured_read(td_api_request *r, td_api_error *e)
   }
   if (!r->grammar_field)
     return true;
-  if (r->min_tokens > 0) /* the end of the grammar is the answer's */
+  if (r->min_tokens > 0) /* the answer ends where the grammar does */
     return invalid(e, "", "min_tokens", "cannot go together with structured output");
   return !r->ignore_eos || invalid(e, "", "ignore_eos", "cannot go together with structured output");
 }

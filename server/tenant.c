@@ -8,7 +8,8 @@
 #include "config/share.h"
 #include "server/conn.h"
 
-/* A debt stays while its limit does; that of a higher limit could take a lower one hours to fill. */
+/* A debt is kept while its limit is unchanged. When the limit changes the debt is cut to one minute's worth,
+ * because a debt made under a high limit could take hours to refill at a low rate. */
 static void follow_limits(td_tenant *t, const td_key_limits *next)
 {
   if (!t->key)
@@ -108,7 +109,7 @@ void td_tenant_drop(td_tenants *t, td_tenant *tenant)
 
 bool td_tenants_are_several(const td_tenants *t)
 {
-  uint32_t n_local = t->by_address && t->keys[0].n_users > 0; /* all of unix sockets */
+  uint32_t n_local = t->by_address && t->keys[0].n_users > 0; /* all clients of Unix sockets */
   return t->n_keys > 1 || t->n_addresses + n_local > 1;
 }
 

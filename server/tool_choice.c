@@ -23,7 +23,7 @@ static const cJSON *name_of(const cJSON *tool) { return td_json_get(td_json_get(
 
 /* ---- tools ---- */
 
-/* Names stand in every form of calls as they are, so they may hold nothing that a form has a use for. */
+/* Every format of calls writes names unquoted or unescaped, so a name may hold no character that ends it. */
 static bool is_name(const char *s)
 {
   size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.");
@@ -70,7 +70,7 @@ static bool no_memory(td_api_error *e)
   return false;
 }
 
-/* Whoever is called by name must be one. */
+/* Checks that no two tools have the same name. */
 static bool check_apart(const cJSON *tools, size_t n, td_api_error *e)
 {
   const char **names = malloc((n + 1) * sizeof *names);
@@ -137,7 +137,7 @@ static bool read_mode(td_api_request *r, const cJSON *mode, td_api_error *e)
   return bad(e, "", "tool_choice", "must be none, auto, required, or an object that names a function");
 }
 
-/* {"type": "allowed_tools", "allowed_tools": {"mode": M, "tools": [..]}} */
+/* Reads {"type": "allowed_tools", "allowed_tools": {"mode": M, "tools": [..]}}. */
 static bool read_allowed(td_api_request *r, td_api_error *e)
 {
   const cJSON *a = td_json_get(r->tool_choice, "allowed_tools"), *list = td_json_get(a, "tools"), *one;
@@ -159,7 +159,7 @@ static bool read_object(td_api_request *r, size_t n, td_api_error *e)
   if (type && !is_word(type, "function"))
     return td_fields_unsupported(e, "tool_choice.", "type", "is served as 'function' and 'allowed_tools'");
   r->choice.mode = TD_TOOLS_REQUIRED;
-  r->parallel_tool_calls = false; /* one call of it, as OpenAI has it */
+  r->parallel_tool_calls = false; /* exactly one call of it, as OpenAI does */
   return allow(r, name_of(r->tool_choice), e);
 }
 
@@ -203,7 +203,7 @@ bool td_tool_choice_read(td_api_request *r, unsigned route, td_api_error *e)
     return true;
   if ((r->tools && !check_tools(r->tools, &n, e)) || !read_choice(r, n, e))
     return false;
-  if (!td_tool_choice_is_held(r)) /* else the end of the call is the answer's */
+  if (!td_tool_choice_is_held(r)) /* if it is, the answer ends where the call does */
     return true;
   if (r->min_tokens > 0)
     return bad(e, "", "min_tokens", "cannot go together with a 'tool_choice' or tools that are held to");

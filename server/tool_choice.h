@@ -7,10 +7,10 @@
 /* Checks the three fields of a chat, and fills the request's `choice`. */
 TD_MUST_CHECK bool td_tool_choice_read(td_api_request *r, unsigned route, td_api_error *error);
 void td_tool_choice_deinit(td_tool_choice *c);
-/* Tools that the template is given: none where none may be called. */
+/* The tools that the template gets; NULL if the answer may call none. */
 const cJSON *td_tool_choice_shown(const td_api_request *r);
-/* Calls must hold to a grammar: one is demanded, a tool is strict, not all may be called, or only one may be.
- */
+/* Whether calls must conform to a grammar: a call is required, a tool is strict, not all tools are allowed,
+ * or only one call is. */
 bool td_tool_choice_is_held(const td_api_request *r);
 
 #endif

@@ -15,7 +15,7 @@ static bool has_function_name(const cJSON *entry)
   return cJSON_IsString(td_json_get(td_json_get(entry, "function"), "name"));
 }
 
-/* Bounded by the depth that a parsed text may have. */
+/* The recursion is bounded, because the parser bounds the depth. */
 static size_t count_nodes(const cJSON *item)
 {
   size_t n = 1;
@@ -30,7 +30,7 @@ static bool no_memory(td_api_error *e)
   return false;
 }
 
-/* Text that states an object becomes that object; an empty one is an object without members. */
+/* Replaces text that is a JSON object by that object. Empty text becomes an empty object. */
 static bool parse_arguments(cJSON *function, const char *path, size_t *nodes_left, td_api_error *e)
 {
   const cJSON *text = td_json_get(function, "arguments");
@@ -53,7 +53,7 @@ static bool parse_arguments(cJSON *function, const char *path, size_t *nodes_lef
   size_t n = count_nodes(object);
   *nodes_left -= n < *nodes_left ? n : *nodes_left;
   bool replaced = cJSON_ReplaceItemInObjectCaseSensitive(function, "arguments", object);
-  if (replaced && object->string) /* cJSON takes one whose name has found no memory, too */
+  if (replaced && object->string) /* cJSON inserts an item even if it had no memory for its name */
     return true;
   if (!replaced)
     cJSON_Delete(object);

@@ -1,4 +1,4 @@
-/* Bodies made into a chat's: see translate.h. */
+/* Translation of bodies to a chat's: see translate.h. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,53 +1,54 @@
-/* Bodies of the routes that agents speak (/v1/messages, /v1/responses), made into a chat's: what a chat can
- * do, they can. For workers. */
+/* Translates bodies of the agents' routes (/v1/messages, /v1/responses) into a chat's body, so that these
+ * routes can do all that a chat can. Runs on workers. */
 #ifndef TD_SERVER_TRANSLATE_H
 #define TD_SERVER_TRANSLATE_H
 
 #include "server/call.h"
 
-/* From the parsed body, which stays the caller's. NULL: call->error says why. */
+/* Returns the chat's body; `body` stays the caller's. Returns NULL if it failed, and call->error says why. */
 cJSON *td_messages_to_chat(td_call *call, const cJSON *body);
 cJSON *td_responses_to_chat(td_call *call, const cJSON *body);
 
-/* An error of the chat that was made: the field has the name again that it has in the route's own body. */
+/* Renames the field in an error about the translated chat to the name that it has in the route's own body. */
 void td_translation_name(unsigned route, td_api_error *e);
 
-/* ---- what both share. A tree that memory failed for is NULL, and so is what is made of it; names and texts
- * are copied ---- */
+/* ---- what both translations share. Objects may be NULL where memory was lacking: the functions then do
+ * nothing but fail. Names and texts are copied ---- */
 
 typedef struct td_translation {
   td_call *call;
-  cJSON *chat;     /* the body that is made */
-  cJSON *messages; /* in it */
+  cJSON *chat;     /* the body under construction */
+  cJSON *messages; /* the member `messages` of chat */
   bool failed;     /* call->error says why */
 } td_translation;
 
-/* Judges the members of the body, and begins a chat. */
+/* Checks the fields of the body, and begins a chat. */
 void td_translation_begin(td_translation *t, td_call *call, const cJSON *body);
-/* The chat, or NULL. */
+/* Returns the chat, or NULL if the translation failed. */
 cJSON *td_translation_end(td_translation *t);
-/* 400 invalid_value or unsupported_parameter; the first counts. */
+/* Fail with 400 invalid_value or unsupported_parameter. Only the first failure is reported. */
 void td_translation_invalid(td_translation *t, const char *path, const char *name, const char *text);
 void td_translation_unsupported(td_translation *t, const char *path, const char *name, const char *text);
 void td_translation_no_memory(td_translation *t);
-/* Members of an object; want of memory fails the translation. item is taken. */
+/* Add a member to an object (name NULL: an item to an array). Lack of memory fails the translation. Take
+ * ownership of item. */
 void td_translation_put(td_translation *t, cJSON *object, const char *name, cJSON *item);
 void td_translation_put_text(td_translation *t, cJSON *object, const char *name, const char *text);
-/* A member of an object that is read for its other members: it is ignored and named, or refused where fields
- * are strict. */
+/* Reports a member of a nested object that we do not serve: ignores and names it, or refuses it if
+ * strict_fields is set. */
 void td_translation_ignore(td_translation *t, const char *path, const char *name);
-/* A copy of the body's member under another name, if it is there and not null. */
+/* Copies the body's member under another name, if it is present and not null. */
 void td_translation_copy(td_translation *t, const cJSON *body, const char *from, const char *to);
-/* Of the fields that all routes of chats take under the same name. */
+/* Copies the fields that have the same name on all chat routes. */
 void td_translation_copy_same(td_translation *t, const cJSON *body);
-/* A message of that role at the end; NULL if it failed. */
+/* Appends a message with this role. Returns NULL if it failed. */
 cJSON *td_translation_message(td_translation *t, const char *role);
-/* A text part at the end of the message's content, which becomes an array of parts. */
+/* Appends a text part to the message's content, which becomes an array of parts. */
 void td_translation_add_text(td_translation *t, cJSON *message, const char *text);
-/* A call at the end of the message's tool_calls. */
+/* Appends a call to the message's tool_calls. */
 void td_translation_add_call(td_translation *t, cJSON *message, const char *id, const char *name,
                              const char *arguments);
-/* {"type": "function", "function": {..}} at the end of the chat's tools; NULL members are left out. */
+/* Appends {"type": "function", "function": {..}} to the chat's tools, without the members that are NULL. */
 void td_translation_add_tool(td_translation *t, const cJSON *name, const cJSON *description,
                              const cJSON *parameters, const cJSON *strict);
 

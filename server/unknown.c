@@ -1,4 +1,4 @@
-/* Fields that no table knows: see unknown.h. */
+/* Unknown fields: see unknown.h. */
 #include "server/unknown.h"
 
 #include <ctype.h>
@@ -14,11 +14,11 @@ static bool is_plain(char c)
   return (isascii((unsigned char)c) && isalnum((unsigned char)c)) || strchr("_.-", c);
 }
 
-/* out: TD_UNKNOWN_NAME_BYTES. */
+/* out has TD_UNKNOWN_NAME_BYTES. */
 static void write_name(const char *path, const char *name, char *out)
 {
   size_t n = 0, max = TD_UNKNOWN_NAME_BYTES - 1;
-  for (const char *p = path; *p && n < max; p++) /* ours: "messages[3].content[0]." */
+  for (const char *p = path; *p && n < max; p++) /* written by us: "messages[3].content[0]." */
     if (!isdigit((unsigned char)*p))
       out[n++] = *p;
   for (const char *p = name; *p && n < max; p++)
@@ -26,7 +26,7 @@ static void write_name(const char *path, const char *name, char *out)
   out[n] = '\0';
 }
 
-/* The name that begins at *at, of n bytes; false at the end. */
+/* The next name, of *n bytes at *at. Returns false at the end. */
 static bool next_name(const char **at, size_t *n)
 {
   if (**at == ',')
@@ -35,7 +35,7 @@ static bool next_name(const char **at, size_t *n)
   return *n > 0;
 }
 
-/* text: TD_UNKNOWN_NAME_BYTES, as write_name leaves it. */
+/* text has TD_UNKNOWN_NAME_BYTES, because it may be overwritten by "...". */
 static void add_text(td_unknown *u, char *text)
 {
   size_t used = strlen(u->names), n;

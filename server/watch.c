@@ -5,18 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Engines of 10,000 steps a second are told whole; to a new watcher, the last steps at once, so that a page
- * is not empty. */
+/* TICK_MS: at up to 10,000 steps a second no step is overwritten between two ticks. BEFORE: a new watcher
+ * immediately gets that many of the last steps, so that a page is not empty. */
 enum { TICK_MS = 100, BEFORE = 256 };
 
 struct td_watcher {
   td_conn *conn;
   td_watcher *prev, *next;
-  uint32_t account; /* its key's; 0: none is asked */
-  uint64_t cursor;  /* steps read, as td_engine_read_steps counts */
+  uint32_t account; /* of its key; 0 if no key is asked for */
+  uint64_t cursor;  /* steps read so far, as td_engine_read_steps counts them */
   uint64_t n_missed;
   bool greeted;
-  bool told; /* `last` was sent */
+  bool told; /* `last` and `state` were sent */
   td_engine_state state;
   td_engine_stats last;
 };
@@ -33,9 +33,9 @@ static const char *state_name(const td_server *s)
 
 /* ---- events ---- */
 
-/* Several keys share the device: then tokens, pages and what is predicted from them are left out, as a
- * prompt's length could be read from each. What is left, a watcher sees in the pace of its own answers too.
- */
+/* If several keys share the device, tokens, pages and the predictions made from them are left out, because a
+ * prompt's length could be derived from each. The rest can be observed by anyone in the pace of his own
+ * answers. */
 static bool is_shared(const td_server *s) { return s->keys.n > 1; }
 
 static void render_hello(const td_server *s, td_buf *out)
@@ -95,7 +95,7 @@ static void render_news(const td_watcher *w, const td_engine_stats *st, const td
   td_buf_append_str(out, "]}\n\n");
 }
 
-/* ---- telling ---- */
+/* ---- sending ---- */
 
 static bool is_news(const td_watcher *w, const td_engine_stats *st)
 {
@@ -109,7 +109,7 @@ static void tell(td_watcher *w, const td_engine_stats *st, bool last)
   td_server *s = w->conn->server;
   td_engine_step steps[TD_ENGINE_STEPS_KEPT];
   uint64_t missed_before = w->n_missed;
-  if (!last && !td_conn_writable(w->conn)) /* what it does not take in time, it misses */
+  if (!last && !td_conn_writable(w->conn)) /* steps that it does not read in time are missed */
     return;
   uint32_t n = td_engine_read_steps(s->engine, &w->cursor, steps, TD_ENGINE_STEPS_KEPT, &w->n_missed);
   s->metrics.steps_missed += w->n_missed - missed_before;
@@ -126,7 +126,7 @@ static void tell(td_watcher *w, const td_engine_stats *st, bool last)
   w->state = s->engine_state;
   w->last = *st;
   if (out.failed)
-    w->conn->out.failed = true; /* it is cut */
+    w->conn->out.failed = true; /* closes the connection */
   td_conn_stream_send(w->conn, out.data ? out.data : "", out.len_bytes);
   td_buf_deinit(&out);
 }
@@ -140,10 +140,10 @@ static void on_tick(uv_timer_t *t)
     tell(w, &st, false);
 }
 
-/* ---- coming and going ---- */
+/* ---- connecting and leaving ---- */
 
-/* Those of c's key where there are several, else of its address: a client takes a quarter of the places at
- * most. */
+/* How many watchers have c's key, or c's address if there are not several keys. A client gets at most a
+ * quarter of all. */
 static uint32_t count_same(const td_conn *c, uint32_t account)
 {
   uint32_t n = 0;
@@ -188,7 +188,7 @@ void td_watch_begin(td_conn *c)
   td_engine_stats st;
   uint32_t account;
   const td_http_head *h = &c->http.head;
-  (void)td_keys_allow(&s->keys, h->authorization, h->api_key, &account); /* it was allowed at the head */
+  (void)td_keys_allow(&s->keys, h->authorization, h->api_key, &account); /* was checked at the head */
   if (!admit(c, account, &e)) {
     td_conn_respond_error(c, &e);
     return;

@@ -1,19 +1,20 @@
-/* Watching the steps: GET /v1/steps, an event stream of what the engine does, for the page at / and for curl.
+/* Watching the steps: GET /v1/steps is an event stream of what the engine does, for the page at / and for
+ * curl.
  *
- * The engine writes its ring of step records whether anybody watches or not. While somebody does, a timer of
- * the loop reads it and sends each watcher what is new, with all steps in between; a watcher that does not
- * keep up misses steps and is told how many. So a watcher costs the loop some rendering, and the engine
+ * The engine writes its ring of step records in any case. While there are watchers, a timer of the loop
+ * reads the ring and sends each watcher all steps since the last time. A watcher that does not keep up
+ * misses steps, and is told how many. A watcher therefore costs the loop some rendering, and the engine
  * nothing. */
 #ifndef TD_SERVER_WATCH_H
 #define TD_SERVER_WATCH_H
 
 #include "server/conn.h"
 
-/* Takes c's complete request: it watches from now on, or is told why not. */
+/* Handles c's complete request: it begins to watch, or gets an error. */
 void td_watch_begin(td_conn *c);
-/* The connection goes. */
+/* Frees the watcher of a connection that is being closed. */
 void td_watch_forget(td_conn *c);
-/* The server stops: every watcher gets a last event and the end of its stream. */
+/* Sends every watcher a last event and ends its stream, because the server stops. */
 void td_watch_end_all(td_server *s);
 
 #endif

@@ -11,28 +11,28 @@
 typedef struct worker {
   td_workers *workers;
   pthread_t thread;
-  td_job *job;         /* being run */
-  uint64_t counted_us; /* up to when its time is counted */
+  td_job *job;         /* running; NULL: none */
+  uint64_t counted_us; /* its tenant was charged up to then */
   td_progress progress;
 } worker;
 
 struct td_workers {
-  pthread_mutex_t lock; /* of all below, and of every td_work with jobs */
+  pthread_mutex_t lock; /* guards all below, and every td_work with jobs */
   pthread_cond_t more;
-  td_work *first, *last; /* with jobs queued, as they came */
+  td_work *first, *last; /* those with queued jobs, in order of arrival */
   td_job *finished, **finished_end;
   bool stopping, others;
-  bool is_waking; /* a worker was signalled and has not looked yet: it will call the next */
+  bool is_waking; /* a worker was signalled but has not woken up yet; it will signal the next */
   uint32_t n_queued, n_running, n_waiting, max_queued, n_threads;
-  uint64_t service_us; /* where service is: the least that the last one to be picked had used */
-  uint64_t most_us;    /* that anybody has used */
+  uint64_t service_us; /* the virtual time of SFQ: busy_us of the tenant that was picked last */
+  uint64_t most_us;    /* the largest busy_us of any tenant */
   worker *threads;
   uv_async_t wake;
 };
 
 static bool is_large(const td_job *job) { return job->n_bytes > TD_WORK_LARGE_BYTES; }
 
-/* ---- who is next; all under lock ---- */
+/* ---- choosing the next job; all under lock ---- */
 
 static void finish(td_workers *w, td_job *job)
 {
@@ -45,7 +45,7 @@ static void push(td_workers *w, td_job *job)
 {
   td_work *work = job->work;
   if (w->n_queued + w->n_running == 0)
-    w->service_us = w->most_us; /* nobody waited: nobody is ahead */
+    w->service_us = w->most_us; /* the workers were idle: all start equal */
   job->next = NULL;
   *(work->first ? &work->last->next : &work->first) = job;
   work->last = job;
@@ -72,7 +72,7 @@ static td_job *pop(td_workers *w, td_work *work, td_work *before)
   return job;
 }
 
-/* Charges running jobs for their time so far. */
+/* Charges the tenants of running jobs for the time since the last charge. */
 static void charge(td_workers *w)
 {
   uint64_t now = td_clock_us();
@@ -93,7 +93,7 @@ static bool must_wait(const td_workers *w, const td_work *work)
   return w->others && is_large(work->first) && w->n_threads > 1 && work->n_large + 1 >= w->n_threads;
 }
 
-/* The next job for a worker; NULL: none. O(those with jobs queued). */
+/* The next job for a worker, or NULL. Linear in the number of tenants with queued jobs. */
 static td_job *pick(td_workers *w)
 {
   td_work *best = NULL, *before_best = NULL;
@@ -131,8 +131,9 @@ static void end(td_workers *w, worker *t)
 
 /* ---- threads ---- */
 
-/* Whether a worker is to be signalled, after the lock. One at a time: a signal costs the loop more than most
- * jobs cost a worker, and who wakes up and leaves jobs calls the next. */
+/* Whether the caller must signal a worker after it has released the lock. Only one worker is woken at a
+ * time: a signal costs the loop more than most jobs cost a worker. A woken worker that leaves jobs behind
+ * signals the next. */
 static bool calls_worker(td_workers *w)
 {
   if (w->is_waking || w->n_waiting == 0 || !w->first)
@@ -162,8 +163,7 @@ static void *worker_main(void *arg)
     if (w->stopping)
       break;
     begin(w, t, job);
-    bool calls =
-        calls_worker(w); /* what stood behind this job may run now, and others may have looked before */
+    bool calls = calls_worker(w); /* jobs behind this one may run now */
     pthread_mutex_unlock(&w->lock);
     if (calls)
       pthread_cond_signal(&w->more);
@@ -176,7 +176,7 @@ static void *worker_main(void *arg)
   return NULL;
 }
 
-/* [loop] The list is taken whole: `done` may submit again. */
+/* [loop] Takes the whole list first, because `done` may submit again. */
 static void finish_jobs(td_workers *w)
 {
   pthread_mutex_lock(&w->lock);
