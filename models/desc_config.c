@@ -1,10 +1,10 @@
-/* The description out of a folder: config.json as transformers writes it (before v5 rope_theta and
- * rope_scaling, since v5 rope_parameters): the families, sizes, factors and windows. Rotation is in
- * desc_config_rope.c, generation_config.json in desc_config_generation.c.
+/* Reads the description from a folder's config.json, as transformers writes it: families, sizes, factors and
+ * windows. Versions before v5 write rope_theta and rope_scaling, later ones rope_parameters;
+ * desc_config_rope.c reads both. desc_config_generation.c reads generation_config.json.
  *
- * A key that is missing means what transformers' class for that model_type takes it to mean. A key that asks
- * for another computation is refused by name: running the weights without it would give wrong answers
- * silently. */
+ * A missing key means what transformers' class for that model_type takes it to mean. A key that asks for
+ * another computation is refused by name: running the weights without it would silently give wrong
+ * answers. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -98,7 +98,8 @@ static const td_config_family families[] = {
      .form = TD_BLOCK_PARALLEL,
      .by = COHERE,
      .window = WINDOW_OF_SOME},
-    /* Vision wrappers' text parts. Rotation by three kinds of positions (mrope) is the plain one for text. */
+    /* Text parts of vision wrappers. Rotation by three kinds of positions (mrope) equals plain rotation for
+     * text. */
     {.model_type = "qwen2_vl",
      .absent_theta = 1e6,
      .architecture = "Qwen2VLForConditionalGeneration",
@@ -203,7 +204,8 @@ static td_status refuse_family(const td_config_reader *r, const char *model_type
                  model_type, served);
 }
 
-/* A wrapper's text model is described by its text_config, and its tensors stand beside others'. */
+/* The text_config of a wrapper describes its text model, whose tensors are stored next to those of other
+ * parts. */
 static void unwrap(td_config_reader *r)
 {
   const cJSON *text = td_json_get(r->config, "text_config");
@@ -291,7 +293,7 @@ static td_status refuse_unknown_maths(const td_config_reader *r)
 
 /* ---- sizes ---- */
 
-/* Some wrappers leave out what is as transformers' class of the text model has it. */
+/* Some wrappers leave out sizes that equal the defaults of transformers' class for the text model. */
 static void assume_sizes(const td_config_reader *r, td_model_desc *d)
 {
   bool mistral = strcmp(r->family->model_type, "mistral") == 0;
@@ -306,8 +308,8 @@ static void assume_sizes(const td_config_reader *r, td_model_desc *d)
   d->context_tokens = mistral ? 131072 : 2048;
 }
 
-/* In a wrapper two configurations may say two things, and transformers' classes have defaults of their own:
- * there the files tell, if they hold weights. */
+/* The two configurations of a wrapper may contradict each other, and transformers' classes have defaults of
+ * their own. So if the files of a wrapper hold weights, the tensors decide. */
 static td_status read_tied(const td_config_reader *r, td_model_desc *d)
 {
   td_config_reader outer = *r;
@@ -356,7 +358,7 @@ static td_status read_sizes(const td_config_reader *r, td_model_desc *d)
   TD_TRY(td_config_read_u32(r, "num_key_value_heads", TD_LIMIT_MODEL_HEADS, &d->n_kv_heads));
   d->head_dim = r->family->absent_head_dim ? r->family->absent_head_dim : d->width / d->n_heads;
   TD_TRY(td_config_read_u32(r, "head_dim", TD_LIMIT_MODEL_HEAD_DIM, &d->head_dim));
-  /* It may be width / n_heads, and tables have room for no more. */
+  /* The default, width / n_heads, was not checked, and tables have room for no more. */
   if (d->head_dim > td_limit_max(TD_LIMIT_MODEL_HEAD_DIM))
     return td_fail(r->err, TD_ERR_MODEL, "%s: attention heads of %" PRIu32 " elements, more than %" PRIu64,
                    r->file, d->head_dim, td_limit_max(TD_LIMIT_MODEL_HEAD_DIM));
@@ -368,7 +370,7 @@ static td_status read_sizes(const td_config_reader *r, td_model_desc *d)
   return read_form(r, d);
 }
 
-/* A key of one family that multiplies; 1 where it is absent. */
+/* Reads a scaling key of one family; `absent` is its default. */
 static td_status read_scale(const td_config_reader *r, const char *key, double absent, double *out)
 {
   *out = absent;
@@ -405,9 +407,10 @@ static td_status read_multipliers(const td_config_reader *r, td_model_desc *d)
   return TD_OK;
 }
 
-/* ---- sliding window: of all layers, or of some ---- */
+/* ---- sliding window: in all layers, or in some ---- */
 
-/* layer_types, or the rule that it replaced: layers from max_window_layers on slide, or all but each n-th. */
+/* layer_types, or the older rules that it replaced: layers from max_window_layers on have the window, or all
+ * but every n-th layer. */
 static td_status read_sliding_layers(const td_config_reader *r, td_model_desc *d)
 {
   const cJSON *types = td_json_get(r->config, "layer_types"), *type;
@@ -461,7 +464,7 @@ static td_status read_window(const td_config_reader *r, td_model_desc *d)
   TD_TRY(read_sliding_layers(r, d));
   for (uint32_t layer = 0; layer < d->n_layers; layer++)
     if (!(d->no_window[layer / 64] >> layer % 64 & 1))
-      d->window_tokens = window; /* stays 0 where no layer slides */
+      d->window_tokens = window; /* stays 0 if no layer has the window */
   return TD_OK;
 }
 

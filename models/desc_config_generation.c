@@ -1,4 +1,4 @@
-/* End tokens and defaults of sampling: generation_config.json, and config.json beside it. */
+/* End tokens and sampling defaults: from generation_config.json, with the end tokens of config.json. */
 #include <math.h>
 #include <stdio.h>
 
@@ -23,8 +23,8 @@ static td_status read_end_tokens(const td_config_reader *r, td_model_desc *d)
   return TD_OK;
 }
 
-/* config.json's, beside generation_config.json's. Where that one names some, it is the one that is used
- * elsewhere: what is wrong here then keeps nobody from serving the model. */
+/* Adds config.json's end tokens to those of generation_config.json. If generation_config.json names some,
+ * other programs use only those, so a fault in config.json's is only a warning and the model is served. */
 static td_status read_more_end_tokens(const td_config_reader *r, td_model_desc *d)
 {
   uint32_t n_before = d->n_eos_ids;
@@ -49,7 +49,8 @@ static td_status read_default(const td_config_reader *r, const char *key, td_lim
   return TD_OK;
 }
 
-/* Keys that change which token comes next, and the number that means off; a list is off if it is empty. */
+/* Keys that change which token is chosen, each with the number that means "off". An empty list is off,
+ * too. */
 static void note_unserved(const cJSON *generation, td_model_desc *d)
 {
   static const struct {

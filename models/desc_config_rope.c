@@ -1,4 +1,4 @@
-/* config.json: how q and k are rotated. See desc_config.c. */
+/* How config.json says that q and k are rotated. See desc_config.c. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -28,12 +28,13 @@ static td_status read_scaling_kind(const td_config_reader *r, const cJSON *p, td
   } kinds[] = {{"default", TD_ROPE_PLAIN}, {"linear", TD_ROPE_LINEAR},     {"llama3", TD_ROPE_LLAMA3},
                {"yarn", TD_ROPE_YARN},     {"longrope", TD_ROPE_LONGROPE}, {"dynamic", TD_ROPE_DYNAMIC}};
   const char *type = "default";
-  TD_TRY(td_config_as_model_error(r, td_json_get_string(p, "type", &type, r->err))); /* its older name */
+  TD_TRY(td_config_as_model_error(r, td_json_get_string(p, "type", &type, r->err))); /* the older name of
+                                                                                      * rope_type */
   TD_TRY(td_config_as_model_error(r, td_json_get_string(p, "rope_type", &type, r->err)));
   if (r->family->mrope && strcmp(type, "mrope") == 0)
     type = "default";
   if (r->family->partial_rotary && (strcmp(type, "su") == 0 || strcmp(type, "yarn") == 0))
-    type = "longrope"; /* as Phi-3's first files called it */
+    type = "longrope"; /* the name in Phi-3's first files */
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
     if (strcmp(type, kinds[i].name) == 0) {
       rope->kind = kinds[i].kind;
@@ -45,7 +46,7 @@ static td_status read_scaling_kind(const td_config_reader *r, const cJSON *p, td
       type);
 }
 
-/* d->rotary_dim is set. */
+/* Must be called after d->rotary_dim is set. */
 static td_status read_scaling(const td_config_reader *r, const cJSON *p, const td_model_desc *d,
                               td_rope_spec *rope)
 {
@@ -56,7 +57,7 @@ static td_status read_scaling(const td_config_reader *r, const cJSON *p, const t
   if (!td_config_is_unset(td_json_get(p, "alpha")))
     return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: 'alpha' of RoPE scaling is not served", r->file);
   rope->original_context = d->context_tokens;
-  if (rope->kind != TD_ROPE_DYNAMIC) { /* which transformers scales from max_position_embeddings on */
+  if (rope->kind != TD_ROPE_DYNAMIC) { /* transformers scales dynamic NTK from max_position_embeddings on */
     TD_TRY(td_config_read_double(r, p, "original_max_position_embeddings", &rope->original_context));
     TD_TRY(td_config_read_double(r, r->config, "original_max_position_embeddings", &rope->original_context));
   }
@@ -79,7 +80,7 @@ static td_status read_scaling(const td_config_reader *r, const cJSON *p, const t
   return read_divisors(r, p, "long_factor", d->rotary_dim / 2, rope->long_divisors);
 }
 
-/* An object, or NULL where the key is absent or null. */
+/* *out is the object, or NULL if the key is absent or null. */
 static td_status read_object(const td_config_reader *r, const char *key, const cJSON **out)
 {
   *out = td_json_get(r->config, key);
@@ -90,7 +91,7 @@ static td_status read_object(const td_config_reader *r, const char *key, const c
   return TD_OK;
 }
 
-/* p: parameters of all layers, or of one kind of them; NULL: nothing is said. */
+/* p: the parameters of all layers, or of one kind of layer. NULL if the file has none. */
 static td_status read_rope_of(const td_config_reader *r, const cJSON *p, td_model_desc *d, td_rope_spec *rope)
 {
   double partial = 1;
@@ -121,8 +122,8 @@ static td_status refuse_inner_objects(const td_config_reader *r, const cJSON *p)
   return TD_OK;
 }
 
-/* Layers with the window have plain frequencies, and what is said of scaling is meant for the others; or
- * each kind has an object of its own. */
+/* Layers with the window have plain frequencies, and the scaling applies to the other layers only; or each of
+ * the two kinds of layers has an object of its own. */
 static td_status read_rope_by_windows(const td_config_reader *r, const cJSON *p, td_model_desc *d,
                                       td_rope_spec *other)
 {
@@ -137,7 +138,7 @@ static td_status read_rope_by_windows(const td_config_reader *r, const cJSON *p,
   return read_rope_of(r, p, d, &d->rope);
 }
 
-/* Layers that are not rotated. */
+/* Marks the layers that are not rotated. */
 static td_status read_nope_layers(const td_config_reader *r, td_model_desc *d)
 {
   const cJSON *rotated = td_json_get(r->config, "no_rope_layers"), *item = NULL;
@@ -161,7 +162,7 @@ td_status td_config_read_rope(const td_config_reader *r, td_model_desc *d, td_ro
   const cJSON *p, *scaling;
   TD_TRY(read_object(r, "rope_parameters", &p));
   TD_TRY(read_object(r, "rope_scaling", &scaling));
-  if (!p || (scaling && scaling->child)) /* where both stand, as transformers has it */
+  if (!p || (scaling && scaling->child)) /* rope_scaling wins if both exist, as in transformers */
     p = scaling;
   if (r->family->rope_by_windows)
     return read_rope_by_windows(r, p, d, other);

@@ -1,4 +1,4 @@
-/* The description out of GGUF metadata: keys "<arch>.*", as ggml's converters write them. */
+/* Reads the description from GGUF metadata: keys "<arch>.*", as ggml's converters write them. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -6,16 +6,16 @@
 
 #include "models/desc.h"
 
-/* A row: how an architecture differs from llama. */
+/* One row: how an architecture differs from llama. */
 typedef struct gguf_arch {
   const char *name;
   td_rope_style style;
   bool qkv_bias, qk_norm, wide_qk_norm, layer_norm;
-  bool scales;            /* Granite's keys, and all of them: logits are divided by logit_scale */
-  bool multiplies_logits; /* by logit_scale */
-  bool mrope;             /* three kinds of positions: the plain rotation for text */
-  uint32_t nope_interval; /* each so manieth layer is not rotated; 0: all are */
-  uint32_t full_interval; /* each so manieth layer has no window; 0: all have it */
+  bool scales;            /* has Granite's scaling keys; logits are divided by logit_scale */
+  bool multiplies_logits; /* logits are multiplied by logit_scale */
+  bool mrope;             /* has three kinds of positions, which for text equal the plain rotation */
+  uint32_t nope_interval; /* every nope_interval-th layer is not rotated; 0: all are */
+  uint32_t full_interval; /* every full_interval-th layer has no window; 0: all have it */
   bool nope_full;         /* layers without the window are not rotated */
   bool rope_by_windows;   /* layers with the window are rotated without scaling */
   td_block_form form;
@@ -76,7 +76,7 @@ static bool has_key(const td_model_files *files, const char *key)
          td_gguf_get_string(files, key, &text) || td_gguf_get_array_count(files, key, &count);
 }
 
-/* An absent key keeps *out; 0 there means that the key is required. */
+/* If the key is absent, *out keeps its value; an initial 0 makes the key required. */
 static td_status read_u32(gguf_reader *r, const char *suffix, td_limit_id limit, uint32_t *out)
 {
   uint64_t v, max = td_limit_max(limit);
@@ -95,7 +95,7 @@ static td_status read_u32(gguf_reader *r, const char *suffix, td_limit_id limit,
   return TD_OK;
 }
 
-/* An absent key keeps *out. */
+/* If the key is absent, *out keeps its value. */
 static td_status read_f64(gguf_reader *r, const char *suffix, double *out)
 {
   const char *key = arch_key(r, suffix);
@@ -132,7 +132,7 @@ static td_status read_arch(gguf_reader *r, td_model_desc *d)
                  (int)(arch.n_bytes < 64 ? arch.n_bytes : 64), arch.data, served);
 }
 
-/* Keys that change the computation in ways that the decoder does not know. 0 and false mean "not used". */
+/* Refuses keys that ask for a computation that the decoder does not have. 0 and false mean "not used". */
 static td_status refuse_unknown_maths(gguf_reader *r)
 {
   const gguf_arch *a = r->row;
@@ -194,7 +194,8 @@ static td_status read_sizes(gguf_reader *r, td_model_desc *d)
   return read_u32(r, "context_length", TD_LIMIT_CONTEXT_TOKENS, &d->context_tokens);
 }
 
-/* The embedding has a row for every token, so its shape is the vocabulary; the other sources must agree. */
+/* The embedding has one row per token, so its shape gives the size of the vocabulary. The token list must not
+ * be longer. */
 static td_status read_vocab(gguf_reader *r, td_model_desc *d)
 {
   uint64_t n_tokens, max = td_limit_max(TD_LIMIT_MODEL_VOCAB);
@@ -225,7 +226,7 @@ static td_status read_rope(gguf_reader *r, const td_model_desc *d, td_rope_spec 
   double factor = 0, legacy = 0, attn = 1;
   rope->theta = 10000;
   TD_TRY(read_f64(r, "rope.freq_base", &rope->theta));
-  TD_TRY(read_f64(r, "rope.scale_linear", &legacy)); /* written before rope.scaling.* was */
+  TD_TRY(read_f64(r, "rope.scale_linear", &legacy)); /* older files, before rope.scaling.* */
   TD_TRY(read_f64(r, "rope.scaling.factor", &factor));
   if (!td_gguf_get_string(r->files, arch_key(r, "rope.scaling.type"), &kind) && factor == 0 && legacy != 0 &&
       legacy != 1) {
@@ -236,10 +237,10 @@ static td_status read_rope(gguf_reader *r, const td_model_desc *d, td_rope_spec 
   TD_TRY(read_f64(r, "rope.scaling.original_context_length", &rope->original_context));
   TD_TRY(read_f64(r, "rope.scaling.attn_factor", &attn));
   if (td_model_files_find(r->files, "rope_factors_long.weight"))
-    rope->attn_factor = attn; /* longrope, whatever the type says */
+    rope->attn_factor = attn; /* these are longrope, whatever rope.scaling.type says */
   if (string_is(kind, "none") || rope->attn_factor > 0)
     return TD_OK;
-  rope->factor = factor == 0 ? 1 : factor; /* ggml: absent and 0 mean unscaled */
+  rope->factor = factor == 0 ? 1 : factor; /* in ggml, absent and 0 mean unscaled */
   if (string_is(kind, "linear")) {
     rope->kind = TD_ROPE_LINEAR;
     return TD_OK;
@@ -251,7 +252,7 @@ static td_status read_rope(gguf_reader *r, const td_model_desc *d, td_rope_spec 
   rope->kind = TD_ROPE_YARN;
   TD_TRY(read_f64(r, "rope.scaling.yarn_beta_fast", &rope->beta_fast));
   TD_TRY(read_f64(r, "rope.scaling.yarn_beta_slow", &rope->beta_slow));
-  /* ggml multiplies it with YaRN's own */
+  /* ggml multiplies attn_factor by YaRN's own factor */
   rope->attn_factor = attn * (rope->factor > 1 ? 0.1 * log(rope->factor) + 1 : 1);
   return TD_OK;
 }
@@ -270,7 +271,7 @@ static td_status read_end_tokens(gguf_reader *r, td_model_desc *d)
   return TD_OK;
 }
 
-/* ---- sampling: what answers are made with where neither request nor operator says ---- */
+/* ---- sampling defaults: used where neither the request nor the operator gives a value ---- */
 
 static td_status read_default(gguf_reader *r, const char *key, td_limit_id limit, double *out)
 {
@@ -308,8 +309,8 @@ static td_status read_sampling(gguf_reader *r, td_model_desc *d)
   return TD_OK;
 }
 
-/* ggml has no keys for biases and fused matrices: the first layer's tensors tell. Qwen2 always has biases on
- * q, k and v. */
+/* ggml has no keys for biases and fused matrices, so the first layer's tensors decide. Qwen2 always has
+ * biases on q, k and v. */
 static void read_tensors(gguf_reader *r, td_model_desc *d)
 {
   const td_model_files *f = r->files;
@@ -335,7 +336,7 @@ static td_status read_scale(gguf_reader *r, const char *suffix, bool required, f
   return TD_OK;
 }
 
-/* minicpm files from before the keys mean scales that are written nowhere. */
+/* minicpm files that are older than these keys need scales that are written nowhere in the file. */
 static td_status read_scales(gguf_reader *r, td_model_desc *d)
 {
   bool required = strcmp(r->arch, "minicpm") == 0;

@@ -1,8 +1,10 @@
-/* Which tokens end an answer, beyond those that the description's files list. Fine-tunes change the template
- * and the tokenizer and leave the model's eos_token_id as it was: served by that alone they go on past the
- * end of their turn and make up the user's next one. So the tokenizer's own eos_token ends an answer too, and
- * so do the tokens that published models' templates end a turn with, known by their text; of those only
- * special ones, as anybody may write the text of another. */
+/* Which tokens end an answer, beyond those that the description's files list.
+ *
+ * Fine-tunes change the template and the tokenizer, but leave the model's eos_token_id as it was. Served by
+ * that id alone, they go on past the end of their turn and make up the user's next one. So the tokenizer's
+ * own eos_token also ends an answer, and so do the tokens with which the templates of published models end a
+ * turn. Those are recognised by their text, and only if they are special tokens, because anybody may write
+ * the text of an ordinary token. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,16 +1,17 @@
 /* The forward pass: the decoder as a program (kernels/program.h).
  *
- * The last product of a block adds its output to the residual stream x. In the last layer, K and V of every
- * token are still stored, but everything behind attention is only needed for tokens that want logits, so it
- * runs on those alone.
+ * The last linear of each part of a layer adds its output to the residual stream x. In the last layer, K and
+ * V of every token are still stored, but everything after attention is needed only for tokens that want
+ * logits, so it runs on those alone.
  *
- * Where what is added to x is multiplied (residual_scale r), x here is the model's divided by r: then only
- * the embedding is multiplied, by embed_scale / r, and the norms' eps divided by the square of r. */
+ * If a family multiplies what is added to x (residual_scale r), our x is the model's x divided by r. Then
+ * only the embedding is multiplied, by embed_scale / r, and the norms' eps is divided by the square of r. */
 #include <math.h>
 
 #include "models/model_internal.h"
 
-/* A program in the making. What ops work on: all tokens, or (at the end) those that want logits. */
+/* A program under construction. extent says what ops work on: all tokens or, at the end, those that want
+ * logits. */
 typedef struct builder {
   const td_model *m;
   const td_model_desc *d;
@@ -18,10 +19,10 @@ typedef struct builder {
   td_program *program;
   td_extent extent;
   uint32_t layer;
-  uint32_t kv_group, kv_layer;           /* where the layer's KV is */
-  uint32_t n_in_group[TD_KV_GROUPS_MAX]; /* layers so far */
+  uint32_t kv_group, kv_layer;           /* where the KV store keeps this layer */
+  uint32_t n_in_group[TD_KV_GROUPS_MAX]; /* layers of each KV group so far */
   td_devptr x, attn;
-  uint32_t n_unsampled; /* ops up to the last write to the KV store */
+  uint32_t n_unsampled; /* ops up to and including the last write to the KV store */
 } builder;
 
 static td_devptr work(const builder *b, size_t offset) { return td_devptr_at(b->m->workspace, offset); }
@@ -44,7 +45,7 @@ static void embed(builder *b)
   add(b, "embed", (td_op){.kind = TD_OP_EMBED, .embed = p});
 }
 
-/* Of x, into h. */
+/* Normalises x into h. */
 static void norm(builder *b, const char *role, td_devptr weight)
 {
   const td_model_desc *d = b->d;
@@ -58,7 +59,7 @@ static void norm(builder *b, const char *role, td_devptr weight)
   add(b, role, (td_op){.kind = TD_OP_RMSNORM, .rmsnorm = p});
 }
 
-/* Of what a part of the layer left in h, added to x. */
+/* Normalises what a part of the layer left in h, and adds the result to x. */
 static void add_norm(builder *b, const char *role, td_devptr weight)
 {
   td_rmsnorm_params p = {.x = work(b, b->m->at.h),
@@ -81,7 +82,7 @@ static uint32_t kv_width(const builder *b) { return b->d->n_kv_heads * b->d->hea
 
 static uint32_t qkv_width(const builder *b) { return q_width(b) + 2 * kv_width(b); }
 
-/* Of so many elements of each row of q|k|v, where they are. */
+/* Normalises `width` elements from `first` on in each row of q|k|v, in place. */
 static void wide_norm(builder *b, const char *role, td_devptr weight, uint32_t first, uint32_t width)
 {
   td_devptr at = work(b, b->m->at.qkv + (size_t)first * b->m->be->activation_bytes);
@@ -150,7 +151,7 @@ static td_devptr gather(builder *b, td_devptr x, td_devptr out, uint32_t width)
   return out;
 }
 
-/* From here on: x and the attention output of the tokens that want logits. */
+/* From here on, x and attn hold only the tokens that want logits. */
 static void keep_logits_tokens(builder *b)
 {
   b->extent = TD_EXTENT_LOGITS;
@@ -158,7 +159,8 @@ static void keep_logits_tokens(builder *b)
   b->attn = gather(b, b->attn, work(b, b->m->at.last_attn), q_width(b));
 }
 
-/* What attention, or the MLP, gives x: at once, or by way of h where a norm follows. */
+/* The projection that adds the output of attention or the MLP to x: directly, or through h if a norm
+ * follows. */
 static void project(builder *b, const char *role, td_weight *weight, td_devptr in, uint32_t n_in, bool bias)
 {
   bool adds = b->d->block_form != TD_BLOCK_POST_NORM;
@@ -188,13 +190,13 @@ static void mlp(builder *b, const td_model_layer *w)
   project(b, "down", w->down, act, d->ffn_width, d->mlp_bias);
 }
 
-/* Output projection and MLP: what follows attention. keeps: x and its attention are now of some tokens only.
- */
+/* Everything after attention: output projection and MLP. keeps: x and attn now hold only tokens that want
+ * logits. */
 static void finish_layer(builder *b, const td_model_layer *w, bool keeps)
 {
   td_block_form form = b->d->block_form;
   if (form == TD_BLOCK_PARALLEL && keeps)
-    norm(b, "attn_norm", w->attn_norm); /* of those, before x changes */
+    norm(b, "attn_norm", w->attn_norm); /* for the kept tokens, before x changes */
   project(b, "o", w->o, b->attn, q_width(b), b->d->o_bias);
   if (form == TD_BLOCK_POST_NORM)
     add_norm(b, "o_norm", w->attn_out_norm);
@@ -218,7 +220,7 @@ static void head(builder *b)
                             .out_f32 = true});
 }
 
-/* Reads logits that a forward left. */
+/* Works on the logits that a forward pass left. */
 static void sampling(builder *b)
 {
   td_sample_params p = {.logits = work(b, b->m->at.logits), .vocab = b->d->vocab};
@@ -226,7 +228,7 @@ static void sampling(builder *b)
   add(b, "sample", (td_op){.kind = TD_OP_SAMPLE, .sample = p});
 }
 
-/* A vector for each slot. */
+/* Pools x into one vector for each slot. */
 static void pool(builder *b, td_pooling pooling, td_devptr sums, td_devptr vectors)
 {
   norm(b, "out_norm", b->m->out_norm);
@@ -257,7 +259,7 @@ static void name_buffers(builder *b)
     td_program_name_buffer(b->program, b->d->other_inv_freq[0] == 0 ? "none" : "other", b->m->other_inv_freq);
 }
 
-/* As td_model_kv_spec lays layers out. */
+/* Finds the layer's place in the KV store, in the order of td_model_kv_spec. */
 static void find_kv(builder *b)
 {
   const td_kv_spec *s = &b->kv->spec;
@@ -267,10 +269,11 @@ static void find_kv(builder *b)
       b->kv_layer = b->n_in_group[b->kv_group]++;
       return;
     }
-  TD_BUG_ON(true); /* a store of another model */
+  TD_BUG_ON(true); /* the store belongs to another model */
 }
 
-/* All layers. Behind the last attention only tokens that want logits are computed on, or all. */
+/* Adds all layers. After the last attention, ops compute only tokens that want logits, unless all_tokens is
+ * set. */
 static void layers(builder *b, bool all_tokens)
 {
   uint32_t n_layers = b->d->n_layers, n_unsampled = 0;

@@ -1,10 +1,9 @@
-/* Loading: every tensor of the files is bound to a role, or refused.
+/* Loading: every tensor of the files is bound to a role, or the model is refused. Without files, every role
+ * is made up from a seed, with the same shapes.
  *
- * Without files every role is made up from a seed: same roles, same shapes.
- *
- * Each role is looked up by its name and checked against the shape that the description asks for before the
- * backend sees it. At the end no tensor may be left over: a bias or norm that the description does not know
- * of would change the answers if it were ignored. */
+ * Each role's tensor is looked up by name, and its shape is checked against the description before the
+ * backend sees it. At the end no tensor may be left over: ignoring a bias or norm that the description does
+ * not know would change the answers. */
 #include "models/model.h"
 
 #include <inttypes.h>
@@ -21,7 +20,7 @@ typedef struct loader {
   uint64_t seed;
   uint32_t rank, n_ranks;
   td_model *m;
-  bool *bound; /* per tensor of files */
+  bool *bound; /* one per tensor of files */
   uint64_t bytes_done, bytes_total;
   void (*progress)(void *arg, double share);
   void *progress_arg;
@@ -39,7 +38,7 @@ static const char *shape_text(const uint64_t *shape, uint32_t n_dims, char *out,
   return out;
 }
 
-/* first_row: the role's, in the stored tensor. */
+/* first_row is set to the role's first row in the stored tensor. */
 static td_status find(loader *l, td_role role, uint32_t layer, const td_tensor **out, uint64_t *first_row)
 {
   char name[TD_ROLE_NAME_BYTES], want[64], have[128];
@@ -78,7 +77,7 @@ static td_status make_up_vector(loader *l, td_role role, uint32_t layer, float *
   return TD_OK;
 }
 
-/* A vector as floats; *out is the caller's to free. */
+/* Reads a vector as floats. The caller frees *out. */
 static td_status widen_vector(loader *l, td_role role, uint32_t layer, float **out)
 {
   const td_tensor *t;
@@ -107,7 +106,7 @@ static td_status widen_vector(loader *l, td_role role, uint32_t layer, float **o
   return TD_OK;
 }
 
-/* The rank's own elements come first. */
+/* Moves the rank's own elements to the front. */
 static td_role_slice cut_vector(const loader *l, td_role role, float *v)
 {
   td_role_slice s = td_role_slice_of(role, &l->m->desc, l->rank, l->n_ranks);
@@ -140,8 +139,8 @@ typedef struct matrix_roles {
   bool has_bias;
 } matrix_roles;
 
-/* The rank's slice of a matrix as it is stored, or as it will be made up. file is filled where the bytes lie
- * in one. */
+/* Describes the rank's slice of a matrix, as it is stored or as it will be made up. If the bytes are in a
+ * file, *file is filled and out->file points to it. */
 static td_status describe_part(loader *l, td_role role, uint32_t layer, td_weight_file *file,
                                td_weight_part *out)
 {
@@ -187,7 +186,7 @@ static td_status import_parts(loader *l, const matrix_roles *roles, const td_wei
   return st;
 }
 
-/* One weight of several stored matrices, outputs side by side. */
+/* Loads one weight from several stored matrices, with their outputs side by side. */
 static td_status load_parts(loader *l, const matrix_roles *roles, uint32_t n_parts, uint32_t layer,
                             td_weight **out)
 {
@@ -252,7 +251,8 @@ static td_status load_ends(loader *l)
   return td_role_present(TD_ROLE_HEAD, &m->desc) ? load_parts(l, head, 1, 0, &m->head) : TD_OK;
 }
 
-/* Some checkpoints store the output matrix although it is tied: fine if it is the same one. */
+/* Some checkpoints store the output matrix although it is tied. That is harmless if it equals the
+ * embedding. */
 static bool is_copy_of_embedding(const loader *l, const td_tensor *t)
 {
   char name[TD_ROLE_NAME_BYTES];
@@ -290,7 +290,8 @@ uint64_t td_model_read_bytes(const td_model_files *files, const td_model_desc *d
 static td_status load_all(loader *l)
 {
   td_model *m = l->m;
-  l->bytes_total = td_model_read_bytes(l->files, &m->desc); /* most of the bytes */
+  l->bytes_total = td_model_read_bytes(l->files, &m->desc); /* roughly: the load skips a copy of the embedding
+                                                             * and reads a scaled norm twice */
   TD_TRY(load_ends(l));
   for (uint32_t i = 0; i < m->desc.n_layers; i++)
     TD_TRY(load_layer(l, i));
@@ -299,12 +300,12 @@ static td_status load_all(loader *l)
   TD_TRY(m->be->ops->weights_wait(m->be, l->err));
   m->at = td_workspace_lay_out(&m->desc, m->be->activation_bytes, m->max_tokens, m->max_logits);
   TD_TRY(m->be->ops->alloc(m->be, m->at.bytes, &m->workspace, l->err));
-  if (l->progress) /* a copy of the embedding counts as done */
+  if (l->progress) /* covers a copy of the embedding, which was not read */
     l->progress(l->progress_arg, 1);
   return TD_OK;
 }
 
-/* l: files or seed, progress and err are set. */
+/* The caller sets files or seed, progress and err of *l. */
 static td_status load_model(loader *l, const td_model_desc *desc, td_backend *be, uint32_t max_tokens,
                             uint32_t max_logits, td_model **out)
 {
@@ -353,11 +354,11 @@ void td_model_destroy(td_model *m)
 {
   if (!m)
     return;
-  free(m->layers); /* device memory is the backend's */
+  free(m->layers); /* the backend frees device memory */
   free(m);
 }
 
-/* ---- what the memory plan asks ---- */
+/* ---- for the memory plan ---- */
 
 static uint64_t role_bytes(const td_model_files *files, td_role role, uint32_t layer, const td_model_desc *d,
                            const td_backend *be)
@@ -372,7 +373,7 @@ static uint64_t role_bytes(const td_model_files *files, td_role role, uint32_t l
     return s.n_rows * sizeof(float);
   return td_dtype_row_bytes(be->ops->weight_type(be, t ? t->dtype : TD_BF16).storage, s.n_cols, &row_bytes)
              ? s.n_rows * row_bytes
-             : 0; /* the load will refuse it */
+             : 0; /* loading will refuse the model */
 }
 
 uint64_t td_model_weight_bytes(const td_model_files *files, const td_model_desc *d, const td_backend *be)

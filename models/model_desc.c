@@ -1,5 +1,5 @@
-/* A model's description: read by one of two readers, then checked as a whole, so that everything
- * downstream may multiply and divide these numbers without looking. */
+/* A model's description: one of two readers fills it, then it is checked as a whole. Code that uses it may
+ * therefore multiply and divide by its numbers without further checks. */
 #include "models/model_desc.h"
 
 #include <inttypes.h>
@@ -44,7 +44,7 @@ static td_status check_heads(const td_model_desc *d, const char *path, td_error 
   return TD_OK;
 }
 
-/* GGUF keeps Llama 3's frequency bands and longrope's divisors as tensors instead of as parameters. */
+/* GGUF keeps Llama 3's frequency bands and longrope's divisors as tensors instead of parameters. */
 static td_status read_divisors(const td_model_files *files, const char *name, const td_model_desc *d,
                                float *divisors, bool *found, td_error *err)
 {
@@ -71,7 +71,8 @@ static td_status read_all_divisors(const td_model_files *files, td_model_desc *d
                    td_model_files_path(files));
   if (is_long) {
     r->kind = TD_ROPE_LONGROPE;
-    r->factor = fmax(1, d->context_tokens / r->original_context); /* 0 is refused where it is used */
+    r->factor = fmax(1, d->context_tokens / r->original_context); /* td_rope_fill refuses an original_context
+                                                                   * of 0 */
     return TD_OK;
   }
   return read_divisors(files, "rope_freqs.weight", d, r->divisors, &r->has_divisors, err);
@@ -109,7 +110,7 @@ td_status td_model_desc_set_context(td_model_desc *d, uint32_t tokens, const cha
   return td_rope_fill(&d->rope, d->rotary_dim, tokens, path, d->rope_inv_freq, &d->rope_attn_factor, err);
 }
 
-/* These stretch a context that the files state unstretched. */
+/* For yarn and dynamic, the files may state the context before scaling. This stretches it. */
 static void stretch_context(td_model_desc *d)
 {
   double stretched = d->rope.original_context * d->rope.factor, most = td_limits[TD_LIMIT_CONTEXT_TOKENS].max;

@@ -1,4 +1,5 @@
-/* The table of roles: names, shapes, kinds, cuts and conditions, one line each. */
+/* The table of roles. Each line gives a tensor's names, shape, kind, the axis along which ranks cut it, and
+ * the condition under which it exists. */
 #include "models/roles.h"
 
 #include <inttypes.h>
@@ -7,29 +8,29 @@
 
 #include "kernels/dummy.h"
 
-/* Lengths that shapes are made of. */
+/* Lengths from which shapes are made. */
 typedef enum extent { NONE, WIDTH, FFN, VOCAB, Q_ROWS, KV_ROWS, Q_NORM_ROWS, K_NORM_ROWS } extent;
-/* What a description must say for the tensor to exist. */
+/* When the tensor exists, by the description. */
 typedef enum condition {
   ALWAYS,
-  OUTPUT, /* not the embedding once more, and used */
+  OUTPUT, /* the output matrix is used, and is not the embedding */
   QKV_BIAS,
   O_BIAS,
   MLP_BIAS,
   QK_NORM,
-  NORM_BEFORE,     /* attention, or both parts at once */
-  NORM_BEFORE_FFN, /* alone */
+  NORM_BEFORE,     /* before attention, or before both parts together */
+  NORM_BEFORE_FFN, /* before the MLP alone */
   NORM_AFTER
 } condition;
 
-/* A norm's factors are 1 where weights are made up. */
+/* NORM: factors are 1 where weights are made up. */
 typedef enum kind { MATRIX, BIAS, NORM } kind;
 
 typedef struct role_line {
-  const char *gguf, *hf; /* behind "blk.N." and "model.layers.N." for roles of a layer */
-  extent rows, cols;     /* cols NONE: a vector */
+  const char *gguf, *hf; /* for roles of a layer, the part after "blk.N." or "model.layers.N." */
+  extent rows, cols;     /* cols is NONE for a vector */
   kind is;
-  td_shard_axis cut; /* for several ranks; a bias as its matrix */
+  td_shard_axis cut; /* for several ranks; a bias has the cut of its matrix */
   condition when;
 } role_line;
 
@@ -68,7 +69,8 @@ static const role_line roles[TD_ROLE_COUNT] = {
                               TD_SHARD_NONE, NORM_AFTER},
 };
 
-/* Parts of one stored tensor, in their order, where a description says so. */
+/* Roles that are parts of one stored tensor, in their order there, if the description says that they are
+ * fused. */
 typedef struct fused_line {
   const char *gguf, *hf;
   td_role parts[3];
@@ -82,7 +84,7 @@ static const fused_line fused[] = {
     {"ffn_up.bias", "mlp.gate_up_proj.bias", {TD_ROLE_GATE_BIAS, TD_ROLE_UP_BIAS}, 2},
 };
 
-/* NULL: a tensor of its own. */
+/* NULL if the role has a tensor of its own. */
 static const fused_line *fused_line_of(td_role role, const td_model_desc *d)
 {
   for (size_t i = 0; i < sizeof fused / sizeof *fused; i++)
@@ -229,7 +231,7 @@ bool td_role_is_harmless(const td_model_desc *d, const td_tensor *t)
   char head[TD_ROLE_NAME_BYTES];
   if (d->headless && strcmp(t->name, td_role_name(TD_ROLE_HEAD, d, 0, head)) == 0)
     return true;
-  /* Frequencies follow from the description: old checkpoints and converters store them too. */
+  /* Old checkpoints and converters also store the frequencies, which follow from the description. */
   return strcmp(t->name, "rope_freqs.weight") == 0 || strcmp(t->name, "rope_factors_long.weight") == 0 ||
          strcmp(t->name, "rope_factors_short.weight") == 0 || ends_with(t->name, ".rotary_emb.inv_freq") ||
          ends_with(t->name, ".attn_rot_embd.weight");

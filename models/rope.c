@@ -2,8 +2,8 @@
  *
  * Sources: RoFormer (plain); Chen et al., "Position interpolation" (linear); Llama 3.1's frequency bands
  * (llama3); Peng et al., "YaRN", section 3 (yarn); Ding et al., "LongRoPE" (longrope); NTK-aware scaling by
- * length (dynamic). Where the papers leave a choice, transformers'
- * modeling_rope_utils is followed, because that is what the weights are run with. */
+ * length (dynamic). Where the papers leave a choice, we follow transformers' modeling_rope_utils, because
+ * that is what the weights are run with. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +11,8 @@
 
 static double clamp(double v, double low, double high) { return v < low ? low : v > high ? high : v; }
 
-/* Long wavelengths are divided, short ones kept, those between blended. */
+/* Frequencies with long wavelengths are divided by the factor, those with short ones are kept, and those in
+ * between are blended. */
 static double llama3_frequency(const td_rope_spec *s, double freq)
 {
   double wavelength = 2 * M_PI / freq;
@@ -23,7 +24,7 @@ static double llama3_frequency(const td_rope_spec *s, double freq)
   return (1 - smooth) * freq / s->factor + smooth * freq;
 }
 
-/* The dimension that turns this often within the original context. */
+/* The dimension that makes this number of turns within the original context. */
 static double yarn_dimension(const td_rope_spec *s, double dim, double turns)
 {
   return dim * log(s->original_context / (turns * 2 * M_PI)) / (2 * log(s->theta));
@@ -48,7 +49,7 @@ static double yarn_mscale(double factor, double scale)
   return factor <= 1 ? 1 : 0.1 * scale * log(factor) + 1;
 }
 
-/* Of cosine and sine. */
+/* The factor on cosine and sine. */
 static double attn_factor_of(const td_rope_spec *s)
 {
   if (s->kind != TD_ROPE_YARN && s->kind != TD_ROPE_LONGROPE)
@@ -82,8 +83,8 @@ static td_status check_spec(const td_rope_spec *s, const char *path, td_error *e
   return TD_OK;
 }
 
-/* Both depend on the longest text that is to be served, not on the text at hand: what is stored of a prompt
- * must be good for whatever follows it. */
+/* base_for and divisors_for depend on the longest text that is to be served, not on the current one, because
+ * the stored KV of a prompt must stay valid for whatever follows it. */
 static double base_for(const td_rope_spec *s, double dim, uint32_t context)
 {
   double longer = context / s->original_context;

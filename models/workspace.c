@@ -1,9 +1,9 @@
-/* The forward's memory: one allocation, laid out once.
+/* The memory of the forward pass: one allocation, laid out once.
  *
- * Sizes come from a checked description (limits.def bounds every factor), so products fit 64 bits. */
+ * The description has been checked (limits.def bounds every factor), so the products fit 64 bits. */
 #include "models/model_internal.h"
 
-enum { WORKSPACE_ALIGN = 256 }; /* what the widest vector loads and device kernels like */
+enum { WORKSPACE_ALIGN = 256 }; /* enough for the widest vector loads and for device kernels */
 
 static size_t reserve(size_t *top, uint64_t rows, uint64_t cols, size_t element_bytes)
 {

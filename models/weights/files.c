@@ -1,5 +1,5 @@
-/* Opening a model: GGUF file or folder, and the accessors. Whatever was opened is closed in one place, so
- * that every failure on the way needs no cleaning of its own. */
+/* Opening a model, a GGUF file or a folder, and the accessors. On failure open_any closes whatever was
+ * opened, so the functions that it calls need no clean-up of their own. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -59,7 +59,7 @@ static td_status open_chat_template(td_model_files *files, const char *name, boo
   return TD_OK;
 }
 
-/* An object or absent. */
+/* *out is an object, or NULL if the file is absent. */
 static td_status open_json_object(const td_model_files *files, const char *name, bool *absent, cJSON **out,
                                   td_error *err)
 {
@@ -71,7 +71,7 @@ static td_status open_json_object(const td_model_files *files, const char *name,
   return td_fail(err, TD_ERR_MODEL, "%s: not a JSON object", name);
 }
 
-/* special_tokens_map.json says what tokenizer_config.json leaves out. */
+/* Adds the special tokens that tokenizer_config.json lacks from special_tokens_map.json. */
 static td_status add_special_tokens(td_model_files *files, td_error *err)
 {
   static const char *const keys[] = {"bos_token", "eos_token", "unk_token",  "pad_token",
@@ -148,7 +148,7 @@ static td_status open_any(const char *path, bool weights, td_model_files **out, 
     return td_fail(err, TD_ERR_NOMEM, "no memory to open %s", path);
   }
   files->dir = -1;
-  td_arena_init(&files->names, SIZE_MAX / 2); /* holds names found in the files: bounded by their size */
+  td_arena_init(&files->names, SIZE_MAX / 2); /* holds names found in the files, so file sizes bound it */
   td_status status = S_ISDIR(st.st_mode) ? open_folder(files, weights, err) : open_gguf(files, err);
   if (status != TD_OK) {
     if (err && S_ISDIR(st.st_mode))

@@ -1,7 +1,7 @@
-/* GGUF: header, metadata, tensor list (ggml's GGUF specification, versions 2 and 3, little-endian).
+/* Parses GGUF: header, metadata, tensor list (ggml's GGUF specification, versions 2 and 3, little-endian).
  *
- * A cursor walks the file once; every step asks for its bytes first. Counts in the header are only loop
- * bounds: tables grow as entries are really found. */
+ * A cursor walks through the file once, and each step first checks that its bytes are there. Counts in the
+ * header are only loop bounds: tables grow as entries are really found. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,7 +161,7 @@ static td_status parse_metadata(cursor *c, uint64_t n_keys, td_model_files *file
   return TD_OK;
 }
 
-/* ggml's numbers of the types that kernels/ can read; -1 for all others. */
+/* Maps ggml's type numbers to those types that kernels/ can read; -1 for all others. */
 static int dtype_of_ggml(uint32_t type)
 {
 #define TD_GGML_CASE(NAME, elements, bytes, ggml)                                                            \
@@ -186,7 +186,7 @@ static td_status take_tensor_name(cursor *c, td_model_files *files, td_tensor *t
 
 enum { GGML_DIMS_MAX = 4 };
 
-/* One entry of the tensor list; the data is placed later, when the list's end is known. */
+/* Reads one entry of the tensor list. Its data is placed later, when the end of the list is known. */
 static td_status take_tensor(cursor *c, td_model_files *files, td_tensor *t, uint64_t *offset)
 {
   char text[TD_SHAPE_TEXT_BYTES];
@@ -200,7 +200,7 @@ static td_status take_tensor(cursor *c, td_model_files *files, td_tensor *t, uin
                    c->file, t->name, t->n_dims, GGML_DIMS_MAX);
   for (uint32_t i = 0; i < t->n_dims; i++)
     TD_TRY(take_u64(c, "the shape of a tensor", &dims[i]));
-  for (uint32_t i = 0; i < t->n_dims; i++) /* the file says innermost first */
+  for (uint32_t i = 0; i < t->n_dims; i++) /* the file has them innermost first */
     t->shape[i] = dims[t->n_dims - 1 - i];
   TD_TRY(take_u32(c, "the type of a tensor", &type));
   TD_TRY(take_u64(c, "the offset of a tensor", offset));
@@ -224,7 +224,7 @@ static td_status read_alignment(const cursor *c, const td_model_files *files, ui
   *alignment = GGUF_ALIGNMENT_DEFAULT;
   if (!td_gguf_get_u64(files, "general.alignment", alignment) &&
       td_gguf_get_f64(files, "general.alignment", &any))
-    *alignment = 0; /* a negative or fractional one */
+    *alignment = 0; /* negative or fractional */
   if (*alignment == 0 || (*alignment & (*alignment - 1)) != 0 || *alignment > UINT32_MAX)
     return td_fail(c->err, TD_ERR_MODEL,
                    "%s: key 'general.alignment' must be a power of two below 2^32, not %" PRIu64, c->file,
@@ -232,14 +232,14 @@ static td_status read_alignment(const cursor *c, const td_model_files *files, ui
   return TD_OK;
 }
 
-/* The table's tensors from first on are this file's. */
+/* Places this file's tensors: those in the table from `first` on. */
 static td_status place_tensors(const cursor *c, td_model_files *files, uint32_t first,
                                const uint64_t *offsets, uint64_t alignment)
 {
   uint64_t total = (uint64_t)(c->end - c->start), used = (uint64_t)(c->at - c->start);
-  uint64_t start = td_div_ceil_u64(used, alignment) * alignment; /* < 2^63 + 2^32: no overflow */
+  uint64_t start = td_div_ceil_u64(used, alignment) * alignment; /* cannot overflow: < 2^63 + 2^32 */
   td_tensor_table *table = &files->tensors;
-  if (start > total) /* allowed where there is no data: vocabulary-only files */
+  if (start > total) /* allowed if there is no data, as in vocabulary-only files */
     start = total;
   for (uint32_t i = first; i < table->n; i++) {
     uint64_t offset = offsets[i - first];

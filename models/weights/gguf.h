@@ -1,4 +1,4 @@
-/* GGUF value types and what the parser and the getters share. */
+/* GGUF value types, and functions that the parser and the getters share. */
 #ifndef TD_MODELS_WEIGHTS_GGUF_H
 #define TD_MODELS_WEIGHTS_GGUF_H
 
@@ -22,7 +22,7 @@ enum {
 
 /* Bytes of a number or bool; 0 for strings, arrays and unknown types. */
 uint32_t td_gguf_scalar_bytes(uint32_t type);
-/* Byte order, shorter first among equals. */
+/* Compares bytewise; a key that is a prefix of the other comes first. */
 int td_gguf_compare_keys(const void *a, uint64_t n_a, const void *b, uint64_t n_b);
 
 #endif

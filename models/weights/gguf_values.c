@@ -1,4 +1,4 @@
-/* GGUF metadata, read: entries are sorted by key, so a getter is a binary search and a widening. */
+/* Getters of GGUF metadata. Entries are sorted by key, so a getter is a binary search and a conversion. */
 #include <string.h>
 
 #include "models/weights/gguf.h"
@@ -26,7 +26,7 @@ static bool is_integer(uint32_t type)
   return td_gguf_scalar_bytes(type) > 0 && type != TD_GGUF_BOOL && type != TD_GGUF_F32 && type != TD_GGUF_F64;
 }
 
-/* A value of one of the integer types: sign and magnitude cover both u64 and i64. */
+/* Reads a value of any integer type, as sign and magnitude, which cover both u64 and i64. */
 static bool read_integer(uint32_t type, const unsigned char *p, bool *negative, uint64_t *magnitude)
 {
   uint64_t bits = 0;

@@ -1,8 +1,8 @@
-/* Inside weights/: mappings, the tensor table, and what the two formats fill in.
+/* Internal to weights/: mappings, the tensor table, and the structures that the parsers of both formats fill.
  *
- * The one idea: a parser turns file bytes into td_tensor entries that borrow from the mapping, and nothing is
- * pushed before its range was checked against the mapping's size. Allocations grow with what was really seen
- * in the file, never with a count that the file merely claims. */
+ * A parser turns file bytes into td_tensor entries that borrow from the mapping. It pushes no entry before it
+ * has checked the entry's range against the mapping's size. Allocations grow with what was really found in
+ * the file, never with a count that the file merely claims. */
 #ifndef TD_MODELS_WEIGHTS_INTERNAL_H
 #define TD_MODELS_WEIGHTS_INTERNAL_H
 
@@ -12,15 +12,15 @@
 
 /* ---- mapping.c ---- */
 
-/* A regular file, mapped read-only. bytes 0: nothing is mapped and data is "". */
+/* A regular file, mapped read-only. If bytes is 0, nothing is mapped and data is "". */
 typedef struct td_mapping {
   const unsigned char *data;
   uint64_t bytes;
-  int fd; /* stays open for readers that must not fault; -1 where nothing is mapped */
+  int fd; /* stays open for readers that must not fault; -1 if nothing is mapped */
 } td_mapping;
 
-/* Opens name below the folder dir (AT_FDCWD: as open(2) does); shown is the path for messages. With absent
- * given, a file that does not exist is no error but sets *absent. */
+/* Opens name relative to the folder dir (with AT_FDCWD, as open(2) does). shown is the path for messages. If
+ * absent is not NULL, a missing file is no error: *absent is set instead. */
 TD_MUST_CHECK td_status td_mapping_open(int dir, const char *name, const char *shown, bool *absent,
                                         td_mapping *out, td_error *err);
 void td_mapping_close(td_mapping *m);
@@ -29,24 +29,24 @@ void td_mapping_close_descriptor(td_mapping *m);
 /* ---- tensor_table.c ---- */
 
 typedef struct td_tensor_table {
-  td_tensor *items; /* by name once sealed */
+  td_tensor *items; /* sorted by name once sealed */
   uint32_t n, cap;
 } td_tensor_table;
 
 TD_MUST_CHECK td_status td_tensor_table_push(td_tensor_table *t, const td_tensor *tensor, td_error *err);
-/* Sorts by name; refuses a name that stands twice and tensors that share bytes. */
+/* Sorts by name. Refuses duplicate names, and tensors that share bytes. */
 TD_MUST_CHECK td_status td_tensor_table_seal(td_tensor_table *t, td_error *err);
 const td_tensor *td_tensor_table_find(const td_tensor_table *t, const char *name);
 void td_tensor_table_deinit(td_tensor_table *t);
 
-/* dtype and shape are set: computes bytes. False if a row is no whole number of blocks or the size overflows.
- */
+/* Computes bytes from dtype and shape. Returns false if a row is not a whole number of blocks or the size
+ * overflows. */
 bool td_tensor_size(td_tensor *t);
 /* "[49152, 576]" */
-enum { TD_SHAPE_TEXT_BYTES = 128 }; /* all dimensions of 20 digits */
+enum { TD_SHAPE_TEXT_BYTES = 128 }; /* enough for the most dimensions, of 20 digits each */
 const char *td_tensor_shape_text(const uint64_t *shape, uint32_t n_dims, char out[TD_SHAPE_TEXT_BYTES]);
-/* Places the tensor's bytes at offset of the data section and checks that they lie inside it and, for F32,
- * that they are aligned for reading as floats. */
+/* Points the tensor's data at `offset` in the data section. Checks that its bytes are inside the section and
+ * that F32 is aligned for reading as floats. */
 TD_MUST_CHECK td_status td_tensor_place(td_tensor *t, const unsigned char *section, uint64_t section_bytes,
                                         uint64_t offset, td_error *err);
 
@@ -57,41 +57,42 @@ typedef struct td_gguf_entry {
   uint64_t key_bytes;
   uint64_t count; /* elements of an array, bytes of a string, 1 for other scalars */
   uint64_t value_bytes;
-  uint32_t type;       /* of the value, TD_GGUF_ARRAY for arrays */
-  uint32_t array_type; /* of an array's elements */
+  uint32_t type;       /* type of the value; TD_GGUF_ARRAY for arrays */
+  uint32_t array_type; /* type of an array's elements */
 } td_gguf_entry;
 
 struct td_model_files {
   char *path;
   td_files_format format;
-  td_mapping *maps; /* weights; [n_maps] */
+  td_mapping *maps; /* of weights files; [n_maps] */
   uint32_t n_maps;
   uint64_t mapped_bytes;
   td_arena names; /* tensor and file names */
   td_tensor_table tensors;
 
-  td_gguf_entry *entries; /* GGUF metadata, by key; [n_entries] */
+  td_gguf_entry *entries; /* GGUF metadata, sorted by key; [n_entries] */
   uint32_t n_entries;
 
-  int dir; /* the folder, -1 for GGUF */
+  int dir; /* descriptor of the folder, -1 for GGUF */
   cJSON *config, *generation_config, *tokenizer_config;
   td_mapping chat_template, tool_template;
   bool has_chat_template, has_tool_template;
 };
 
-/* file: base name, owned by files->names. */
+/* file: the base name, owned by files->names. */
 TD_MUST_CHECK td_status td_gguf_parse(td_model_files *files, const td_mapping *map, const char *file,
                                       td_error *err);
-/* Behind the parse of the first file: maps and parses the others of a split model. */
+/* After the first file of a split model has been parsed: maps and parses the other files. */
 TD_MUST_CHECK td_status td_gguf_open_parts(td_model_files *files, const char *file, td_error *err);
 TD_MUST_CHECK td_status td_safetensors_parse(td_model_files *files, const td_mapping *map, const char *file,
                                              td_error *err);
-/* Maps the safetensors file or files of the folder, and parses them. */
+/* Maps and parses the folder's safetensors file or files. */
 TD_MUST_CHECK td_status td_shards_open(td_model_files *files, td_error *err);
-/* Maps one weights file of files->dir (or AT_FDCWD) and keeps the mapping in files->maps, which has room. */
+/* Maps one weights file in files->dir (or AT_FDCWD) and adds the mapping to files->maps. *out is valid until
+ * the next call. */
 TD_MUST_CHECK td_status td_model_files_map(td_model_files *files, const char *name, bool *absent,
                                            const td_mapping **out, td_error *err);
-/* Reads and parses a JSON file of the folder. absent as for td_mapping_open. */
+/* Reads and parses a JSON file of the folder. absent: as in td_mapping_open. */
 TD_MUST_CHECK td_status td_folder_json(const td_model_files *files, const char *name, bool *absent,
                                        cJSON **out, td_error *err);
 

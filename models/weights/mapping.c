@@ -1,7 +1,8 @@
-/* Files mapped read-only.
+/* Maps files read-only.
  *
- * Only regular files are taken: a FIFO or device would block or lie about its size. A file that is cut while
- * it is mapped still faults (SIGBUS); replacing a model means writing a new file and renaming it. */
+ * Only regular files are accepted, because a FIFO or device would block or report a wrong size. A file that
+ * is truncated while it is mapped still faults (SIGBUS): replace a model by writing a new file and renaming
+ * it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 #include "common/io.h"
 #include "models/weights/internal.h"
 
-/* On success *out owns fd. */
+/* On success *out owns fd, or fd is closed if the file is empty. */
 static td_status map_descriptor(int fd, const char *shown, td_mapping *out, td_error *err)
 {
   struct stat st;
@@ -30,7 +31,8 @@ static td_status map_descriptor(int fd, const char *shown, td_mapping *out, td_e
     return td_fail(err, TD_ERR_IO, "%s: cannot map %lld bytes: %s", shown, (long long)st.st_size,
                    strerror(errno));
   *out = (td_mapping){p, (uint64_t)st.st_size, fd};
-  /* Reading begins at once, in the background; larger pages where the file system can. Hints: may fail. */
+  /* Hints, which may fail: start reading now, in the background, and use larger pages if the file system
+   * can. */
   (void)madvise(p, (size_t)st.st_size, MADV_WILLNEED);
   (void)madvise(p, (size_t)st.st_size, MADV_HUGEPAGE);
   return TD_OK;

@@ -1,5 +1,6 @@
 /* One safetensors file: 8 bytes of header length, a JSON header, then the data section
- * (hf.co/docs/safetensors). The header goes through the JSON guard before anything is built from it. */
+ * (hf.co/docs/safetensors). td_json_parse checks the header against the JSON limits before anything is built
+ * from it. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -7,8 +8,8 @@
 #include "common/checked.h"
 #include "models/weights/internal.h"
 
-/* Values of a header: an object with three members and two number arrays per tensor, and free-text metadata.
- */
+/* JSON values per tensor in a header: an object with three members and two arrays of numbers. The rest is for
+ * free-text metadata. */
 enum { HEADER_NODES_PER_TENSOR = 16 };
 
 static td_status bad_tensor(const char *file, const char *name, const char *what, td_error *err)
@@ -16,7 +17,8 @@ static td_status bad_tensor(const char *file, const char *name, const char *what
   return td_fail(err, TD_ERR_MODEL, "%s: tensor '%.160s': %s", file, name, what);
 }
 
-/* A number of the header as an integer: exact up to 2^53, more than any file holds. */
+/* Reads a number of the header as an integer. Doubles are exact up to 2^53, which is more than any file
+ * holds. */
 static bool read_count(const cJSON *item, uint64_t *out)
 {
   if (!cJSON_IsNumber(item))

@@ -1,6 +1,7 @@
-/* A folder's safetensors: model.safetensors, else the files that model.safetensors.index.json names.
+/* A folder's safetensors: model.safetensors or, if that is absent, the files that
+ * model.safetensors.index.json names.
  *
- * Shard names come from a file that we do not trust: only plain names inside the folder are opened. */
+ * The index is not trusted: only plain names inside the folder are opened. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +40,8 @@ static int compare_strings(const void *a, const void *b)
   return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The different file names of the map, sorted; *out is the caller's to free, the names are the tree's. */
+/* Lists the distinct file names of weight_map, sorted. The caller frees *out; the names belong to
+ * weight_map. */
 static td_status list_shards(const cJSON *weight_map, const char ***out, uint32_t *n_out, td_error *err)
 {
   const cJSON *entry;
@@ -63,8 +65,8 @@ static td_status list_shards(const cJSON *weight_map, const char ***out, uint32_
   return TD_OK;
 }
 
-/* Every tensor of the index must be where the index says. Tensors that a shard has beside are kept: whether
- * they belong to the model is judged where they are bound. */
+/* Checks that every tensor of the index is in the file that the index names. Tensors that are in a shard but
+ * not in the index are kept: binding decides whether they belong to the model. */
 static td_status check_index(const td_model_files *files, const cJSON *weight_map, td_error *err)
 {
   const cJSON *entry;

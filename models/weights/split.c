@@ -1,5 +1,5 @@
-/* GGUF models in several files, as gguf-split writes them: NAME-00001-of-00003.gguf is the first and has the
- * metadata; each has some of the tensors, and says which one of how many it is. */
+/* GGUF models in several files, as gguf-split writes them. NAME-00001-of-00003.gguf is the first and has the
+ * metadata. Each file has some of the tensors, and says which one of how many it is. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,8 @@
 
 enum { TAIL_BYTES = sizeof "-00001-of-00003.gguf" - 1 };
 
-/* The part's own metadata is looked at and dropped: all that counts is in the first file. */
+/* Parses one further file. Its metadata is used only to check its number, then dropped: the first file's
+ * metadata counts. */
 static td_status parse_part(td_model_files *files, const td_mapping *map, const char *file, uint64_t no,
                             uint64_t n, td_error *err)
 {

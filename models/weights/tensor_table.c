@@ -1,4 +1,4 @@
-/* Tensors by name: filled in file order, then sorted once, so that a lookup is a binary search. */
+/* Tensors by name: filled in file order, then sorted once, so that a look-up is a binary search. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static int compare_places(const void *a, const void *b)
   return x->data < y->data ? -1 : x->data > y->data;
 }
 
-/* Different files lie in different mappings, so one pass over addresses finds every overlap. */
+/* Files have separate mappings, so one pass in address order finds every overlap. */
 static td_status refuse_overlaps(const td_tensor_table *t, td_error *err)
 {
   const td_tensor **by_place = malloc((t->n + 1) * sizeof *by_place), *last = NULL;
@@ -87,7 +87,7 @@ bool td_tensor_size(td_tensor *t)
   uint64_t cols = t->n_dims ? t->shape[t->n_dims - 1] : 1, bytes;
   if (!td_dtype_row_bytes(t->dtype, cols, &bytes))
     return false;
-  /* Rows are multiplied before the check for zero, so that [0, 2^63, 2^63] is refused too. */
+  /* Sizes are multiplied as if bytes were not 0, so that [0, 2^63, 2^63] is refused too. */
   for (uint32_t i = 0; i + 1 < t->n_dims; i++)
     if (!td_mul_u64(bytes ? bytes : 1, t->shape[i], &bytes))
       return false;
