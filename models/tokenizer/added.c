@@ -1,10 +1,10 @@
-/* Added tokens: found from left to right, the longest at the leftmost place.
+/* Finds added tokens from left to right, the longest one at each place.
  *
- * Patterns lie in byte order; the candidates at a place are a range of them that each further byte narrows.
- * Where the first byte begins no pattern, a place costs one table look-up. The rules of single_word, lstrip
- * and rstrip are the reference's: a match that single_word rejects still uses up its text; stripped white
- * space is swallowed, but not what the match before has swallowed already. A token of white space that takes
- * more in front (lstrip) and was swallowed itself is none. */
+ * Patterns are in byte order. The candidates at a place are a range of them, which each further byte narrows.
+ * If the first byte begins no pattern, a place costs one table look-up. single_word, lstrip and rstrip follow
+ * the reference: a match that single_word rejects still uses up its text, and a match swallows the white
+ * space around it, unless the match before has swallowed that already. A token of white space with lstrip is
+ * no match if the match before has swallowed all of it. */
 #include "models/tokenizer/internal.h"
 
 #include <stdlib.h>
@@ -80,7 +80,7 @@ static unsigned char byte_at(const td_added_set *s, uint32_t i, uint32_t k)
   return (unsigned char)s->items[i].pattern[k];
 }
 
-/* First of [lo, hi), which share k bytes and are longer than that, whose byte k is >= c. */
+/* In [lo, hi), whose patterns share k bytes and are longer than that: the first whose byte k is >= c. */
 static uint32_t lower_bound(const td_added_set *s, uint32_t lo, uint32_t hi, uint32_t k, unsigned c)
 {
   while (lo < hi) {
@@ -106,7 +106,7 @@ size_t td_span_after(const td_span *spans, size_t n, size_t pos)
   return lo;
 }
 
-/* Bytes from text offset p to the end of the trusted span that holds p; 0 if none does. */
+/* Bytes from text offset p to the end of the trusted span that contains p; 0 if none does. */
 static size_t trusted_bytes(const td_added_search *s, size_t p)
 {
   p += s->base;
@@ -114,7 +114,7 @@ static size_t trusted_bytes(const td_added_search *s, size_t p)
   return i < s->n_spans && s->spans[i].start <= p ? s->spans[i].end - p : 0;
 }
 
-/* The longest pattern at offset p that may match there. The byte there begins some pattern. */
+/* The longest pattern that may match at offset p. Some pattern must begin with the byte there. */
 static const td_added *longest_at(const td_added_search *s, size_t p)
 {
   const td_added_set *set = s->set;
@@ -138,9 +138,10 @@ static const td_added *longest_at(const td_added_search *s, size_t p)
   }
 }
 
-/* ---- what surrounds a match ---- */
+/* ---- the text around a match ---- */
 
-/* The character that ends at offset e >= from; UINT32_MAX if there is none, or its bytes are not valid. */
+/* The character that ends at offset e, or UINT32_MAX if there is none at or after `from`, or its bytes are
+ * invalid. */
 static uint32_t char_before(const unsigned char *text, size_t from, size_t e, size_t *len)
 {
   for (size_t k = 1; k <= 4 && k <= e - from; k++)
@@ -179,7 +180,7 @@ static void strip(td_added_search *s, uint8_t flags, td_added_match *m)
       m->start -= len;
   if (!(flags & TD_ADDED_RSTRIP))
     return;
-  if (m->end < s->space_end) /* a token of white space, in what one before has taken */
+  if (m->end < s->space_end) /* this token is white space that the match before has swallowed */
     m->end = s->space_end;
   while ((cp = char_after(s->text, m->end, s->n, &len)) != UINT32_MAX &&
          (td_unicode_class(cp) & TD_CLASS_SPACE))

@@ -1,6 +1,7 @@
-/* GPT-2's byte alphabet: every byte written as one printable character, so that vocabularies can be text.
+/* GPT-2's byte alphabet, which writes every byte as one printable character, so that vocabularies can be
+ * text.
  *
- * Bytes 21-7E, A1-AC and AE-FF are the character of the same number; the other 68 are, in order, U+0100 ..
+ * Bytes 21-7E, A1-AC and AE-FF are the character with the same number; the other 68 are, in order, U+0100 ..
  * U+0143. Source: openai/gpt-2, src/encoder.py, bytes_to_unicode. */
 #include "models/tokenizer/internal.h"
 
@@ -24,7 +25,7 @@ const td_byte_char td_byte_alphabet[256] = {
 };
 /* clang-format on */
 
-/* The byte that character cp stands for, or -1. */
+/* The byte for which character cp stands, or -1. */
 static int byte_of(uint32_t cp)
 {
   if ((cp >= 0x21 && cp <= 0x7E) || (cp >= 0xA1 && cp <= 0xFF && cp != 0xAD))

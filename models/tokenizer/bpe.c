@@ -1,11 +1,11 @@
-/* Byte-pair encoding of one word: join the neighbours of lowest rank, leftmost first, until none may be
- * joined.
+/* Byte-pair encoding of one word: join the two neighbours with the lowest rank, the leftmost first, until no
+ * neighbours can be joined.
  *
- * Three ways, one result. A word that is a token, and of which it is known that its merges lead to just that
- * token, is that token (known means: somebody has encoded it before; the vocabulary keeps one byte a token
- * for it, so this cache is bounded and needs no lock). A short word scans its ranks for the lowest. A long
- * word keeps them in a heap: n log n for any n. Bytes without a token vanish first, and their neighbours
- * become neighbours, as in the reference. */
+ * There are three ways, with the same result. If a word is a token, and its merges are known to lead to just
+ * that token, it becomes that token. This is known once the word has been encoded; the vocabulary keeps one
+ * byte per token for it, so this cache is bounded and needs no lock. A short word scans its ranks for the
+ * lowest. A long word keeps them in a heap: n log n for any n. Bytes without a token are dropped first, so
+ * that their neighbours become neighbours of each other, as in the reference. */
 #include "models/tokenizer/internal.h"
 
 #include <stdlib.h>
@@ -29,8 +29,8 @@ td_status td_id_sink_grow(td_id_sink *sink)
   return TD_OK;
 }
 
-/* A model token goes out; but merges must not make a special token out of plain text, so such a one goes out
- * as its bytes. A run of characters without a token is one unknown token where the model wants that. */
+/* Emits a model token. Merges must not make a special token of plain text, so a special token is emitted as
+ * its bytes. A run of characters without a token becomes one unknown token if the model says so. */
 static td_status emit(const td_tokenizer *t, uint32_t id, td_id_sink *sink)
 {
   const td_token *token = &t->vocab.tokens[id];
@@ -145,7 +145,7 @@ static uint64_t heap_pop(heap *h)
   return top;
 }
 
-/* Looks up the merge of symbol i with its next and offers it to the heap. */
+/* Looks up the merge of symbol i with its next, and adds it to the heap if there is one. */
 static bool offer(const td_tokenizer *t, td_symbol *s, uint32_t i, heap *h)
 {
   td_progress_add(1);
@@ -177,7 +177,7 @@ static bool merge_long(const td_tokenizer *t, td_symbol *s, uint32_t n, heap *h)
 
 td_status td_bpe_long(const td_tokenizer *t, td_symbol *s, uint32_t n, td_id_sink *sink)
 {
-  /* Refused before the work where even the longest tokens would not do. */
+  /* Refuse before the work if even the longest tokens would be too many. */
   if (sink->max_tokens && n / t->longest_bytes > sink->max_tokens)
     return td_fail(sink->err, TD_ERR_REQUEST, "text is longer than %zu tokens", sink->max_tokens);
   for (uint32_t i = 0; i < n; i++)

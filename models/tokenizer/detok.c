@@ -1,7 +1,7 @@
-/* From ids back to text, as a stream: a token may end inside a character, so bytes wait until the character
- * is whole.
+/* From ids back to text, as a stream. A token may end inside a character, so bytes wait until the character
+ * is complete.
  *
- * What can not become a character is replaced by U+FFFD once per longest valid beginning, as Unicode
+ * Bytes that cannot become a character are replaced by one U+FFFD per longest valid prefix, as Unicode
  * recommends (section 3.9, "Substitution of Maximal Subparts") and Python does. */
 #include "models/tokenizer/internal.h"
 
@@ -10,7 +10,7 @@
 
 #include "common/utf8.h"
 
-enum { DECODED_BYTES = 1 + TD_TOKEN_TEXT_MAX }; /* of one token: a space may stand in front */
+enum { DECODED_BYTES = 1 + TD_TOKEN_TEXT_MAX }; /* of one token, with a space before it */
 
 void td_detok_init(td_detok *d, const td_tokenizer *t, bool skip_special, bool begins)
 {
@@ -20,8 +20,9 @@ void td_detok_init(td_detok *d, const td_tokenizer *t, bool skip_special, bool b
   d->strips = begins && t->spm.decodes_strip;
 }
 
-/* Length of the longest beginning of a valid sequence at p (n > 0 bytes): 0 if p[0] begins none. *whole: it
- * is a complete sequence; otherwise it is broken by what follows, or (length n) by the end of the bytes. */
+/* Length of the longest prefix of p (n > 0 bytes) that begins a valid sequence; 0 if p[0] begins none.
+ * *whole: the sequence is complete. Otherwise the next byte breaks it or, if the result is n, the bytes
+ * end. */
 static size_t beginning(const unsigned char *p, size_t n, bool *whole)
 {
   *whole = true;
@@ -44,7 +45,7 @@ static size_t beginning(const unsigned char *p, size_t n, bool *whole)
 static void push_bytes(td_detok *d, const unsigned char *p, size_t n, td_buf *out)
 {
   unsigned char joined[8];
-  /* finish the held character byte by byte: it needs at most three more */
+  /* Complete the held character byte by byte; it needs at most three more. */
   while (d->n_held > 0 && n > 0) {
     memcpy(joined, d->held, d->n_held);
     joined[d->n_held] = *p;
@@ -57,7 +58,7 @@ static void push_bytes(td_detok *d, const unsigned char *p, size_t n, td_buf *ou
       d->n_held = whole ? 0 : (uint32_t)total;
       if (whole)
         td_buf_append(out, joined, total);
-    } else { /* *p does not continue it, and is looked at afresh */
+    } else { /* *p does not continue it, and is looked at again */
       td_buf_append(out, "\xEF\xBF\xBD", 3);
       d->n_held = 0;
     }
@@ -83,7 +84,7 @@ static void push_bytes(td_detok *d, const unsigned char *p, size_t n, td_buf *ou
   td_buf_append(out, p + from, n - from);
 }
 
-/* SentencePiece's: U+2581 is a space, "<0x0A>" a byte. */
+/* For SentencePiece: U+2581 is a space, and "<0x0A>" a byte. */
 static size_t spm_bytes(const char *text, const td_token *token, unsigned char decoded[DECODED_BYTES])
 {
   size_t n = 0;
@@ -103,7 +104,7 @@ static size_t spm_bytes(const char *text, const td_token *token, unsigned char d
   return n;
 }
 
-/* What a token adds to the text's bytes: itself, or decoded. */
+/* The bytes that a token adds to a text: its own text, or *decoded. */
 static const unsigned char *token_bytes(const td_tokenizer *t, int32_t id,
                                         unsigned char decoded[DECODED_BYTES], size_t *n_bytes)
 {
@@ -118,7 +119,8 @@ static const unsigned char *token_bytes(const td_tokenizer *t, int32_t id,
   return n < 0 ? (const unsigned char *)text : decoded;
 }
 
-/* One byte of SentencePiece's: each that belongs to no character is replaced by itself. */
+/* Handles one of SentencePiece's byte tokens. Each byte that belongs to no character is replaced
+ * separately. */
 static void push_byte(td_detok *d, unsigned char byte, td_buf *out)
 {
   bool whole;
@@ -156,7 +158,7 @@ void td_detok_push(td_detok *d, int32_t id, td_buf *out)
     if (!strip)
       push_byte(d, bytes[0], out);
   } else {
-    td_detok_finish(d, out); /* a text does not go on with the bytes in front of it */
+    td_detok_finish(d, out); /* text does not continue a character of byte tokens */
     push_bytes(d, bytes + strip, n - strip, out);
     td_detok_finish(d, out);
   }

@@ -1,8 +1,8 @@
-/* From text to ids: added tokens, normalisation, splitter chain or marks for spaces, BPE.
+/* From text to ids: added tokens, normalisation, then the splitter chain or marks for spaces, then BPE.
  *
- * The text is walked by slices of itself; nothing is copied but what normalisation rewrites. Bytes that are
- * not UTF-8 cut the text as added tokens do: each goes to its own byte token, and what lies between is
- * encoded by itself. */
+ * The code walks over slices of the text and copies only what normalisation rewrites. Bytes that are not
+ * UTF-8 cut the text as added tokens do: each becomes its own byte token, and the text between them is
+ * encoded separately. */
 #include "models/tokenizer/internal.h"
 
 #include <stdlib.h>
@@ -15,8 +15,8 @@ typedef struct encoder {
   const td_span *spans;
   size_t n_spans;
   td_id_sink sink;
-  size_t steps_left; /* of splitters that are expressions */
-  size_t goes_on_at; /* text there goes on behind a broken byte, and gets no prefix */
+  size_t steps_left; /* for splitters of kind TD_SPLIT_REGEX */
+  size_t goes_on_at; /* text that starts here follows an invalid byte, and gets no prefix */
 } encoder;
 
 static inline td_status encode_word(encoder *e, const unsigned char *p, size_t n)
@@ -26,7 +26,7 @@ static inline td_status encode_word(encoder *e, const unsigned char *p, size_t n
   return met ? status : td_bpe_word(e->t, p, n, &e->sink);
 }
 
-/* The first splitter from `level` on that may cut a piece. */
+/* The first splitter from `level` on that may cut this piece. */
 static inline uint32_t next_level(const td_tokenizer *t, uint32_t level, const unsigned char *p, size_t n)
 {
   uint32_t may = 0;
@@ -59,7 +59,8 @@ static td_status encode_pieces(encoder *e, uint32_t level, const unsigned char *
 
 typedef td_status encode_gap_fn(encoder *e, const unsigned char *p, size_t n, size_t base);
 
-/* Cuts text at the matches of a set; gaps go on to `gap`. base: of text in the coordinates of spans. */
+/* Cuts text at the matches of a set, and passes the gaps to `gap`. base is the offset of text in the
+ * coordinates of spans. */
 static td_status encode_around(encoder *e, const td_added_set *set, const unsigned char *text, size_t n,
                                size_t base, const td_span *spans, size_t n_spans, encode_gap_fn *gap)
 {
@@ -81,14 +82,15 @@ static td_status encode_plain(encoder *e, const unsigned char *p, size_t n, size
   return encode_pieces(e, 0, p, n);
 }
 
-/* A stretch as the spaces of SentencePiece are marked. */
+/* Encodes a stretch whose spaces are marked already. */
 static td_status encode_marked(encoder *e, const unsigned char *p, size_t n, size_t base)
 {
   (void)base;
   return td_spm_encode(e->t, p, n, &e->sink);
 }
 
-/* The same where the pre-tokeniser marks them: a stretch that begins with a space gets no other. */
+/* Marks spaces, then encodes, for tokenizers whose pre-tokeniser marks them. A stretch that begins with a
+ * space gets no prefix. */
 static td_status encode_unmarked(encoder *e, const unsigned char *p, size_t n, size_t base)
 {
   const td_spm_prefix at = e->t->spm.prefix;
@@ -113,7 +115,7 @@ static td_status normalize(encoder *e, const unsigned char *p, size_t n, size_t 
   return td_spm_mark(e->t, p, n, prefix, out, spans, n_spans, e->sink.err);
 }
 
-/* A stretch that normalisation changes: spans follow the text where they are still needed. */
+/* Encodes a stretch that normalisation changes. The spans are adjusted if added tokens still need them. */
 static td_status encode_rewritten(encoder *e, const unsigned char *p, size_t n, size_t base)
 {
   td_span *spans = NULL;

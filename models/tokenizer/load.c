@@ -1,4 +1,4 @@
-/* Which file of a model its tokenizer comes from. */
+/* Chooses the file from which a model's tokenizer is loaded. */
 #include <stdlib.h>
 
 #include "models/tokenizer/internal.h"

@@ -1,9 +1,9 @@
-/* The chain of tokenizer.json: normalizer, pre_tokenizer, decoder.
+/* Reads the chain in tokenizer.json: normalizer, pre_tokenizer, decoder.
  *
- * They come in two shapes. Texts of bytes: NFC or nothing, then known splits that end in ByteLevel, and back
- * by ByteLevel. Texts of characters, as SentencePiece's models are converted: spaces become U+2581, by a
- * normalizer (Prepend, Replace) or by the pre_tokenizer Metaspace, and back by Replace, ByteFallback, Fuse
- * and Strip. */
+ * Chains have two shapes. For texts of bytes: NFC or nothing, then known splits that end in ByteLevel, and
+ * ByteLevel as decoder. For texts of characters, as SentencePiece's models are converted: a normalizer
+ * (Prepend, Replace) or the pre_tokenizer Metaspace turns spaces into U+2581, and the decoder is Replace,
+ * ByteFallback, Fuse and Strip. */
 #include "models/tokenizer/load_json.h"
 
 #include <string.h>
@@ -12,12 +12,11 @@ static const char mark[] = "\xE2\x96\x81";
 
 typedef struct chain {
   td_tokenizer *t;
-  bool prepends, marks; /* the normalizer puts U+2581 in front; writes it for spaces */
+  bool prepends, marks; /* the normalizer puts U+2581 before texts; it replaces spaces by U+2581 */
   bool byte_level, metaspace;
 } chain;
 
-/* Behind ByteLevel, texts are in GPT-2's alphabet: of the expressions, only those of ASCII digits mean the
- * same there. */
+/* After ByteLevel, texts are in GPT-2's alphabet. Only expressions of ASCII digits mean the same there. */
 static bool is_of_digits(const cJSON *regex)
 {
   return cJSON_IsString(regex) &&
@@ -58,7 +57,7 @@ static bool is_text(const cJSON *o, const char *text)
 
 /* ---- normalizer ---- */
 
-/* Replace of every plain `from` by `to`. */
+/* Whether o replaces every literal `from` by `to`. */
 static bool replaces(const cJSON *o, const char *from, const char *to)
 {
   return is_text(td_json_get(td_json_get(o, "pattern"), "String"), from) &&
@@ -117,7 +116,7 @@ static td_status load_split(td_tokenizer *t, const cJSON *o, td_error *err)
   const char *name = cJSON_IsString(behavior) ? behavior->valuestring : "(no behavior)";
   const bool isolated = !invert && strcmp(name, "Isolated") == 0;
   const bool kept =
-      invert && total && strcmp(name, "Removed") == 0; /* matches stay, and there is nothing else */
+      invert && total && strcmp(name, "Removed") == 0; /* matches are kept, and there is nothing else */
   if (!isolated && !kept) {
     td_regex_destroy(split.regex);
     return td_load_unsupported(
@@ -126,7 +125,7 @@ static td_status load_split(td_tokenizer *t, const cJSON *o, td_error *err)
   return add_split(t, split, err);
 }
 
-/* A Split at single spaces, which changes nothing where there are none. */
+/* A Split at single spaces, which has no effect if there are none. */
 static bool splits_at_spaces(const cJSON *o)
 {
   return is_text(td_json_get(td_json_get(o, "pattern"), "String"), " ");
@@ -168,7 +167,7 @@ static td_status load_pre_tokenizer(chain *c, const cJSON *o, int depth, td_erro
   if (strcmp(type, "Metaspace") == 0 && t->n_splits == 0)
     return load_metaspace(c, o, err);
   if (strcmp(type, "Split") == 0 && c->marks && splits_at_spaces(o))
-    return TD_OK; /* the normalizer has left none */
+    return TD_OK; /* the normalizer has replaced all spaces */
   if (strcmp(type, "Split") == 0)
     return load_split(t, o, err);
   if (digits) {
@@ -203,7 +202,7 @@ static td_status load_pre_tokenizer(chain *c, const cJSON *o, int depth, td_erro
 
 /* ---- decoder ---- */
 
-/* Step i of SentencePiece's decoder, of which ByteFallback and Strip may be left out. */
+/* Checks one step of SentencePiece's decoder, in which ByteFallback and Strip are optional. */
 static td_status load_decoder_step(td_tokenizer *t, const cJSON *o, int *stage, td_error *err)
 {
   enum { REPLACE, BYTES, FUSE, STRIP, END };

@@ -1,8 +1,8 @@
-/* A tokenizer from GGUF metadata (tokenizer.ggml.*), of model "gpt2", byte-level BPE, or "llama",
- * SentencePiece's.
+/* A tokenizer from GGUF metadata (tokenizer.ggml.*): model "gpt2" is byte-level BPE, "llama" SentencePiece's
+ * BPE.
  *
- * Source: GGUF specification, "Tokenizer"; token types as llama.cpp's llama_token_type numbers them. What the
- * name of a splitter means: load_pre.c. */
+ * Source: GGUF specification, "Tokenizer"; token types are numbered as in llama.cpp's llama_token_type.
+ * load_pre.c defines the names of splitters. */
 #include "models/tokenizer/internal.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER_DEFINED, TYPE_UNUS
 
 #define KEY(name) "tokenizer.ggml." name
 
-/* Type of token i, where the file tells. */
+/* Type of token i, or TYPE_NORMAL if the file does not say. */
 static int token_type(const td_model_files *files, uint64_t n_types, uint64_t i)
 {
   double type = TYPE_NORMAL;
@@ -40,8 +40,8 @@ static bool is(const td_gguf_string *s, const char *text)
   return s->n_bytes == strlen(text) && memcmp(s->data, text, s->n_bytes) == 0;
 }
 
-/* GGUF has no place for it, but Phi-3's own tokens take the white space behind them, in all its files of
- * SentencePiece's kind; its templates rely on it. */
+/* Phi-3's added tokens swallow the white space after them. GGUF cannot say so, but it is true of all its
+ * files with a SentencePiece vocabulary, and its templates rely on it. */
 static uint8_t strips_of(const td_tokenizer *t, const td_model_files *files, const td_gguf_string *text)
 {
   td_gguf_string architecture;
@@ -50,8 +50,8 @@ static uint8_t strips_of(const td_tokenizer *t, const td_model_files *files, con
   return phi3 && !is(text, "<unk>") && !is(text, "<s>") && !is(text, "<|endoftext|>") ? TD_ADDED_RSTRIP : 0;
 }
 
-/* Gemma's runs of spaces, written as spaces: SentencePiece meets them where U+2581 was typed, too. With a
- * dummy prefix such tokens part the text, as llama.cpp has it. */
+/* Gemma's runs of spaces are written as spaces, but SentencePiece also matches them where U+2581 was typed.
+ * In vocabularies with a dummy prefix, such tokens match in the unmarked text, as in llama.cpp. */
 static bool is_met_in_marked_text(const td_tokenizer *t, int type)
 {
   return t->spm.on && t->spm.prefix == TD_SPM_PREFIX_NONE && type == TYPE_USER_DEFINED;
@@ -81,7 +81,7 @@ static td_status load_tokens(td_tokenizer *t, const td_model_files *files, td_er
     const int type = token_type(files, n_types, i);
     TD_TRY(td_vocab_add(&t->vocab, i, text.data, text.n_bytes, flags_of(t, type), err));
     if (type == TYPE_UNKNOWN && t->spm.on && t->spm.unk < 0)
-      t->spm.unk = (int32_t)i; /* where the file does not name it */
+      t->spm.unk = (int32_t)i; /* used if the file has no unknown_token_id */
     if (is_added(type))
       TD_TRY(td_tokenizer_add(t, i, text.data, text.n_bytes, type != TYPE_USER_DEFINED,
                               is_met_in_marked_text(t, type), strips_of(t, files, &text), err));
@@ -137,8 +137,7 @@ static td_status load_scores(td_tokenizer *t, const td_model_files *files, td_er
   return st;
 }
 
-/* As llama.cpp means it: what stands between special tokens gets a space in front, unless the file says no.
- */
+/* As in llama.cpp: every stretch between special tokens gets a space before it, unless the file says no. */
 static td_status load_spm(td_tokenizer *t, const td_model_files *files, td_error *err)
 {
   uint64_t n_rules = 0;
@@ -161,7 +160,7 @@ static td_status load_gpt2(td_tokenizer *t, const td_model_files *files, td_erro
   return load_merges(t, files, err);
 }
 
-/* A token id under a key; -1 if absent. An id outside the vocabulary is an error. */
+/* Reads a token id; *id keeps its value if the key is absent. An id outside the vocabulary is an error. */
 static td_status read_token_id(const td_tokenizer *t, const td_model_files *files, const char *key,
                                int32_t *id, td_error *err)
 {

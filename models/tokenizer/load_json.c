@@ -1,13 +1,13 @@
 /* A tokenizer from tokenizer.json (and tokenizer_config.json), the format of Hugging Face's tokenizers.
  *
- * What is read: model (BPE only), the chain of normalizer, pre_tokenizer and decoder (load_chain.c),
- * post_processor (only whether it puts BOS first), added_tokens. Every setting that would change ids and is
- * not served is refused by name: a tokenizer that is nearly right is wrong. */
+ * Reads model (BPE only), the chain of normalizer, pre_tokenizer and decoder (load_chain.c), post_processor
+ * (the tokens that it adds to a text) and added_tokens. Every setting that would change ids and is not served
+ * is refused by name: a tokenizer that is nearly right is wrong. */
 #include "models/tokenizer/load_json.h"
 
 #include <string.h>
 
-/* An id: an integer in the served range. */
+/* Reads an id: an integer in the served range. */
 static td_status read_id(const cJSON *o, const char *of, uint32_t *id, td_error *err)
 {
   if (!cJSON_IsNumber(o) || !(o->valuedouble >= 0) ||
@@ -35,10 +35,10 @@ static td_status refuse_model_settings(const cJSON *model, td_error *err)
   const cJSON *dropout = td_json_get(model, "dropout");
   if (!td_load_is_null(dropout) && !(cJSON_IsNumber(dropout) && dropout->valuedouble == 0))
     return td_fail(err, TD_ERR_UNSUPPORTED, "tokenizer.json: model.dropout is not supported");
-  return TD_OK; /* unk_token, fuse_unk and byte_fallback: see load_unknown */
+  return TD_OK; /* load_unknown checks unk_token, fuse_unk and byte_fallback */
 }
 
-/* What goes out for characters that have no token. */
+/* Reads how characters without a token are encoded. */
 static td_status load_unknown(td_tokenizer *t, const cJSON *model, td_error *err)
 {
   const cJSON *unk = td_json_get(model, "unk_token");
@@ -57,7 +57,7 @@ static td_status load_unknown(td_tokenizer *t, const cJSON *model, td_error *err
   return TD_OK;
 }
 
-/* Where texts are bytes, an unknown token shows only where a byte has no token of its own. */
+/* For texts of bytes, an unknown token matters only if some byte has no token of its own. */
 static td_status check_unknown(const td_tokenizer *t, const cJSON *model, td_error *err)
 {
   const cJSON *unk = td_json_get(model, "unk_token");
@@ -122,9 +122,9 @@ static td_status load_merges(td_tokenizer *t, const cJSON *model, td_error *err)
   return TD_OK;
 }
 
-/* ---- post_processor: what stands beside a text ---- */
+/* ---- post_processor: tokens before and after a text ---- */
 
-/* The first token in front of the text is BOS. */
+/* Adds one token. The first one before the text is BOS. */
 static td_status add_around(td_tokenizer *t, int32_t id, bool behind, td_error *err)
 {
   td_around *around = behind ? &t->rear : &t->front;
@@ -140,7 +140,8 @@ static td_status add_around(td_tokenizer *t, int32_t id, bool behind, td_error *
   return TD_OK;
 }
 
-/* A template's token by its name: the ids that the template lists for it, or the added token of that text. */
+/* Adds a template's token by its name: the ids that the template lists for it or, without a list, the added
+ * token with that text. */
 static td_status add_named(td_tokenizer *t, const cJSON *o, const char *name, bool behind, td_error *err)
 {
   const cJSON *ids = td_json_get(td_json_get(td_json_get(o, "special_tokens"), name), "ids"), *item;
@@ -190,13 +191,13 @@ static td_status load_template(td_tokenizer *t, const cJSON *o, bool *decided, t
   return TD_OK;
 }
 
-/* *decided: a template said whether BOS is added. */
+/* *decided is set if a template says whether BOS is added. */
 static td_status load_post_processor(td_tokenizer *t, const cJSON *o, int depth, bool *decided, td_error *err)
 {
   if (td_load_is_null(o))
     return TD_OK;
   const char *type = td_load_type(o);
-  if (strcmp(type, "ByteLevel") == 0) /* offsets only */
+  if (strcmp(type, "ByteLevel") == 0) /* changes offsets only */
     return TD_OK;
   if (strcmp(type, "TemplateProcessing") == 0)
     return load_template(t, o, decided, err);
@@ -238,7 +239,7 @@ static td_status load_added(td_tokenizer *t, const cJSON *list, td_error *err)
   return TD_OK;
 }
 
-/* A token named in tokenizer_config.json, as text or as an object with content; -1 if it is not there. */
+/* The token that tokenizer_config.json names, as text or as an object with content; -1 if there is none. */
 static int32_t config_token(const td_tokenizer *t, const cJSON *config, const char *key)
 {
   const cJSON *v = td_json_get(config, key);
@@ -250,7 +251,7 @@ static int32_t config_token(const td_tokenizer *t, const cJSON *config, const ch
 static void load_config(td_tokenizer *t, const cJSON *config, bool bos_decided)
 {
   int32_t bos = config_token(t, config, "bos_token");
-  if (bos >= 0 && !t->adds_bos) /* the template's own token is the one that it adds */
+  if (bos >= 0 && !t->adds_bos) /* otherwise BOS is the template's first token */
     t->bos = bos;
   t->eos = config_token(t, config, "eos_token");
   if (!bos_decided)

@@ -1,8 +1,8 @@
-/* What the names of splitters mean that GGUF files have under tokenizer.ggml.pre.
+/* The meaning of the splitter names that GGUF files have under tokenizer.ggml.pre.
  *
- * GGUF names the splitter instead of writing it down, and leaves normalisation and ignore_merges to that
- * name: what each name means here is what the tokenizer.json of those models says. Names whose meaning is not
- * known are refused. */
+ * GGUF names the splitter instead of writing it down, and that name also implies normalisation and
+ * ignore_merges. Here each name means what the tokenizer.json of those models says. Names whose meaning is
+ * not known are refused. */
 #include "models/tokenizer/internal.h"
 
 #include <string.h>
@@ -17,11 +17,11 @@ enum {
 
 typedef struct pre {
   const char *name;
-  const char *steps[6]; /* the splitter chain, NULL-terminated where shorter */
+  const char *steps[6]; /* the splitter chain, NULL-terminated if shorter */
   unsigned flags;
 } pre;
 
-/* Steps that are no expressions. */
+/* Steps that are not expressions. */
 static const char punctuation[] = "Punctuation", digits[] = "Digits",
                   byte_digits[] = "Digits behind ByteLevel";
 
@@ -36,7 +36,7 @@ static const char punctuation[] = "Punctuation", digits[] = "Digits",
 #define DEEPSEEK                                                                                             \
   "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"          \
   "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
-/* Cased letters, as far as somebody's list went. */
+/* Cased letters. The list is DeepSeek's own, and is not complete. */
 #define DEEPSEEK_LETTERS                                                                                     \
   "[A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af"              \
   "\u0370-\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5"          \
@@ -70,7 +70,7 @@ static const pre pres[] = {
     {"llama-bpe", {LLAMA3}, WHOLE_WORDS | BOS},
     {"llama3", {LLAMA3}, WHOLE_WORDS | BOS},
     {"llama-v3", {LLAMA3}, WHOLE_WORDS | BOS},
-    {"smaug-bpe", {LLAMA3}, 0}, /* SmolLM3 too */
+    {"smaug-bpe", {LLAMA3}, 0}, /* also SmolLM3 */
     {"dbrx", {LLAMA3}, 0},      /* cl100k: Phi-4, OLMo 2 */
     {"chatglm-bpe", {LLAMA3}, 0},
     {"glm4", {LLAMA3}, WHOLE_WORDS},
@@ -88,8 +88,8 @@ static const pre pres[] = {
     {"tekken", {CASED("", "\\p{N}")}, WHOLE_WORDS | BOS},
     {"gpt-4o", {CASED(CONTRACTIONS "?", "\\p{N}{1,3}")}, 0},
     {"llama4", {CASED(CONTRACTIONS "?", "\\p{N}{1,3}")}, 0},
-    /* No vocabulary of these was at hand: the expressions are those that llama.cpp cites from their
-     * tokenizer.json, or GPT-2's. */
+    /* We had no vocabulary for the following names. Their expressions are those that llama.cpp cites from
+     * their tokenizer.json, or GPT-2's. */
     {"seed-coder",
      {CONTRACTIONS
       "|[^\r\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\r\n]+|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"},

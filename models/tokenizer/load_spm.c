@@ -1,10 +1,10 @@
 /* A tokenizer from tokenizer.model, SentencePiece's own file, for folders that have no tokenizer.json.
  *
  * The file is a ModelProto (sentencepiece_model.proto): pieces with score and type, how it was trained, how
- * text is normalised. Of that the few fields are read that change ids; what they may ask for and is not
- * served is refused by name. tokenizer_config.json adds what transformers' LlamaTokenizer adds: tokens of its
- * own, BOS, and whether every stretch between special tokens gets a space in front ("legacy", its default) or
- * only the first. */
+ * text is normalised. We read only the few fields that change ids. Values that are not served are refused by
+ * name. tokenizer_config.json gives what transformers' LlamaTokenizer adds: tokens of its own, BOS, and
+ * whether every stretch between special tokens gets a space before it ("legacy", the default) or only the
+ * first. */
 #include "models/tokenizer/load_json.h"
 
 #include <stdlib.h>
@@ -27,7 +27,7 @@ typedef struct proto {
   int64_t bos, eos;
   bool space_behind; /* U+2581 at the end of words */
   bool dummy_prefix, squeezes, escapes;
-  bool rewrites; /* it brings a table of characters to replace */
+  bool rewrites; /* has a table of characters to replace */
   td_error *err;
 } proto;
 
@@ -90,7 +90,7 @@ static td_status read_normalizer_field(proto *m, const td_protobuf_field *f)
   return TD_OK;
 }
 
-/* The other way round, behind decoding. */
+/* The inverse of the normalizer, applied after decoding. */
 static td_status read_denormalizer_field(proto *m, const td_protobuf_field *f)
 {
   m->rewrites = m->rewrites || ((f->number == 2 || f->number == 6) && f->n_bytes > 0);
@@ -197,9 +197,9 @@ static td_status load_proto(td_tokenizer *t, proto *m, const void *bytes, size_t
   return TD_OK;
 }
 
-/* ---- what transformers adds ---- */
+/* ---- tokens that transformers adds ---- */
 
-/* Token `id` of the configuration; one that the file has keeps what the file says of it. */
+/* Adds a token of the configuration. A token that tokenizer.model has already registered stays as it is. */
 static td_status add_config_token(td_tokenizer *t, double id, const cJSON *o, const char *content,
                                   bool special, td_error *err)
 {
@@ -225,7 +225,8 @@ static bool is_text(const cJSON *v, const char *text)
   return cJSON_IsString(v) && strcmp(v->valuestring, text) == 0;
 }
 
-/* One of the tokens that the configuration names, which are special wherever they are listed. */
+/* Whether the configuration names this token, for example as eos_token. Such a token is special, wherever it
+ * is listed. */
 static bool is_named(const cJSON *config, const char *text)
 {
   static const char *const keys[] = {"bos_token", "eos_token", "unk_token", "pad_token",

@@ -1,4 +1,4 @@
-/* The merge table: which neighbours may be joined, how urgently, and into what. */
+/* The merge table: which neighbours may be joined, with what priority, and into which token. */
 #include "models/tokenizer/internal.h"
 
 #include <stdlib.h>
@@ -56,7 +56,7 @@ td_status td_merges_add(td_merges *m, const td_vocab *v, const char *left, size_
     return absent(m, left, left_bytes, err);
   if (r < 0)
     return absent(m, right, right_bytes, err);
-  char both[2 * TD_TOKEN_TEXT_MAX]; /* each half is a vocabulary text */
+  char both[2 * TD_TOKEN_TEXT_MAX]; /* each half is a vocabulary text, so it fits */
   memcpy(both, left, left_bytes);
   memcpy(both + left_bytes, right, right_bytes);
   int32_t whole = td_vocab_find(v, both, left_bytes + right_bytes);

@@ -1,10 +1,10 @@
 /* Unicode normalisation form C, in linear time, with utf8proc's tables.
  *
- * utf8proc_map would do it in one call, but it orders combining marks by exchanging neighbours: a request of
- * one megabyte of marks would hold a worker for ten minutes. Here text is cut at inert characters (which
- * begin no change before them); only stretches with others are rewritten, and their marks are ordered by
- * counting. The reference normalises by Unicode 9: what later versions added stays where it stands. Source:
- * Unicode Standard Annex 15; canonical ordering and composition are sections 3.11 D108,
+ * utf8proc_map would do it in one call, but it orders combining marks by exchanging neighbours: a request
+ * with one megabyte of marks would occupy a worker for ten minutes. Here text is cut at inert characters,
+ * which never change the text before them. Only stretches with other characters are rewritten, and their
+ * marks are ordered by counting. The reference normalises by Unicode 9, so characters of later versions stay
+ * as they are. Source: Unicode Standard Annex 15; canonical ordering and composition are sections 3.11 D108,
  * D117 of the standard. */
 #include "models/tokenizer/internal.h"
 
@@ -37,7 +37,8 @@ static bool starts_inert(const unsigned char *p, const unsigned char *end)
   return len != 0 && is_inert(td_utf8_decode(p, len));
 }
 
-/* Behind the inert characters at p; *last is the beginning of the last of them (p if none). */
+/* Returns the end of the inert characters at p; *last is the start of the last of them (p if there are
+ * none). */
 static const unsigned char *skip_inert(const unsigned char *p, const unsigned char *end,
                                        const unsigned char **last)
 {
@@ -71,7 +72,7 @@ static td_status push_decomposed(code_points *c, uint32_t cp, td_error *err)
   int boundclass = 0;
   utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)cp, c->cp + c->n, 8,
                                                UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, &boundclass);
-  if (n < 1 || n > 8 || cp == 0x11938) { /* the one composite that is newer than the reference */
+  if (n < 1 || n > 8 || cp == 0x11938) { /* the only composite that is newer than the reference */
     c->cp[c->n] = (utf8proc_int32_t)cp;
     n = 1;
   }
@@ -81,7 +82,7 @@ static td_status push_decomposed(code_points *c, uint32_t cp, td_error *err)
 
 enum { M = TD_CLASS_MARK };
 
-/* Marks that Unicode 9 did not know, up to 16.0: no marks to the reference. */
+/* Marks from Unicode 10 to 16.0, which the reference does not treat as marks. */
 static const td_code_range newer[] = {
     {0x7FD, 0x7FD, M},     {0x897, 0x89F, M},     {0x8CA, 0x8D3, M},     {0x9FE, 0x9FE, M},
     {0xC3C, 0xC3C, M},     {0xD3B, 0xD3C, M},     {0xEBA, 0xEBA, M},     {0x1715, 0x1715, M},
@@ -96,9 +97,9 @@ static const td_code_range newer[] = {
     {0x1E5EE, 0x1E5EF, M},
 };
 
-/* Characters that neither move nor join what stands before them, whatever utf8proc says: the newer marks;
- * U+11930, which made U+11938 from Unicode 13 on; and U+11A7, one before the first final consonant, which
- * utf8proc swallows behind a syllable. */
+/* Characters that neither move nor join the characters before them, in spite of utf8proc's tables: the newer
+ * marks; U+11930, which is part of U+11938 only since Unicode 13; and U+11A7, one before the first final
+ * consonant, which utf8proc drops after a syllable. */
 static bool is_apart(utf8proc_int32_t cp)
 {
   return cp == 0x11A7 || cp == 0x11930 || TD_CODE_RANGE_OF(newer, (uint32_t)cp);
@@ -109,7 +110,7 @@ static unsigned combining_class(utf8proc_int32_t cp)
   return cp < 0x300 || is_apart(cp) ? 0 : (unsigned)utf8proc_get_property(cp)->combining_class & 0xFF;
 }
 
-/* Stable order by combining class of one run of marks: insertion for short runs, counting for long ones. */
+/* Sorts one run of marks stably by combining class: insertion for short runs, counting for long ones. */
 static td_status order_run(utf8proc_int32_t *cp, size_t n, td_error *err)
 {
   if (n <= 16) {
@@ -148,14 +149,14 @@ static void compose(utf8proc_int32_t *cp, size_t n_cp, td_buf *out)
   }
 }
 
-/* Rewrites [p, end) through c. */
+/* Appends the NFC of [p, end) to out; c is scratch space. */
 static td_status rewrite(code_points *c, const unsigned char *p, const unsigned char *end, td_buf *out,
                          td_error *err)
 {
   c->n = 0;
   while (p < end) {
     size_t len = td_utf8_sequence_length(p, (size_t)(end - p));
-    if (len == 0) /* not reached for valid text */
+    if (len == 0) /* cannot happen for valid text */
       return td_fail(err, TD_ERR_REQUEST, "text is not valid UTF-8");
     TD_TRY(push_decomposed(c, td_utf8_decode(p, len), err));
     p += len;
@@ -176,7 +177,7 @@ static td_status rewrite(code_points *c, const unsigned char *p, const unsigned 
   return TD_OK;
 }
 
-/* A walk over span borders in text order: 2k is the start of span k, 2k + 1 its end. */
+/* An iterator over span borders in text order: 2k is the start of span k, 2k + 1 its end. */
 typedef struct borders {
   td_span *spans;
   size_t n, at;
@@ -187,14 +188,14 @@ static size_t *border(const borders *b)
   return b->at % 2 ? &b->spans[b->at / 2].end : &b->spans[b->at / 2].start;
 }
 
-/* Borders in text up to and including `upto` move by the distance from text_at to out_at. */
+/* Moves the borders up to and including `upto` by the distance from text_at to out_at. */
 static void move_borders(borders *b, size_t upto, size_t text_at, size_t out_at)
 {
   for (; b->at < 2 * b->n && *border(b) <= upto; b->at++)
     *border(b) = *border(b) - text_at + out_at;
 }
 
-/* Borders strictly inside a rewritten stretch that ends before text offset `end` move inwards. */
+/* Moves the borders before text offset `end`, which are strictly inside a rewritten stretch, inwards. */
 static void shrink_borders(borders *b, size_t end, size_t out_start, size_t out_end)
 {
   for (; b->at < 2 * b->n && *border(b) < end; b->at++)
@@ -212,7 +213,7 @@ td_status td_nfc_append(const unsigned char *text, size_t n, td_buf *out, td_spa
   while (p < end && status == TD_OK) {
     const unsigned char *last, *plain_end = skip_inert(p, end, &last);
     if (plain_end < end)
-      plain_end = last; /* the last inert one may compose with what follows */
+      plain_end = last; /* the last inert character may compose with what follows */
     move_borders(&b, (size_t)(plain_end - text), (size_t)(p - text), out->len_bytes - base);
     td_buf_append(out, p, (size_t)(plain_end - p));
     p = plain_end;

@@ -1,7 +1,7 @@
-/* Protocol Buffers' wire format, read field by field: what SentencePiece writes its models in.
+/* Reads Protocol Buffers' wire format field by field, for SentencePiece's model files.
  *
- * A reader is a range of bytes; a message inside is a range of that range. Every length is checked against
- * what is left. Groups, which nobody writes any more, are refused. Source: protobuf.dev, "Encoding". */
+ * A reader is a range of bytes; an embedded message is a range inside that range. Every length is checked
+ * against what is left. Groups, which are obsolete, are refused. Source: protobuf.dev, "Encoding". */
 #include "models/tokenizer/internal.h"
 
 static bool read_varint(td_protobuf *r, uint64_t *out)
@@ -16,7 +16,7 @@ static bool read_varint(td_protobuf *r, uint64_t *out)
   return false;
 }
 
-/* n little-endian bytes. */
+/* Reads n little-endian bytes. */
 static bool read_fixed(td_protobuf *r, unsigned n, uint64_t *out)
 {
   *out = 0;

@@ -1,11 +1,10 @@
-/* Splitters that are not written out by hand: a small matcher of the regular expressions that published
- * tokenizers use.
+/* A small matcher for the regular expressions of published tokenizers that have no hand-written splitter.
  *
- * An expression is a list of alternatives, an alternative a row of steps: a set of characters so many times,
- * one word of a group, or a look at what follows. The first alternative that matches wins; a greedy step
- * gives back character by character where the rest does not match (the reference, Oniguruma, does so too).
- * What the grammar here does not know is refused, as is what may match nothing. Work is counted: an
- * expression that backtracks without end is an error, not a hang. */
+ * An expression is a list of alternatives. An alternative is a list of steps: a repeated set of characters, a
+ * group of words of which one must match, or a look-ahead. The first alternative that matches wins. A greedy
+ * step gives back one character at a time if the rest does not match, as in the reference, Oniguruma. Syntax
+ * that this grammar does not know is refused, and so is an expression that may match nothing. Steps of work
+ * are counted, so an expression that backtracks without end is an error, not a hang. */
 #include "models/tokenizer/internal.h"
 
 #include <stdlib.h>
@@ -23,9 +22,9 @@ enum {
 };
 
 typedef struct set {
-  uint64_t ascii[2]; /* bit c: character c is in it (negation done) */
+  uint64_t ascii[2]; /* bit c: the set contains character c, after negation */
   uint8_t classes, letters;
-  bool negated; /* of what is not ASCII */
+  bool negated; /* applies to characters beyond ASCII */
   uint16_t first_range, n_ranges;
 } set;
 
@@ -34,29 +33,31 @@ typedef struct word {
   set sets[WORD_MAX];
 } word;
 
-/* STEP_END is the end of a line (as "$" in Ruby's syntax, the reference's), STEP_BORDER that of a word. */
+/* STEP_END is the end of a line ("$" in Ruby's syntax, which the reference uses). STEP_BORDER is a word
+ * boundary. */
 typedef enum step_kind { STEP_SET, STEP_GROUP, STEP_AHEAD, STEP_NOT_AHEAD, STEP_END, STEP_BORDER } step_kind;
 
 typedef struct step {
   step_kind kind;
   bool possessive;
-  uint32_t min, max; /* 0: no bound. Of a group of several words: 0 or 1 to 1 */
+  uint32_t min, max; /* max 0: no bound. In a group of several words, min is 0 or 1 and max is 1 */
   set set;
-  word *words; /* owned, of a group */
+  word *words; /* owned; for a group */
   uint32_t n_words;
-  struct step *ahead; /* owned, of a look: what has to follow */
+  struct step *ahead; /* owned, for a look-ahead: what has to follow */
   uint32_t n_ahead;
 } step;
 
 struct td_regex {
-  td_code_range *ranges; /* those of a set lie side by side */
+  td_code_range *ranges; /* those of one set are contiguous */
   uint32_t n_ranges;
   step steps[STEPS_MAX];
   uint32_t n_steps;
   uint32_t begin[ALTERNATIVES_MAX + 1]; /* alternative i is steps [begin[i], begin[i + 1]) */
   uint32_t n_alternatives;
   uint32_t begins[128]; /* bit i: alternative i may begin with this ASCII character */
-  uint64_t needs[2];    /* bit c: of the ASCII characters; every match has one of them, or one beyond ASCII */
+  uint64_t needs[2];    /* bit c, for ASCII characters: every match contains one of these, or one beyond
+                         * ASCII */
   td_regex_table table;
 };
 
@@ -144,8 +145,9 @@ static void negate(set *s)
   s->ascii[1] = ~s->ascii[1];
 }
 
-/* Both cases of the ASCII letters in it; case folding makes U+017F, the long s, equal to s. Letters beyond
- * ASCII are refused: their folding is not known here. */
+/* Adds the other case of the ASCII letters in the set. Case folding also makes U+017F, the long s, equal to
+ * s, and U+212A, the Kelvin sign, equal to k. Sets with letters beyond ASCII are refused, because we do not
+ * know their folding. */
 static bool fold(td_regex *r, set *s)
 {
   if (s->n_ranges > 0)
@@ -198,7 +200,7 @@ static bool parse_property(parser *p, set *s)
   return false;
 }
 
-/* Behind a backslash: a class into *s, or one character into *cp. */
+/* After a backslash: adds a class to *s, or sets *cp to one character. */
 static bool parse_escape(parser *p, set *s, uint32_t *cp)
 {
   *cp = UINT32_MAX;
@@ -225,7 +227,7 @@ static bool parse_char(parser *p, uint32_t *cp)
   return true;
 }
 
-/* Behind "[". */
+/* Parses the rest of a class, after "[". */
 static bool parse_class(parser *p, set *s)
 {
   const bool negated = take(p, "^");
@@ -257,7 +259,7 @@ static bool parse_class(parser *p, set *s)
   return any;
 }
 
-/* One character or set of them. */
+/* Parses one character or set of characters. */
 static bool parse_set(parser *p, set *s)
 {
   uint32_t cp = UINT32_MAX;
@@ -285,7 +287,7 @@ static bool parse_number(parser *p, uint32_t *out)
   return n > 0 && n <= 2;
 }
 
-/* A set, once or {n} times. */
+/* Parses a set, once or {n} times. */
 static bool parse_word_sets(parser *p, word *w)
 {
   uint32_t times = 1;
@@ -297,7 +299,7 @@ static bool parse_word_sets(parser *p, word *w)
   return times == 0 && w->n > 0;
 }
 
-/* Behind "(?:" or "(?i:": words of sets. */
+/* Parses the rest of a group, after "(?:" or "(?i:": words made of sets. */
 static bool parse_group(parser *p, step *st)
 {
   st->words = calloc(WORDS_MAX, sizeof *st->words);
@@ -333,7 +335,7 @@ static bool parse_count(parser *p, step *st)
       return false;
     st->max = st->min;
     if (take(p, ",")) {
-      st->max = 0; /* no end */
+      st->max = 0; /* no upper bound */
       if (*p->at != '}' && (!parse_number(p, &st->max) || st->max < st->min || st->max == 0))
         return false;
     } else if (st->min == 0) {
@@ -341,7 +343,7 @@ static bool parse_count(parser *p, step *st)
     }
     if (!take(p, "}"))
       return false;
-    return st->kind == STEP_SET && *p->at != '+' && *p->at != '?'; /* Ruby's {n}+ is not possessive */
+    return st->kind == STEP_SET && *p->at != '+' && *p->at != '?'; /* in Ruby, {n}+ is not possessive */
   } else {
     return true;
   }
@@ -351,7 +353,7 @@ static bool parse_count(parser *p, step *st)
 
 static bool parse_step(parser *p, step *st);
 
-/* Behind "(?=" or "(?!". It may look at one word's border, at its end. */
+/* Parses the rest of a look-ahead, after "(?=" or "(?!". It may end with a word boundary. */
 static bool parse_ahead(parser *p, step *st)
 {
   if (p->looks_ahead)
@@ -410,7 +412,7 @@ static bool parse(parser *p)
       if (!parse_step(p, st))
         return false;
       if (st->n_ahead > 0 && st->ahead[st->n_ahead - 1].kind == STEP_BORDER && !consumes)
-        return false; /* what stands in front of the match is not known */
+        return false; /* the character before the match is not known */
       consumes = consumes || ((st->kind == STEP_SET || st->kind == STEP_GROUP) && st->min > 0);
     }
     r->begin[r->n_alternatives] = r->n_steps;
@@ -442,7 +444,7 @@ static void note_beginnings(td_regex *r)
       r->begins[c] |= (uint32_t)may_begin(r, r->begin[i], r->begin[i + 1], c) << i;
 }
 
-/* Of each alternative, the smallest set that has to be there. */
+/* For each alternative, adds the smallest set of which a match needs a character. */
 static void note_needs(td_regex *r)
 {
   for (uint32_t i = 0; i < r->n_alternatives; i++) {
@@ -459,15 +461,15 @@ static void note_needs(td_regex *r)
   }
 }
 
-/* ---- as ops, for the table ---- */
+/* ---- translation to ops, for the table ---- */
 
 typedef struct writer {
   td_regex_op ops[TD_REGEX_OPS_MAX];
   uint32_t n;
-  bool fails; /* too many ops, or a step that they have no word for */
+  bool fails; /* too many ops, or a step that no op can express */
 } writer;
 
-/* Returns its place; past the end, one that may be written to. */
+/* Returns the op's index. After a failure it returns 0, which is safe to write to. */
 static uint32_t write_op(writer *w, td_regex_op_kind kind, const set *s)
 {
   if (w->n == TD_REGEX_OPS_MAX) {
@@ -482,7 +484,7 @@ static uint32_t write_op(writer *w, td_regex_op_kind kind, const set *s)
 
 static void point_here(writer *w, uint32_t op) { w->ops[op].to = (uint16_t)w->n; }
 
-/* A set, or one word of a group: each is tried before the next. */
+/* Writes a set, or the words of a group, which are tried in order. */
 static void write_once(writer *w, const step *st)
 {
   uint32_t jumps[WORDS_MAX];
@@ -506,7 +508,7 @@ static void write_once(writer *w, const step *st)
 
 static void write_repeated(writer *w, const step *st)
 {
-  uint32_t outs[100], n_outs = 0; /* parse_number's 99, at most */
+  uint32_t outs[100], n_outs = 0; /* at most the 99 that parse_number allows */
   for (uint32_t i = 0; i < st->min; i++)
     write_once(w, st);
   if (st->max == 0) {
@@ -541,7 +543,7 @@ static void write_step(writer *w, const step *st)
   }
 }
 
-/* An expression that makes no table is matched without one. */
+/* An expression that has no table is matched by backtracking. */
 static void make_table(td_regex *r)
 {
   writer w = {.n = 0};
@@ -578,7 +580,7 @@ td_regex *td_regex_create(const char *text)
 
 typedef struct matcher {
   const td_regex *r;
-  const unsigned char *begin, *end; /* begin: of the match that is tried */
+  const unsigned char *begin, *end; /* begin: where the current match starts */
   size_t *steps_left;
 } matcher;
 
@@ -621,7 +623,7 @@ static const unsigned char *match_group(matcher *m, const step *st, const step *
   return st->min == 0 ? match(m, st + 1, end, p) : NULL;
 }
 
-/* Back over n characters of text that begins at `begin`. */
+/* Moves p back by n characters, in text that starts at `begin`. */
 static const unsigned char *back(const unsigned char *begin, const unsigned char *p, uint32_t n)
 {
   for (; n > 0; n--)
@@ -631,7 +633,7 @@ static const unsigned char *back(const unsigned char *begin, const unsigned char
   return p;
 }
 
-/* Behind at most max (0: no bound) characters of a set. */
+/* Returns the end of a run of at most max (0: no bound) characters in a set. */
 static inline const unsigned char *match_run(matcher *m, const set *s, uint32_t max, const unsigned char *p,
                                              uint32_t *n)
 {
@@ -648,7 +650,7 @@ static inline const unsigned char *match_run(matcher *m, const set *s, uint32_t 
   return p;
 }
 
-/* A set, or a group of one word, so often. */
+/* Matches a repeated set, or a repeated group of one word. */
 static const unsigned char *match_repeated(matcher *m, const step *st, const step *end,
                                            const unsigned char *p)
 {
@@ -674,7 +676,7 @@ static const unsigned char *match_repeated(matcher *m, const step *st, const ste
   }
 }
 
-/* The border of a word at p, behind at least one character of the match. */
+/* Whether there is a word boundary at p. The match has at least one character before p. */
 static bool is_border(const matcher *m, const unsigned char *p)
 {
   const unsigned char *before = back(m->begin, p, 1);
@@ -685,7 +687,7 @@ static bool is_border(const matcher *m, const unsigned char *p)
   return td_unicode_is_word(left) != (p < m->end && td_unicode_is_word(right));
 }
 
-/* Behind steps [st, end) at p, or NULL. */
+/* Returns the end of the match of steps [st, end) at p, or NULL. */
 static const unsigned char *match(matcher *m, const step *st, const step *end, const unsigned char *p)
 {
   if (st == end)
@@ -723,7 +725,7 @@ size_t td_regex_next(const td_regex *r, const unsigned char *text, size_t n, siz
   matcher m = {r, text, text + n, steps_left};
   const unsigned char *q = match_any(&m, text);
   uint32_t cp;
-  if (!q) /* what lies between two matches is one piece */
+  if (!q) /* the text between two matches is one piece */
     for (q = text + look(text, m.end, &cp); q<m.end && * steps_left> 0 && !match_any(&m, q);)
       q += look(q, m.end, &cp);
   return *steps_left == 0 ? 0 : (size_t)(q - text);

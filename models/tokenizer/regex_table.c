@@ -1,10 +1,10 @@
-/* An expression as a table: what it does with ASCII, one look-up a byte.
+/* A deterministic automaton that matches an expression on ASCII, with one look-up per byte.
  *
- * regex.c writes its expression as a row of ops. A state is the list of the ops at which a match may be, the
- * one that backtracking would try first in front; what a state becomes depends on the next character only, so
- * all states are made at load. An op that looks at what follows is decided with that character. A list ends
- * at the first op that is a match, for what comes behind would never be tried. A character beyond ASCII is
- * not in the table: the match is then regex.c's. */
+ * regex.c writes its expression as a list of ops. A state is the list of ops at which a match may be, in the
+ * order in which backtracking would try them. The next state depends only on the next character, so all
+ * states are built at load. An op that looks at what follows is decided with that character. A list ends at
+ * the first op that is a match, because backtracking would never try the ops after it. Characters beyond
+ * ASCII are not in the table: regex.c then does the match by backtracking. */
 #include "models/tokenizer/internal.h"
 
 #include <stdlib.h>
@@ -27,8 +27,8 @@ typedef struct builder {
 
 static bool has(const td_regex_op *op, uint32_t c) { return c < END && (op->ascii[c / 64] >> c % 64 & 1); }
 
-/* Follows op i in front of character c (or the end of the text); what takes c goes on in *next. True: a match
- * ends here. */
+/* Follows op i before character c (or the end of the text), and adds ops that consume c to *next. Returns
+ * true if a match ends here. */
 static bool follow(builder *b, uint32_t i, uint32_t c, list *next)
 {
   for (;; i++) {
@@ -64,7 +64,7 @@ static bool follow(builder *b, uint32_t i, uint32_t c, list *next)
   }
 }
 
-/* The number of a state, made if it is new; UINT32_MAX: too many. */
+/* The number of a state, which is added if it is new. UINT32_MAX: there are too many. */
 static uint32_t number_of(builder *b, const list *state)
 {
   for (uint32_t i = 0; i < b->n_states; i++)
@@ -77,7 +77,7 @@ static uint32_t number_of(builder *b, const list *state)
   return b->n_states++;
 }
 
-/* What a state becomes in front of c. */
+/* Computes the next state for character c. */
 static bool step_over(builder *b, uint32_t state, uint32_t c, uint32_t *out, uint32_t n_kinds)
 {
   list next = {.n = 0};
@@ -100,7 +100,7 @@ static bool same_kind(const builder *b, uint32_t c, uint32_t d)
   return true;
 }
 
-/* Characters that no op tells apart share a column; the last is the end's. */
+/* Characters that no op distinguishes share a column. The last column is the end of the text. */
 static void find_kinds(const builder *b, td_regex_table *t, uint8_t of_kind[END + 1])
 {
   for (uint32_t c = 0; c < END; c++) {

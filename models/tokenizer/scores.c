@@ -1,13 +1,14 @@
-/* Merges from scores: SentencePiece's BPE has no list of merges. Two neighbours are joined if what they make
- * is a piece, the piece of the highest score first, the leftmost of equal ones. So every way to cut a piece
- * into two pieces is a merge whose rank is the place of its score among all scores. */
+/* Makes merges from scores, because SentencePiece's BPE has no list of merges. It joins two neighbours if
+ * together they are a piece, the piece with the highest score first, and the leftmost if scores are equal. So
+ * every way to cut a piece into two pieces is a merge, whose rank is the position of its score among all
+ * scores. */
 #include "models/tokenizer/internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* Squares of the pieces' lengths: each is looked up at each of its characters. Published ones stay below
- * 2^24. */
+/* Bounds the sum of the squares of the pieces' byte lengths, since each piece is looked up at each of its
+ * characters. Published vocabularies stay below 2^24. */
 static const uint64_t WORK_MAX = 1ull << 32;
 
 typedef struct scored {
@@ -29,7 +30,7 @@ static int32_t model_piece(const td_vocab *v, const char *text, size_t n)
   return id >= 0 && (v->tokens[id].flags & TD_TOKEN_MODEL) ? id : -1;
 }
 
-/* Puts the merges that make piece id into m, or counts them if m is NULL. */
+/* Adds the merges that make piece id to m, or only counts them if m is NULL. */
 static uint64_t merges_of(const td_vocab *v, uint32_t id, uint32_t rank, td_merges *m)
 {
   const char *text = td_vocab_text(v, id);

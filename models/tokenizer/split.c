@@ -1,9 +1,8 @@
-/* The splitters: hand-written equivalents of the regular expressions that most byte-level tokenizers use.
+/* Hand-written equivalents of the regular expressions that most byte-level tokenizers use.
  *
- * Each is a function from the text at hand to the length of its first piece: alternatives are tried in the
- * order in which the expression lists them, and a greedy quantifier is a loop. Nothing backtracks further
- * than one character or one run of white space, so a text is split in linear time. Why no regex library:
- * README. */
+ * Each is a function from the remaining text to the length of its first piece. Alternatives are tried in the
+ * order of the expression, and a greedy quantifier is a loop. Nothing backtracks further than one character
+ * or one run of white space, so splitting takes linear time. The README says why we use no regex library. */
 #include "models/tokenizer/internal.h"
 
 #include <string.h>
@@ -22,7 +21,7 @@ static const struct {
   bool total;
 } known[] = {
     {GPT2 "|\\s+", {.kind = TD_SPLIT_WORDS}, true},
-    /* without the last alternative the one character that it would match is a gap, which is a piece too */
+    /* without the last alternative, the one character that it would match is a gap, which is also a piece */
     {GPT2, {.kind = TD_SPLIT_WORDS}, false},
     {"(?i:" CONTRACTIONS ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" WORD_TAIL,
      {.kind = TD_SPLIT_WORDS, .modern = true, .fold = true, .max_digits = 3},
@@ -68,7 +67,7 @@ static inline size_t look(const unsigned char *p, const unsigned char *end, uint
   *cp = *p;
   if (*p >= 0x80) {
     len = td_utf8_sequence_length(p, (size_t)(end - p));
-    if (len == 0) { /* the caller promised valid text; never go astray on a promise */
+    if (len == 0) { /* the caller promised valid text; stay inside the buffer even if it is not */
       *class = 0;
       return 1;
     }
@@ -78,8 +77,8 @@ static inline size_t look(const unsigned char *p, const unsigned char *end, uint
   return len;
 }
 
-/* Behind the longest run from p of characters whose class has a bit of `of` (or, inverted, none). At most max
- * characters; 0: no bound. */
+/* Returns the end of the longest run from p of characters whose class has a bit of `of` (or, if inverted,
+ * none). The run has at most max characters; 0: no bound. */
 static inline const unsigned char *run(const unsigned char *p, const unsigned char *end, uint8_t of,
                                        bool inverted, uint32_t max)
 {
@@ -95,7 +94,7 @@ static inline const unsigned char *run(const unsigned char *p, const unsigned ch
   return p;
 }
 
-/* Behind the contraction ('s 't 're 've 'm 'll 'd) at p, or p. */
+/* Returns the end of the contraction ('s 't 're 've 'm 'll 'd) at p, or p. */
 static const unsigned char *contraction(const unsigned char *p, const unsigned char *end, bool fold)
 {
   if (end - p < 2 || p[0] != '\'')
@@ -115,8 +114,8 @@ static const unsigned char *contraction(const unsigned char *p, const unsigned c
   return p;
 }
 
-/* \s+(?!\S)|\s+ at white space: all of a run that ends the text, all but its last character otherwise (a
- * single character stays). */
+/* \s+(?!\S)|\s+ at white space: matches all of a run that ends the text, otherwise all but its last character
+ * (but at least one character). */
 static const unsigned char *white(const unsigned char *p, const unsigned char *end)
 {
   const unsigned char *q = run(p, end, TD_CLASS_SPACE, false, 0);
@@ -128,7 +127,7 @@ static const unsigned char *white(const unsigned char *p, const unsigned char *e
   return last > p ? last : q;
 }
 
-/* \s*[\r\n]+ at white space: to behind the last line break of the run; p if it has none. */
+/* \s*[\r\n]+ at white space: returns the end of the last line break in the run, or p if it has none. */
 static const unsigned char *line_breaks(const unsigned char *p, const unsigned char *end)
 {
   const unsigned char *q = run(p, end, TD_CLASS_SPACE, false, 0);
@@ -137,11 +136,11 @@ static const unsigned char *line_breaks(const unsigned char *p, const unsigned c
   return q;
 }
 
-/* ---- the family of GPT-2, and of Llama-3 and Qwen ---- */
+/* ---- the family of GPT-2, Llama-3 and Qwen ---- */
 
 static bool is_ascii_letter(unsigned c) { return (c | 32) - 'a' < 26u; }
 
-/* What may stand in front of a word of ASCII's letters and belongs to it. */
+/* Whether c may stand before a word of ASCII letters and belong to it. */
 static inline bool leads(const td_split *s, unsigned c)
 {
   if (!s->modern)
@@ -150,7 +149,7 @@ static inline bool leads(const td_split *s, unsigned c)
          !(td_ascii_class[c] & (TD_CLASS_LETTER | TD_CLASS_NUMBER | TD_CLASS_NEWLINE));
 }
 
-/* Most pieces are such words. Behind one, or p. */
+/* The fast path, because most pieces are words of ASCII letters. Returns the end of such a word, or p. */
 static inline const unsigned char *ascii_word(const td_split *s, const unsigned char *p,
                                               const unsigned char *end)
 {
@@ -187,7 +186,8 @@ static const unsigned char *next_modern(const td_split *s, const unsigned char *
   uint32_t cp;
   uint8_t class, second = 0;
   size_t len = look(p, end, &cp, &class);
-  if (class & letters) /* a mark may be the leading character or a letter of its own: the piece is the same */
+  if (class & letters) /* whether a mark is taken as the leading character or as a letter, the piece is the
+                        * same */
     return run(p, end, letters, false, 0);
   if (class & TD_CLASS_NUMBER)
     return run(p, end, TD_CLASS_NUMBER, false, s->max_digits);
@@ -207,7 +207,7 @@ static const unsigned char *next_modern(const td_split *s, const unsigned char *
   return q > p ? q : white(p, end);
 }
 
-/* ---- the small ones; what lies between two matches is one piece ---- */
+/* ---- the small splitters, for which the text between two matches is one piece ---- */
 
 static bool is_cjk(uint32_t cp) { return (cp >= 0x4E00 && cp <= 0x9FA5) || (cp >= 0x3040 && cp <= 0x30FF); }
 
@@ -248,12 +248,13 @@ static const unsigned char *next_line_ends(const unsigned char *p, const unsigne
       stop--;
     if (stop > q)
       return q > p ? q : stop;
-    q = behind; /* and no match begins within */
+    q = behind; /* no match begins inside it either */
   }
   return end;
 }
 
-/* A run of characters that are of a kind, or one of them; or a run of others. */
+/* A run of characters for which `is` is true, or with max_digits 1 a single one; or a run of other
+ * characters. */
 static inline const unsigned char *next_of(bool is(uint32_t), const td_split *s, const unsigned char *p,
                                            const unsigned char *end)
 {
@@ -270,8 +271,8 @@ static inline const unsigned char *next_of(bool is(uint32_t), const td_split *s,
   return q;
 }
 
-/* In GPT-2's alphabet, which the text is in by then, the bytes of superscript digits and fractions look like
- * those; so characters of several bytes may be cut. */
+/* The text is in GPT-2's alphabet by then, where the bytes of superscript digits and fractions look like
+ * numbers. So characters of several bytes may be cut. */
 static bool is_byte_digit(unsigned c)
 {
   return (c >= '0' && c <= '9') || c == 0xB2 || c == 0xB3 || c == 0xB9 || (c >= 0xBC && c <= 0xBE);
@@ -287,7 +288,7 @@ static const unsigned char *next_byte_digits(const td_split *s, const unsigned c
   return q;
 }
 
-/* The match at p, or p. */
+/* Returns the end of the match at p, or p. */
 static const unsigned char *match_punct_words(const unsigned char *p, const unsigned char *end)
 {
   const uint8_t letters = TD_CLASS_LETTER | TD_CLASS_MARK, puncts = TD_CLASS_PUNCT | TD_CLASS_SYMBOL;

@@ -1,8 +1,8 @@
-/* SentencePiece's BPE: a text is one row of characters, in which U+2581 stands for a space.
+/* SentencePiece's BPE: a text is one sequence of characters, in which U+2581 stands for a space.
  *
- * The reference merges the whole text at once. Here it is cut wherever two neighbours stand side by side in
- * no token: no merge can go across such a place, so the parts are independent, and most are words. A part
- * that is a token, and of which it is known that its merges lead to just that token, needs no merging
+ * The reference merges the whole text at once. Here the text is cut between any two characters that no token
+ * contains next to each other. No merge can cross such a place, so the parts are independent, and most are
+ * words. A part that is a token, and whose merges are known to lead to just that token, needs no merging
  * (bpe.c). A character without a token becomes the tokens of its bytes, or the unknown token. */
 #include "models/tokenizer/internal.h"
 
@@ -16,8 +16,8 @@ static const char mark[] = "\xE2\x96\x81";
 
 /* ---- spaces ---- */
 
-/* Borders of spans move as the text in front of them grows: two bytes a space, and the prefix, which belongs
- * to what begins the text. */
+/* Moves the borders of spans by the growth of the text before them: two bytes per space, and the prefix,
+ * which belongs to the span that begins the text. */
 static void move_spans(const unsigned char *text, bool prefix, td_span *spans, size_t n_spans)
 {
   size_t at = 0, spaces = 0;
@@ -29,7 +29,7 @@ static void move_spans(const unsigned char *text, bool prefix, td_span *spans, s
   }
 }
 
-/* Spaces at the ends vanish, and so do those behind another. */
+/* Removes spaces at the ends, and spaces that follow a space. */
 static void append_squeezed(const unsigned char *text, size_t n, bool prefix, td_buf *out)
 {
   const size_t base = out->len_bytes;
@@ -81,7 +81,7 @@ td_status td_spm_mark(const td_tokenizer *t, const unsigned char *text, size_t n
   return out->failed ? td_fail(err, TD_ERR_NOMEM, "no memory to normalise text") : TD_OK;
 }
 
-/* ---- what no merge can join ---- */
+/* ---- places that no merge can cross ---- */
 
 static inline uint32_t join_bit(uint32_t a, uint32_t b)
 {
@@ -99,11 +99,11 @@ static inline size_t look(const unsigned char *p, size_t n, uint32_t *cp)
     return 1;
   }
   size_t len = td_utf8_sequence_length(p, n);
-  *cp = len ? td_utf8_decode(p, len) : *p; /* vocabularies may hold anything; texts are valid */
+  *cp = len ? td_utf8_decode(p, len) : *p; /* vocabularies may hold invalid UTF-8; texts are valid */
   return len ? len : 1;
 }
 
-/* Whether some token may have b behind a. */
+/* Whether some token may contain b right after a. */
 static inline bool may_join(const td_spm *spm, uint32_t a, uint32_t b)
 {
   if ((a | b) < 128)
@@ -125,7 +125,7 @@ static void note_joins(td_spm *spm, const unsigned char *p, size_t n)
   }
 }
 
-/* Length of the first part of text that can be merged by itself. */
+/* Length of the first part of text that can be merged separately. */
 static size_t part(const td_spm *spm, const unsigned char *p, size_t n)
 {
   uint32_t last, cp;
@@ -148,7 +148,7 @@ static int32_t model_token(const td_vocab *v, const unsigned char *p, size_t n)
   return id >= 0 && (v->tokens[id].flags & (TD_TOKEN_MODEL | TD_TOKEN_SPECIAL)) == TD_TOKEN_MODEL ? id : -1;
 }
 
-/* Symbols of one character: at most its bytes. */
+/* Symbols of one character: at most as many as it has bytes. */
 static uint32_t char_symbols(const td_tokenizer *t, const unsigned char *p, size_t len, uint32_t out[4])
 {
   int32_t id = len == 1 ? t->spm.ascii_id[*p & 0x7F] : model_token(&t->vocab, p, len);

@@ -1,4 +1,4 @@
-/* The tokenizer as a whole: what loaders share, and the accessors. */
+/* The tokenizer as a whole: functions that all loaders use, and the accessors. */
 #include "models/tokenizer/tokenizer.h"
 
 #include <stdlib.h>
@@ -40,13 +40,13 @@ void td_ids_deinit(td_ids *ids)
   memset(ids, 0, sizeof *ids);
 }
 
-/* Whether normalised text has a space in front, added tokens too. */
+/* Whether normalisation puts a space before texts, and so also before added tokens. */
 static bool puts_space(const td_tokenizer *t)
 {
   return t->spm.marks_first && t->spm.prefix != TD_SPM_PREFIX_NONE;
 }
 
-/* What an added token that is matched in normalised text has to look like. */
+/* Makes the form in which an added token appears in normalised text. */
 static td_status normalize(const td_tokenizer *t, const char *text, size_t n_bytes, td_buf *out,
                            td_error *err)
 {
@@ -72,12 +72,12 @@ td_status td_tokenizer_add(td_tokenizer *t, uint32_t id, const char *text, size_
                            bool normalized, uint8_t flags, td_error *err)
 {
   if (n_bytes == 0)
-    return TD_OK; /* as the reference does: an empty token can not be met */
+    return TD_OK; /* as in the reference: an empty token cannot match */
   int32_t known = td_vocab_find(&t->vocab, text, n_bytes);
   if (known < 0)
     TD_TRY(td_vocab_add(&t->vocab, id, text, n_bytes, 0, err));
   else
-    id = (uint32_t)known; /* the vocabulary's word counts */
+    id = (uint32_t)known; /* the vocabulary's id takes precedence */
   uint8_t *token_flags = &t->vocab.tokens[id].flags;
   if (*token_flags & TD_TOKEN_ADDED)
     return td_fail(err, TD_ERR_MODEL, "added token \"%.*s\" is listed twice",
@@ -110,7 +110,7 @@ static td_status rank_bytes(td_tokenizer *t, td_error *err)
   return TD_OK;
 }
 
-/* The tokens of bytes, where texts are bytes. */
+/* Finds the tokens of single bytes, for texts of bytes. */
 static td_status finish_bytes(td_tokenizer *t, td_error *err)
 {
   unsigned char bytes[TD_TOKEN_TEXT_MAX];

@@ -1,8 +1,9 @@
 /* Character classes, as the reference's regular expressions define them.
  *
  * General categories come from utf8proc, whose Unicode version is the distribution's (15.0 in Debian 12). The
- * reference's engine knows Unicode 16; the characters assigned between the two are in a table here, so that
- * ids do not depend on the distribution. tests/golden_text compares all code points with the reference. */
+ * reference's engine knows Unicode 16. A table here has the characters that were assigned between the two, so
+ * that ids do not depend on the distribution. tests/golden_text compares all code points with the
+ * reference. */
 #include "models/tokenizer/internal.h"
 
 #include <utf8proc.h>
@@ -47,7 +48,7 @@ static uint8_t newer_class(uint32_t cp)
   return r ? r->class : 0;
 }
 
-/* White_Space, for cp >= 128. Category alone does not say it: U+0085 is a control character. */
+/* White_Space, for cp >= 128. The category alone does not decide it: U+0085 is a control character. */
 static bool is_space(uint32_t cp)
 {
   return cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 ||
@@ -84,7 +85,7 @@ uint8_t td_unicode_class_slow(uint32_t cp)
   }
 }
 
-/* Of the letters in `newer`, those that are not Lo. */
+/* Those letters in `newer` that are not Lo. */
 static const td_code_range newer_letters[] = {
     {0x1C89, 0x1C89, TD_LETTER_UPPER},      {0x1C8A, 0x1C8A, TD_LETTER_LOWER},
     {0xA7CB, 0xA7CC, TD_LETTER_UPPER},      {0xA7CD, 0xA7CD, TD_LETTER_LOWER},
@@ -112,8 +113,8 @@ uint8_t td_unicode_letter(uint32_t cp)
   return r ? r->class : TD_LETTER_OTHER;
 }
 
-/* \w is Alphabetic, marks, decimal digits, connector punctuation and Join_Control. Of Alphabetic, what the
- * categories L, Nl and M do not hold are the circled and squared letters among the symbols. */
+/* \w is Alphabetic, marks, decimal digits, connector punctuation and Join_Control. The Alphabetic characters
+ * that are not in the categories L, Nl and M are the circled and squared letters among the symbols. */
 bool td_unicode_is_word(uint32_t cp)
 {
   if (td_unicode_class(cp) & (L | M | TD_CLASS_DIGIT))
@@ -125,8 +126,8 @@ bool td_unicode_is_word(uint32_t cp)
          (cp >= 0x1F150 && cp <= 0x1F169) || (cp >= 0x1F170 && cp <= 0x1F189);
 }
 
-/* The pre_tokenizer Punctuation knows an older Unicode than the expressions do: assigned later, or of another
- * kind then. By all code points of `tokenizers` 0.23.3. */
+/* The pre_tokenizer Punctuation knows an older Unicode than the expressions do. These characters were
+ * assigned later, or had another category then. Compared for all code points with `tokenizers` 0.23.3. */
 /* clang-format off */
 static const td_code_range not_yet_punctuation[] = {
   {0x61D, 0x61D, P}, {0x9FD, 0x9FD, P}, {0xA76, 0xA76, P}, {0xC77, 0xC77, P}, {0xC84, 0xC84, P},
@@ -144,7 +145,7 @@ bool td_unicode_is_punctuation(uint32_t cp)
 {
   if (cp < 128)
     return td_ascii_class[cp] & (P | S);
-  if (cp == 0x166D || cp == 0x111C9) /* not any more */
+  if (cp == 0x166D || cp == 0x111C9) /* were punctuation then, but no longer are */
     return true;
   return td_unicode_class(cp) & P && !TD_CODE_RANGE_OF(not_yet_punctuation, cp);
 }

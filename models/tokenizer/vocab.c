@@ -1,6 +1,7 @@
 /* The vocabulary: all texts in one blob, a record of eight bytes per id, and a hash table of ids.
  *
- * 128k tokens take about 1.5 MB of text, 1 MB of records and 1 MB of table; loading allocates three times. */
+ * 128k tokens take about 1.5 MB of text, 1 MB of records and 2 MB of hash table; loading allocates three
+ * times. */
 #include "models/tokenizer/internal.h"
 
 #include <stdlib.h>
@@ -27,10 +28,10 @@ td_status td_vocab_init(td_vocab *v, uint32_t n_ids, uint64_t n_text_bytes, td_e
   v->tokens = calloc((size_t)n_ids + 1, sizeof *v->tokens);
   v->blob = calloc(v->blob_cap, 1);
   v->slots = malloc(v->n_slots * sizeof *v->slots);
-  if (!v->tokens || !v->blob || !v->slots) /* the tokenizer's end frees the rest */
+  if (!v->tokens || !v->blob || !v->slots) /* td_tokenizer_destroy frees the rest */
     return td_fail(err, TD_ERR_NOMEM, "no memory for a vocabulary of %u tokens", n_ids);
   memset(v->slots, 0xFF, v->n_slots * sizeof *v->slots);
-  v->blob_bytes = 1; /* offset 0 is the empty text that holes show */
+  v->blob_bytes = 1; /* offset 0 is the empty text of ids that are holes */
   return TD_OK;
 }
 
@@ -63,7 +64,7 @@ int32_t td_vocab_find(const td_vocab *v, const char *text, size_t n_bytes)
   return slot_of(v, text, n_bytes, &tag)->id;
 }
 
-/* Added tokens may come after the vocabulary was sized. */
+/* Added tokens may be added after the vocabulary was sized. */
 static td_status make_room(td_vocab *v, uint32_t id, size_t n_bytes, td_error *err)
 {
   if (id >= v->cap_tokens) {

@@ -1,8 +1,8 @@
-/* Short words and their ids, so that a word which comes again is not merged again.
+/* A cache of short words and their ids, so that a repeated word is not merged again.
  *
- * A table of fixed size for each thread that encodes, kept from text to text: a word has one place, and a
- * later word takes it. It holds short words of few ids, of one tokenizer. Words that collide, even by design,
- * cost what they cost without it. */
+ * Each thread that encodes has a table of fixed size, kept from text to text. A word has only one possible
+ * slot, and a later word with the same slot replaces it. The table holds short words with few ids, of one
+ * tokenizer. Words that collide, even on purpose, cost no more than without the cache. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "models/tokenizer/internal.h"
 
 static _Thread_local td_words *here;
-static pthread_key_t key; /* frees a thread's table at its end */
+static pthread_key_t key; /* its destructor frees a thread's table when the thread ends */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool has_key;
 
