@@ -1,12 +1,13 @@
-/* What attention takes: keys are read at memory's rate or the L2 cache's, or multiplied at the tensor cores',
- * whichever takes longer; a prefix split has a prologue and an epilogue; a partial is written and read once.
- */
+/* Predicted times. Reading a key takes its bytes at the rate of memory or the L2 cache, or its operations at
+ * the rate of the tensor cores, whichever takes longer. A prefix split has a prologue and an epilogue. A
+ * partial is written once and read once. */
 #include "kernels/attention/planner.h"
 
-/* H200, 132 multiprocessors: scattered pages come at 4.47 TB/s; what many rows read at once came at 6.6
- * to 8.3 TB/s from the L2 cache; prompts' attention reaches 560 TFLOP/s. Trees take the same time within 2 %
- * with start_us from 2 to 6 and partial_us from 0.1 to 0.6. What sharing takes beside the splits' time:
- * tandem-bench steps --shared, with and without, 2 to 64 rows that share 512 to 8,192 tokens (docs/lab). */
+/* Measured on an H200 with 132 SMs. Scattered pages come from memory at 4.47 TB/s. Keys that many rows read
+ * at the same time come from the L2 cache at 6.6 to 8.3 TB/s. Attention of prompts reaches 560 TFLOP/s. Steps
+ * with shared prefixes take the same time within 2 % for a start_us from 2 to 6 and a partial_us from 0.1 to
+ * 0.6. sharing_us and alone_bytes_us: tandem-bench steps --shared, with and without sharing, 2 to 64 rows
+ * that share 512 to 8,192 tokens (docs/lab). */
 td_attention_cost td_attention_cost_of_h200(uint32_t n_resident)
 {
   double n = n_resident > 0 ? n_resident : 1;

@@ -1,18 +1,20 @@
 /* See hybrid.h.
  *
- * Prefill takes as long as its rounds. Items go over the SMs (or pairs of SMs) longest first, so the time is
- * that of as many rounds as the items need, of mean length each, or that of the longest item. With KV splits
- * there are more and shorter items. A pair copies its keys once, which saves power, but each item takes
- * longer. Decodes beside prefill get the bandwidth that their SMs can reach; in prefill's last round also
- * that of the SMs that prefill leaves idle, and after it that of all SMs. On prefill's own SMs they get a
- * part of the bandwidth, and slow prefill down. */
+ * Prefill takes as long as its waves ("rounds" in the code). Items go to the SMs (or pairs of SMs) longest
+ * first. The time is that of as many waves as the items need, each of mean length, or that of the longest
+ * item if it is longer. KV splits make more and shorter items. A pair copies its keys once, which saves
+ * power, but each of its items takes longer.
+ *
+ * Decodes beside prefill get the bandwidth that their SMs can reach. In prefill's last wave they also get
+ * that of the SMs that prefill leaves idle, and after prefill that of all SMs. Colocated decodes get a part
+ * of the bandwidth and slow prefill down. */
 #include "kernels/attention/hybrid.h"
 
 #include <math.h>
 
 enum {
-  COLOCATED_KEYS = 2048, /* of a KV split of decodes on prefill's SMs, */
-  BESIDE_KEYS = 2048,    /* and on SMs of their own */
+  COLOCATED_KEYS = 2048, /* of a KV split of colocated decodes */
+  BESIDE_KEYS = 2048,    /* of a KV split of decodes beside prefill */
   CTAS_OF_SM = 3,        /* of decodes */
   PAIR_TILES = 2,
   SPLIT_ROUNDS_MAX = 3,
@@ -21,31 +23,31 @@ enum {
   SMS_BESIDE_LEAST = 4
 };
 
-/* Fitted to an H100 and an H200 (docs/lab/2026-11.md). Times are in KV tiles of one SM, which reads and
- * multiplies one in tile_us. */
-static const double sm_flop_us = 580e6 / 132;   /* of prefill, with all SMs at work */
-static const double item_tiles = 1.2;           /* an item's begin and end */
-static const double pair_tiles = 1;             /* a pair's, beside */
-static const double split_tiles = 0.8;          /* a KV split's, beside: its partial written and awaited, */
-static const double partial_tiles = 0.28;       /* and for each split of its tile: that many are added up */
-static const double pair_part = 0.99;           /* of the time of others that a pair's tiles take, */
-static const double pair_part_beside = 0.995;   /* and beside decodes */
-static const double sm_bytes_us = 0.1e6;        /* what an SM's decodes read, if few SMs do */
-static const double slower_beside = 0.16;       /* prefill, where decodes have all of memory's rate */
-static const double sms_beside_part = 0.375;    /* no more: these have nearly all of memory's rate */
-static const double colocated_slower = 1.12;    /* prefill, where decodes run on its SMs, */
-static const double colocated_byte_us = 1.5e-7; /* which take so much longer for a byte, all together */
-static const double beside_gain = 0.97;         /* decodes beside must take less than this part of serial */
-static const double split_gain = 0.93;          /* KV splits of prefill alone: than this part of none; */
-static const double split_gain_beside = 0.86;   /* beside decodes: they take longer than predicted */
-static const double late_item_part = 0.25;     /* of prefill's time: no decode's item beside it takes more, */
-static const double short_prefill_part = 0.25; /* unless prefill takes less than this part of decodes' */
+/* Fitted to an H100 and an H200 (docs/lab/2026-11.md). The unit of *_tiles is the time of a KV tile: tile_us,
+ * in which an SM reads and multiplies one. */
+static const double sm_flop_us = 580e6 / 132; /* an SM's rate in prefill, with all SMs at work */
+static const double item_tiles = 1.2;         /* an item's prologue and epilogue */
+static const double pair_tiles = 1;           /* in addition, if the item is a pair */
+static const double split_tiles = 0.8;        /* in addition, a KV split: it writes and awaits its partial */
+static const double partial_tiles = 0.28;     /* in addition, for each KV split of its tile: reduction */
+static const double pair_part = 0.99;         /* factor of tile_us in a pair, */
+static const double pair_part_beside = 0.995; /* and in a pair with decodes beside or colocated */
+static const double sm_bytes_us = 0.1e6;      /* bandwidth of an SM's decodes, if few SMs do decodes */
+static const double slower_beside = 0.16;     /* part added to prefill's time by decodes at full bandwidth */
+static const double sms_beside_part = 0.375;  /* most SMs beside: they reach nearly all the bandwidth */
+static const double colocated_slower = 1.12;  /* factor of prefill's time with colocated decodes */
+static const double colocated_byte_us = 1.5e-7; /* added to the time of a byte of all colocated decodes */
+static const double beside_gain = 0.97;         /* most time with decodes beside, as a part of serial */
+static const double split_gain = 0.93;          /* most time with KV splits, as a part of no splits; */
+static const double split_gain_beside = 0.86;   /* with decodes beside, as these exceed predictions */
+static const double late_item_part = 0.25;      /* most time of a decode's item, as a part of prefill's, */
+static const double short_prefill_part = 0.25;  /* unless prefill takes less than this part of decodes' */
 
-/* Items of one cut, of all kv heads. */
+/* The items of a cut, for all kv heads. */
 typedef struct cut_size {
   uint64_t n, n_partials;
   double tiles, longest, shortest;
-  double split_extra; /* what KV splits cost, in KV tiles of time */
+  double split_extra; /* fixed cost of KV splits, in KV tiles */
 } cut_size;
 
 static cut_size size_of(const td_hybrid_config *c, const td_hybrid_chunk *chunks, uint32_t n_chunks,
@@ -77,14 +79,14 @@ static cut_size size_of(const td_hybrid_config *c, const td_hybrid_chunk *chunks
 
 static bool is_beside(const td_hybrid_cut *cut) { return cut->sms_beside > 0 || cut->colocated_keys > 0; }
 
-/* Prefill's time in us: all rounds but the last; the last; how many SMs are idle in the last. */
+/* Prefill's time: all waves but the last, and the last; and the number of SMs idle in the last. */
 typedef struct prefill_time {
   double rounds_us, last_us;
   uint32_t n_left;
 } prefill_time;
 
-/* The part of memory's bandwidth that so many SMs reach: each its own at first, and nearly all of it
- * together. */
+/* The part of memory's bandwidth that n_sms SMs reach. Few SMs reach n_sms times their own rate; many
+ * approach the whole bandwidth. */
 static double rate_part(const td_hybrid_config *c, uint32_t n_sms)
 {
   double asked = n_sms * sm_bytes_us / c->memory_bytes_us, fourth = asked * asked * asked * asked;
@@ -96,7 +98,7 @@ static uint64_t slots_of(const td_hybrid_config *c, const td_hybrid_cut *cut)
   return (c->n_sms - cut->sms_beside) / cut->tiles;
 }
 
-/* false: there are not enough partials. */
+/* Returns false if there are too few partials. */
 static bool time_prefill(const td_hybrid_config *c, const cut_size *s, const td_hybrid_cut *cut,
                          prefill_time *t)
 {
@@ -131,8 +133,7 @@ static double step_us(const td_hybrid_config *c, const prefill_time *t, double d
   return beside >= decode_us ? prefill : prefill + decode_us - beside;
 }
 
-/* Of the cuts that leave so many SMs, or colocate decodes in such KV splits, the best one, if it takes less
- * than *us. */
+/* Updates *best and *us if a cut with this sms_beside and colocated_keys is predicted to be faster. */
 static void try_cuts(const td_hybrid_config *c, const td_hybrid_chunk *chunks, uint32_t n_chunks,
                      double decode_us, uint32_t sms_beside, uint32_t colocated_keys, td_hybrid_cut *best,
                      double *us)
@@ -160,7 +161,8 @@ static void try_cuts(const td_hybrid_config *c, const td_hybrid_chunk *chunks, u
   }
 }
 
-/* How many SMs may be worth leaving: what whole rounds of prefill do not need, and a few fixed numbers. */
+/* Numbers of SMs that may be worth leaving to decodes: those that whole waves of prefill do not need, and a
+ * few fixed ones. */
 static uint32_t candidates_of(const td_hybrid_config *c, const td_hybrid_chunk *chunks, uint32_t n_chunks,
                               uint32_t out[CANDIDATES_MAX])
 {
@@ -178,15 +180,15 @@ static uint32_t candidates_of(const td_hybrid_config *c, const td_hybrid_chunk *
   return n;
 }
 
-/* Of decodes alone, on all SMs. */
+/* Time of the decodes alone, on all SMs. */
 static double decodes_us(const td_hybrid_config *c, const td_hybrid_decodes *d)
 {
   return (double)d->keys * c->n_kv_heads * c->head_dim * 4 / c->memory_bytes_us + d->shared_us;
 }
 
-/* Whether items of whole decodes are too long beside this cut's prefill: one that begins late is still under
- * way on the few SMs beside when prefill is done and all others wait. Where decodes outlast prefill by far,
- * it is better that they fill all SMs. */
+/* Whether whole decodes are too long as items beside this cut's prefill. One that begins late still runs on
+ * the few SMs beside when prefill is done, and all other SMs wait. But if decodes outlast prefill by far,
+ * they should rather fill all SMs afterwards. */
 static bool cuts_decodes(const td_hybrid_config *c, const td_hybrid_chunk *chunks, uint32_t n_chunks,
                          const td_hybrid_cut *cut, uint32_t longest_keys, double decode_us)
 {

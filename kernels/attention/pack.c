@@ -1,35 +1,39 @@
-/* Which shared pages get a shared-prefix group of their own.
+/* Chooses which shared pages get a shared-prefix group of their own.
  *
- * A node's keys are read once for all its rows if they have a group of their own; that costs each row a
- * partial more. Or they are left to what is below: a child's group, or a row's private KV, then begins at the
- * node, and its keys are read once per child. So at each node every child *stays* (the node's group covers
- * it) or is *pushed* (it takes the keys along). That is PAT's choice of split or merge; here it is made by
- * predicted time: memory or the L2 cache for what is read again, the tensor cores for tiles of many rows, and
- * a partial's writing and merge.
+ * If a node has a group, its keys are read once for all the group's rows, and each row costs one more
+ * partial. If it has none, its keys are left to what is below: a child's group, or a row's private KV, then
+ * begins at the node, and the node's keys are read once per child. So at each node every child either *stays*
+ * (the node's group covers it; PAT's "split") or is *pushed* (it takes the node's keys along; PAT's "merge",
+ * section 5.1). PAT chooses by counts of bytes, this file by predicted time: memory or the L2 cache for keys
+ * that are read again, the tensor cores for tiles of many rows, and the writing and reduction of partials.
  *
- * packing[u].us[j] is the least time for all below u if u's group would begin at its j-th ancestor; it needs
- * only the children's, so one pass from the bottom finds what is best for every j, and one from the top takes
- * it. Rows that no child shares are alike, whatever their length: each gains keys x time of a key, and costs
- * one partial. So what a node may do is, for all j, one of a few straight lines over its keys. Source: PAT
- * (section 5.1), with costs in place of its counts of bytes. */
+ * A node's packing holds, for each j, the least time of everything below the node if its group begins at its
+ * j-th ancestor. These times depend only on the children's. So one pass from the leaves to the root finds the
+ * best choice for every j, and one from the root to the leaves makes the groups.
+ *
+ * Own rows of a node, which no shared child has, are all alike, whatever their length: each gains keys x time
+ * of a key and costs one partial. So the time of each choice is a straight line over the node's keys, the
+ * same for all j. */
 #include "kernels/attention/planner.h"
 
 #include <string.h>
 
-/* A policy decides in the place of predicted time. */
+/* Whether the policy decides in place of predicted time. */
 static bool has_rule(const td_attention_planner *p) { return p->config.policy && p->config.policy->shares; }
 
-/* Children that gain anything stay; or those that gain more than their part of a full tile. */
+/* Two ways to choose the children that stay: all that gain anything, or all that gain more than their part of
+ * a full tile. */
 enum { WAYS = 2, LINES_KNOWN_LOG = 6, LINES_KNOWN = 1 << LINES_KNOWN_LOG };
 
-/* A node's group with so many own rows in it, and the rest of them reading by themselves: its time over its
- * keys, by whether these stay in the L2 cache. */
+/* The time of a node as a line over its keys: at_us + key_us[in L2] * keys. n_own of its own rows are in its
+ * group, and its other own rows read the keys by themselves. key_us depends on whether the keys stay in the
+ * L2 cache. */
 typedef struct line {
   float at_us, key_us[2];
   uint32_t n_own;
 } line;
 
-/* What a node may do with its own rows beside n_staying others. */
+/* A node's choices for its own rows, if n_staying other rows stay. */
 typedef struct lines {
   uint32_t n_staying, n_own, n;
   line line[3];
@@ -45,8 +49,8 @@ static line line_of(const td_attention_planner *p, uint32_t n_staying, uint32_t 
     tile = (n_tiles == 1 ? n_rows : ceil_div(n_rows, n_tiles)) * group;
     at_us += n_tiles * p->config.cost.start_us;
   }
-  for (int in_l2 = 0; in_l2 < 2;
-       in_l2++) { /* who reads by itself does so from the L2 cache; the first of all, from memory */
+  /* Of rows that read by themselves, all but the first one read from the L2 cache if in_l2. */
+  for (int in_l2 = 0; in_l2 < 2; in_l2++) {
     double again = key_us(p, group, in_l2);
     per_key[in_l2] = n_alone * again + (n_rows == 0 && n_alone > 0 ? memory - again : 0);
     if (n_rows > 0)
@@ -56,8 +60,9 @@ static line line_of(const td_attention_planner *p, uint32_t n_staying, uint32_t 
       (float)(at_us * n_heads), {(float)(per_key[0] * n_heads), (float)(per_key[1] * n_heads)}, n_own};
 }
 
-/* All own rows in the group; none; or as many as make the last tile superfluous. Kept in `known`: many nodes
- * are alike. In one half are those where none stay: who has such lines may ask for others. */
+/* Returns the lines for all own rows in the group, for none, and for as many as save the last tile. Keeps
+ * them in `known`, because many nodes are alike. The lines with n_staying 0 have a half of `known` to
+ * themselves, so a caller that holds some may ask for others. */
 static const lines *find_lines(const td_attention_planner *p, uint32_t n_staying, uint32_t n_own,
                                lines known[LINES_KNOWN])
 {
@@ -80,17 +85,18 @@ static const lines *find_lines(const td_attention_planner *p, uint32_t n_staying
   return l;
 }
 
-/* Where `mask` is set, a, else b. */
+/* a where `mask` is set, b elsewhere. */
 #define PICK(mask, a, b) (((mask) & (a)) | (~(mask) & (b)))
 
-/* A node, by where its group would begin; a part of it. */
+/* A node's view of one part of its ancestors: a lane for each place where its group may begin. */
 typedef struct outlook {
-  lanes far_keys, near_keys; /* its keys, in the one if they stay in the L2 cache, else in the other */
+  lanes far_keys,
+      near_keys; /* the node's keys are in near_keys if they stay in the L2 cache, otherwise in far_keys */
   lanes gain_us[WAYS], pushed_us;
   int_lanes n_staying[WAYS];
 } outlook;
 
-/* A child that stays gains what its keys at this node would take for it alone. */
+/* Adds up what the children gain. A child that stays gains the time of reading the node's keys for itself. */
 static inline void look_at_children(td_attention_planner *p, uint32_t node, uint32_t part, outlook *o)
 {
   const tree_node *nodes = p->tree.nodes;
@@ -116,13 +122,13 @@ static inline void look_at_children(td_attention_planner *p, uint32_t node, uint
     o->gain_us[way] = gains[way], o->n_staying[way] = staying[way];
 }
 
-/* What has been found so far. */
+/* The best choice so far, in each lane. */
 typedef struct least {
   lanes us;
   int_lanes n_group, own_way;
 } least;
 
-/* Takes what is less, where so many stay. */
+/* Takes the lines that are faster than *k, in the lanes in which l->n_staying rows stay. */
 static inline void take_least(least *k, const outlook *o, int32_t way, const lines *l, uint32_t n_lines)
 {
   int_lanes here = o->n_staying[way] == (int32_t)l->n_staying;
@@ -138,13 +144,14 @@ static inline void take_least(least *k, const outlook *o, int32_t way, const lin
   }
 }
 
-/* With children, all that stays in either way; the second one only where it is another. */
+/* Tries both ways to choose the children that stay. Skips the second way in lanes where it chooses as many
+ * rows as the first. */
 static inline void try_ways(td_attention_planner *p, const tree_node *u, uint32_t n_lanes, const outlook *o,
                             lines *known, least *best)
 {
   for (int32_t way = 0; way < WAYS; way++) {
     int32_t done = -1;
-    for (uint32_t j = 0; j < n_lanes; j++) { /* mostly as many for all j */
+    for (uint32_t j = 0; j < n_lanes; j++) { /* mostly the same for all j */
       int32_t n_staying = o->n_staying[way][j];
       if (n_staying == done || (way > 0 && n_staying == o->n_staying[0][j]))
         continue;
@@ -165,7 +172,7 @@ static inline lanes find_part(td_attention_planner *p, uint32_t node, uint32_t p
       __builtin_convertvector((int32_t)u->end - k->begin[part], lanes) * (float)p->config.page_tokens;
   int_lanes near = keys <= (float)p->unit.l2_keys;
   outlook o = {.far_keys = (lanes)(~near & (int_lanes)keys), .near_keys = (lanes)(near & (int_lanes)keys)};
-  const line *unshared = &alone->line[alone->n - 1]; /* no group here */
+  const line *unshared = &alone->line[alone->n - 1]; /* no group */
   least best = {o.far_keys * unshared->key_us[0] + o.near_keys * unshared->key_us[1], none, none};
   look_at_children(p, node, part, &o);
   uint32_t n_lanes = k->depth - part * LANES;
@@ -191,7 +198,7 @@ static void find_best_of(td_attention_planner *p, uint32_t node, lines *known)
   k->us = us[0][0];
 }
 
-/* The same of a node without shared children, which most are. */
+/* find_best_of for a node without shared children, as most are. */
 _Static_assert(CARRY_PARTS == 2, "as many as find_leaf has");
 static inline void find_leaf(td_attention_planner *p, uint32_t node, lines *known)
 {
@@ -226,7 +233,7 @@ static inline void find_leaf(td_attention_planner *p, uint32_t node, lines *know
     k->pushed_us[1] = (lanes){us[1][1], us[1][2], us[1][3], us[1][3]};
 }
 
-/* A node's ancestors are its parent's, and itself before them. */
+/* Sets a node's ancestors: itself, then its parent's. */
 static inline void descend(const node_packing *parent, node_packing *k, int32_t begin)
 {
   int_lanes b = parent->begin[0];
@@ -240,8 +247,8 @@ static inline void descend(const node_packing *parent, node_packing *k, int32_t 
   k->depth = depth < CARRY_MAX ? depth : CARRY_MAX;
 }
 
-/* All shared nodes at and below one, children first. Depth of the recursion here and in emit: of the tree, so
- * at most max_rows. */
+/* Finds the best choices of all shared nodes at and below `node`, children first. This recursion, and that of
+ * emit, is as deep as the tree, so at most max_rows. */
 static void look_below(td_attention_planner *p, uint32_t node, lines *known)
 {
   tree_node *nodes = p->tree.nodes, *u = &nodes[node];
@@ -260,11 +267,12 @@ static void look_below(td_attention_planner *p, uint32_t node, lines *known)
     find_best_of(p, node, known);
 }
 
-/* ---- from the top: members in order, so that a group's are neighbours ---- */
+/* ---- from the root: orders members so that those of a group are neighbours ---- */
 
-/* An open group, or several of n_tile members each. */
+/* An open group, or several open groups of n_tile members each. */
 typedef struct level {
-  uint32_t group, end_member, n_tile; /* the one that the next member is in, and where it ends */
+  uint32_t group, end_member,
+      n_tile; /* the group that the next member joins, and the member at which it ends */
   uint32_t last_page;
 } level;
 
@@ -272,11 +280,11 @@ typedef struct emission {
   td_attention_planner *p;
   td_attention_member *members;
   level levels[TD_ATTENTION_LEVELS_MAX];
-  uint32_t n_levels, n_tiled; /* n_tiled: levels of several groups */
-  bool same;                  /* the next member is in the groups of the one before */
+  uint32_t n_levels, n_tiled; /* n_tiled: levels with several groups */
+  bool same;                  /* the next member joins the groups of the previous one */
 } emission;
 
-/* Where a level's group is full, its next one. */
+/* In each level whose group is full, goes on to the next group. */
 static void next_tiles(emission *e, uint32_t member)
 {
   for (uint32_t l = 0; l < e->n_levels; l++)
@@ -287,7 +295,8 @@ static void next_tiles(emission *e, uint32_t member)
     }
 }
 
-/* The groups that the next member is in. A group's pages are taken from its first member's table. */
+/* Adds the groups that the next member joins to its sources. A group's pages are those of its first member's
+ * table. */
 static void open_sources(emission *e, uint32_t member, uint32_t page_table_offset)
 {
   td_attention_planner *p = e->p;
@@ -318,8 +327,8 @@ static inline void place_row(emission *e, uint32_t row, uint32_t first_key)
   r->probe = n > 0 ? r->page_table_offset + e->levels[n - 1].last_page : TD_NONE;
 }
 
-/* n of a node's own rows, from where *list, of those that end there, and *child, of its children, some of
- * which go on alone, stand. */
+/* Places n of a node's own rows as members. First come the rows that end at the node (*list), then those of
+ * children with one row (*child). Advances both. */
 static void place_own(emission *e, uint32_t *list, uint32_t *child, uint32_t n, uint32_t first_key)
 {
   const tree_node *nodes = e->p->tree.nodes;
@@ -332,12 +341,12 @@ static void place_own(emission *e, uint32_t *list, uint32_t *child, uint32_t n, 
     }
     while (nodes[*child].n_rows > 1)
       *child = nodes[*child].sibling;
-    place_row(e, nodes[*child].rows, first_key); /* a node of one row has no children: it ends there */
+    place_row(e, nodes[*child].rows, first_key); /* a node with one row has no children: the row ends there */
     *child = nodes[*child].sibling;
   }
 }
 
-/* A group for the next n_rows members, or several where a tile holds fewer. */
+/* Opens a group for the next n_rows members, or several groups if a tile holds fewer. */
 static void open_groups(emission *e, uint32_t first_page, uint32_t end_page, uint32_t n_rows)
 {
   td_attention_planner *p = e->p;
@@ -363,16 +372,17 @@ static void close_groups(emission *e, uint32_t n_rows)
   e->same = false;
 }
 
-/* What becomes of a node: rows in its group (0: none), of them own ones, and in which way children stay. */
+/* The choice for a node: rows in its group (0: no group), own rows among them, and the way to choose
+ * children. */
 typedef struct choice {
-  uint32_t n_group, n_own, begin; /* begin: of the group, as its ancestor's number */
-  float row_us;                   /* children stay that gain more for each of their rows */
+  uint32_t n_group, n_own, begin; /* begin: the ancestor at which the group begins */
+  float row_us;                   /* children stay if they gain more than this for each row */
 } choice;
 
 static inline bool stays(const td_attention_planner *p, const choice *c, uint32_t child, uint32_t keys)
 {
   uint32_t n_rows = p->tree.nodes[child].n_rows;
-  if (has_rule(p)) /* a row is a child too */
+  if (has_rule(p)) /* such a policy is asked about each row too */
     return c->n_group > 0 && p->config.policy->shares(keys, n_rows);
   return c->n_group > 0 &&
          p->packing[child].gain_us[c->begin / LANES][c->begin % LANES] > c->row_us * (float)n_rows;
@@ -385,7 +395,7 @@ static choice choose(const td_attention_planner *p, uint32_t node, uint32_t keys
   if (!has_rule(p)) {
     uint32_t own_way = (uint32_t)k->own_way[begin / LANES][begin % LANES];
     keys = (u->end - (uint32_t)k->begin[begin / LANES][begin % LANES]) *
-           p->config.page_tokens; /* as it was when this was chosen */
+           p->config.page_tokens; /* the keys for which this choice was made */
     float row_us =
         own_way % 2 ? p->unit.row_tile_us + (float)keys * p->unit.row_tile_key_us[stays_in_l2(p, keys)] : 0;
     return (choice){(uint32_t)k->n_group[begin / LANES][begin % LANES], own_way / 2, begin, row_us};
@@ -395,7 +405,7 @@ static choice choose(const td_attention_planner *p, uint32_t node, uint32_t keys
   for (uint32_t v = u->shared_child; v != TD_NONE; v = p->tree.nodes[v].shared_sibling)
     n_staying += stays(p, &c, v, keys) ? p->tree.nodes[v].n_rows : 0;
   c.n_group = n_staying + c.n_own;
-  return c.n_group > 1 ? c : (choice){0}; /* a group has several members */
+  return c.n_group > 1 ? c : (choice){0}; /* a group needs several members */
 }
 
 static void emit(emission *e, uint32_t node, uint32_t first_page, uint32_t carried)
@@ -427,8 +437,8 @@ static void emit(emission *e, uint32_t node, uint32_t first_page, uint32_t carri
   place_own(e, &list, &child, u->n_own - c.n_own, first_page * page_tokens);
 }
 
-/* Groups in the order of their first members, so that all that the first rows wait for is done first. Those
- * of one first member stay in the order of keys; a row's sources do always. */
+/* Sorts groups by their first members, so that the splits that the first rows wait for are done first. Groups
+ * with the same first member stay in the order of keys, as a row's sources always are. */
 static void sort_groups(td_attention_planner *p)
 {
   uint32_t *first = p->sorted.first;

@@ -1,15 +1,18 @@
-/* A plan per step: see plan.h. Most steps have the rows of the step before, each a token longer (PAT's lazy
- * update): then only lengths are updated. Rows are known to be the same by their slot, their place in the
- * page table, a length that has not shrunk and, if they share pages, the last page that they share. */
+/* Makes a plan for each step: see plan.h. Most steps have the rows of the previous step, each a token longer.
+ * Then only lengths are updated (PAT's lazy update). A row counts as the same if it has the same slot, the
+ * same place in the page table, a length that has not shrunk and, if it shares pages, the same last shared
+ * page. */
 #include "kernels/attention/planner.h"
 
 #include <stdlib.h>
 
-enum { GROWTH_MAX = 64 /* tokens between two plans; more: taken for another row */ };
+enum {
+  GROWTH_MAX = 64 /* most new tokens of a row between two plans */
+};
 
 const td_attention_policy td_attention_always = {.name = "always", .always_shares = true};
 
-/* Members of a group, at most. */
+/* Most members of a group. */
 static uint32_t tile_members(const td_attention_planner_config *c)
 {
   return c->tile_rows / c->gqa_group ? c->tile_rows / c->gqa_group : 1;
@@ -25,7 +28,7 @@ uint32_t td_attention_slots_of(const td_attention_planner_config *c)
   enum { LEVELS = 6 };
   uint32_t levels = c->policy ? TD_ATTENTION_LEVELS_MAX : LEVELS;
   return c->max_rows * c->n_kv_heads * levels +
-         SPLIT_ROUNDS * c->n_resident * tile_members(c); /* each cut is a tile's partials more */
+         SPLIT_ROUNDS * c->n_resident * tile_members(c); /* each further split adds the partials of a tile */
 }
 
 static uint32_t aligned(uint32_t bytes) { return (bytes + 15) / 16 * 16; }
@@ -124,7 +127,7 @@ static void *in_block(const td_attention_planner *p, uint32_t at) { return (unsi
 
 /* ---- lengths ---- */
 
-/* What lengths need of a config. */
+/* The values of a config that lengths depend on. */
 typedef struct pages {
   uint32_t window, mask;
 } pages;
@@ -151,7 +154,7 @@ static inline bool has_pages(const td_attention_planner *p, const td_plan_row *r
          r->page_table_offset + (uint64_t)((r->kv_len - 1) >> p->page_shift) < plan->page_table_len;
 }
 
-/* ---- from nothing ---- */
+/* ---- plans made from nothing ---- */
 
 static td_status take_rows(td_attention_planner *p, const td_plan *plan, td_error *err)
 {
@@ -182,7 +185,7 @@ static td_status take_rows(td_attention_planner *p, const td_plan *plan, td_erro
   return TD_OK;
 }
 
-/* Where things lie in the block. */
+/* Sets the offsets in the block. */
 static void lay_out(td_attention_planner *p)
 {
   td_attention_header *h = p->block;
@@ -214,7 +217,7 @@ static bool make_structure(td_attention_planner *p, const td_plan *plan, bool sh
   return td_attention_split_prefixes(p);
 }
 
-/* Whether r is the row that it was. */
+/* Whether r is the row that it was in the last plan. */
 static inline bool is_same(const td_attention_planner *p, const planned_row *old, const td_plan_row *r,
                            const td_plan *plan)
 {
@@ -226,8 +229,8 @@ static inline bool is_same(const td_attention_planner *p, const planned_row *old
          (plan->page_table[old->probe] == old->probe_page && (window == 0 || r->kv_len <= window));
 }
 
-/* If the plan's rows are those of the plan before, updates their lengths. False: the plan must be made from
- * nothing. Groups and splits stay, because what is shared does not grow. */
+/* If the plan's rows are those of the previous plan, updates their lengths. Returns false if the plan must be
+ * made from nothing. Groups and splits stay, because shared keys do not grow. */
 static bool grow(td_attention_planner *p, const td_plan *plan)
 {
   td_attention_member *members = in_block(p, p->block->members_at);
@@ -253,8 +256,9 @@ static bool grow(td_attention_planner *p, const td_plan *plan)
   return true;
 }
 
-/* Whether sharing saves more time than it costs. Without it, all rows read the shared keys at once, from the
- * L2 cache after the first; they read private keys later, at memory's rate either way. */
+/* Whether sharing saves more time than it costs. Without sharing, all rows read the shared keys at the same
+ * time: all but the first read them from the L2 cache. Either way, rows read private keys later, at memory's
+ * rate. */
 static bool is_worth_it(const td_attention_planner *p)
 {
   const td_attention_cost *c = &p->config.cost;
@@ -277,7 +281,7 @@ td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan
   TD_TRY(take_rows(p, plan, err));
   bool fits = make_structure(p, plan, true);
   if (!fits || (p->n_groups > 0 && !is_worth_it(p))) {
-    TD_BUG_ON(!make_structure(p, plan, false)); /* which takes no slots */
+    TD_BUG_ON(!make_structure(p, plan, false)); /* without sharing, a plan needs no slots */
     p->stats.n_unshared += !fits;
   }
   p->has_plan = true;

@@ -1,10 +1,10 @@
-/* What the files of kernels/attention/ share.
+/* Declarations that the files of kernels/attention/ share.
  *
- *   planner.c  create; one plan: from nothing, or only lengths anew
- *   tree.c     which rows have which pages in common, found in the page tables
- *   pack.c     which of that becomes a shared-prefix group; members in order
- *   prefix_splits.c  into how many splits groups are cut, and how many CTAs do them
- *   cost.c     what keys, splits and partials take, as predicted */
+ *   planner.c        creates a planner; makes a plan from nothing, or updates only lengths
+ *   tree.c           finds in the page tables which rows have which pages in common
+ *   pack.c           chooses the shared-prefix groups and orders their members
+ *   prefix_splits.c  chooses the number of prefix splits, and how many CTAs do them
+ *   cost.c           predicts the time of keys, splits and partials */
 #ifndef TD_KERNELS_ATTENTION_PLANNER_H
 #define TD_KERNELS_ATTENTION_PLANNER_H
 
@@ -14,41 +14,41 @@
 
 #define TD_NONE UINT32_MAX
 
-/* For what a loop does with a copy of its state: the copy stays in registers only where all that gets its
- * address is inlined. What is written elsewhere would have to be taken for a change of it otherwise. */
+/* For functions that get the address of a loop's local copy of its state. The copy stays in registers only if
+ * all of them are inlined; otherwise the compiler must assume that any store may change the copy. */
 #define TD_ALWAYS_INLINE inline __attribute__((always_inline))
 
-/* A decode, as the plan before had it. */
+/* A decode, as the last plan has it. */
 typedef struct planned_row {
   uint32_t slot, page_table_offset, kv_len;
   uint32_t token;
-  uint32_t member;    /* its place among the members */
-  uint32_t first_key; /* of its private KV, if no window moves it */
-  uint32_t probe;     /* its last shared page: index into page_table, or TD_NONE */
+  uint32_t member;    /* index of its member */
+  uint32_t first_key; /* of its private KV, unless a window moves it */
+  uint32_t probe;     /* its last shared page, as an index into page_table, or TD_NONE */
   int32_t probe_page;
-  uint32_t next; /* in the list of rows that end at the same node */
+  uint32_t next; /* next in the list of rows that end at the same node */
 } planned_row;
 
-/* Rows that begin with the same pages, up to where some of them part. Pages [begin, end), as rep's table has
- * them. The root has none; a node of one row is that row's own. */
+/* A node of the radix tree: rows that have pages [begin, end) and all pages before in common. `rep` is one of
+ * them. The root has no pages. A node with one row is that row alone. */
 typedef struct tree_node {
   uint32_t begin, end;
   int32_t first_page, last_page;
-  uint32_t rep;                          /* a row that passes here */
-  uint32_t parent, child, sibling;       /* child: the first of a list of all */
-  uint32_t shared_child, shared_sibling; /* those that several rows pass */
-  uint32_t rows;                         /* list of those that end here */
-  uint32_t n_rows;                       /* that pass or end here; */
-  uint32_t n_own;                        /* of them, those that no child shares with others: pack.c */
+  uint32_t rep;                          /* a row that passes this node */
+  uint32_t parent, child, sibling;       /* child: head of the list of all children */
+  uint32_t shared_child, shared_sibling; /* likewise, of children with several rows */
+  uint32_t rows;                         /* head of the list of rows that end here */
+  uint32_t n_rows;                       /* rows that pass this node or end here */
+  uint32_t n_own;                        /* of n_rows, those that no shared child has (pack.c) */
   uint32_t hash_next;
   uint32_t reserved[2];
 } tree_node;
 _Static_assert(sizeof(tree_node) == 64, "a node is a line of the cache");
 
-enum { BUCKETS_PER_ROW = 4 }; /* and a row makes two nodes at most */
+enum { BUCKETS_PER_ROW = 4 }; /* a row makes at most two nodes */
 
-/* A node that the last row passed; of what came since the row before last parted from it, n_rows are not yet
- * in the node's. */
+/* A node on the path of the last row. Since it was pushed, n_rows rows ended here or were popped from below;
+ * they are not yet counted in the node's n_rows. */
 typedef struct path_step {
   uint32_t node, end;
   int32_t last_page;
@@ -56,89 +56,91 @@ typedef struct path_step {
 } path_step;
 
 typedef struct page_tree {
-  tree_node *nodes;     /* [2 * max_rows + 1], 0 is the root */
-  path_step *path;      /* [max_rows + 1] from the root to where the last row ended */
-  uint32_t depth, left; /* left: where the row before went on when the last one parted from it, or TD_NONE */
+  tree_node *nodes;     /* [2 * max_rows + 1]; 0 is the root */
+  path_step *path;      /* [max_rows + 2] from the root to the node where the last row ended */
+  uint32_t depth, left; /* left: the previous row's next node where the last one parted from it, or TD_NONE */
   uint32_t n_nodes;
-  uint32_t *buckets; /* by a node's first page */
+  uint32_t *buckets; /* hash table by a node's first page */
   uint32_t mask;
 } page_tree;
 
-/* The costs of config.cost for this shape. */
+/* config.cost for this planner's shape. */
 typedef struct unit_costs {
-  double key_us[2][3]; /* a key of one head: [read from memory, from the L2 cache], for at most 16, 64 and 128
-                          query rows */
+  double key_us[2][3]; /* time of a key of one head: [from memory, from the L2 cache] [for at most 16, 64, 128
+                          query rows] */
   double partial_us;   /* of a member and head */
-  uint32_t l2_keys;    /* of all heads, that stay in the L2 cache */
-  /* of all heads: a row's partial; for each of its rows, a full tile more: its begin, and a key, from memory
-   * or the L2 cache */
+  uint32_t l2_keys;    /* keys of all heads that stay in the L2 cache */
+  /* For all heads: a row's partial; and a row's part of a full tile: of its start, and of a key from memory
+   * or from the L2 cache. */
   float row_partial_us, row_tile_us, row_tile_key_us[2];
 } unit_costs;
 
-enum { CARRY_MAX = 8 }; /* levels over which pack.c looks ahead */
+enum { CARRY_MAX = 8 }; /* ancestors that pack.c considers as a group's begin */
 
-/* Something for each of CARRY_MAX ancestors, four at once: wider ones are made of single numbers where the
- * machine has none. */
+/* Vectors over the CARRY_MAX ancestors, four lanes each. The compiler would break wider vectors into scalars
+ * on a machine that has none. */
 enum { LANES = 4, CARRY_PARTS = CARRY_MAX / LANES };
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
 typedef int32_t int_lanes __attribute__((vector_size(LANES * sizeof(int32_t))));
 
-/* What pack.c finds for a shared node, by j in all: its group would begin where its j-th ancestor does. */
+/* pack.c's results for a shared node. Lane j of each vector assumes that the node's group begins where the
+ * node's j-th ancestor begins. */
 typedef struct node_packing {
-  int_lanes begin[CARRY_PARTS]; /* page */
-  lanes pushed_us[CARRY_PARTS]; /* the least time of all below, if it begins at j + 1, or at the last there is
-                                 */
-  lanes gain_us[CARRY_PARTS];   /* of staying in its parent's group, if that begins at the parent's j-th
-                                   ancestor */
-  int_lanes n_group[CARRY_PARTS]; /* rows of its group, 0: it has none; */
-  int_lanes own_way[CARRY_PARTS]; /* twice those of them that no child shares, and 1 where children need to
-                                     gain a tile's part to stay */
-  float us;                       /* the least time of all below, if its group begins with it */
-  uint32_t depth;                 /* at most CARRY_MAX: so many j there are */
+  int_lanes begin[CARRY_PARTS]; /* that ancestor's first page */
+  lanes pushed_us[CARRY_PARTS]; /* least time of everything below, if the group begins at ancestor j + 1, or
+                                   at the last one */
+  lanes gain_us[CARRY_PARTS]; /* gained by staying in the parent's group, if that begins at the parent's j-th
+                                 ancestor */
+  int_lanes n_group[CARRY_PARTS]; /* rows of the node's group; 0: it has none */
+  int_lanes own_way[CARRY_PARTS]; /* twice the own rows among them; plus 1 if children stay only if they gain
+                                     more than their part of a tile */
+  float us;                       /* least time of everything below, if the group begins at this node */
+  uint32_t depth;                 /* number of ancestors in use, at most CARRY_MAX */
 } node_packing;
 
 struct td_attention_planner {
   td_attention_planner_config config;
   unit_costs unit;
-  uint32_t tile;       /* members of a group, at most */
-  uint32_t page_shift; /* page_tokens is 1 << this */
+  uint32_t tile;       /* most members of a group */
+  uint32_t page_shift; /* page_tokens is 1 << page_shift */
   bool has_plan, has_grown;
   uint32_t n_rows;
   planned_row *rows; /* [max_rows] */
   page_tree tree;
   node_packing *packing;        /* [nodes] */
   td_attention_group *groups;   /* [max_groups] */
-  uint8_t *group_cost;          /* [max_groups] cost_class of its keys */
-  uint32_t *sources;            /* [max_sources] numbers of groups */
-  struct {                      /* pack.c: groups in another order */
-    uint32_t *first, *place;    /* [max_rows + 1] of each member's first ones, [max_groups] of each group */
+  uint8_t *group_cost;          /* [max_groups] cost_class of the group's keys */
+  uint32_t *sources;            /* [max_sources] indices of groups */
+  struct {                      /* pack.c: the groups in another order */
+    uint32_t *first, *place;    /* [max_rows + 1] a member's first group; [max_groups] new indices */
     td_attention_group *groups; /* [max_groups] */
     uint8_t *cost;              /* [max_groups] */
   } sorted;
   uint32_t max_groups, max_sources, max_slots;
   uint32_t n_groups, n_members, n_sources;
   uint64_t private_keys; /* of all rows */
-  uint64_t shared_keys;  /* of all groups, once */
+  uint64_t shared_keys;  /* of all groups; each key counts once */
   td_attention_header *block;
   td_attention_stats stats;
 };
 
-/* tree.c: from rows[0 .. n_rows). */
+/* tree.c: builds the tree of rows[0 .. n_rows). */
 void td_attention_tree_build(td_attention_planner *p, const int32_t *page_table);
 
-/* pack.c: members, groups and sources, from the tree; share false: from the rows alone. */
+/* pack.c: makes members, groups and sources from the tree; or, if !share, members from the rows alone. */
 void td_attention_pack(td_attention_planner *p, bool share);
 
-enum { SPLIT_ROUNDS = 2 }; /* of resident CTAs, for which groups are split at most */
+enum { SPLIT_ROUNDS = 2 }; /* groups are split for at most this many waves of resident CTAs */
 
 /* planner.c */
 uint32_t td_attention_groups_max(const td_attention_planner_config *c, uint32_t n_rows);
 
-/* prefix_splits.c: groups' splits and slots, sources in the block. False: more slots than there are. */
+/* prefix_splits.c: sets the groups' splits and slots, and the sources in the block. Returns false if there
+ * are too few slots. */
 bool td_attention_split_prefixes(td_attention_planner *p);
 double td_attention_longest_us(const td_attention_planner *p);
 uint32_t td_attention_prefix_ctas(
-    const td_attention_planner *p); /* as rows are now: td_attention_header.prefix_ctas */
+    const td_attention_planner *p); /* td_attention_header.prefix_ctas for the rows' lengths now */
 
 /* cost.c */
 unit_costs td_attention_unit_costs(const td_attention_planner_config *c, uint32_t tile_members);
@@ -150,8 +152,8 @@ static inline uint32_t tiles_of(uint32_t query_rows)
   return query_rows <= 16 ? 0 : query_rows <= 64 ? 1 : 2;
 }
 
-/* A key of one head for so many query rows; again: some other group has read it too, and it is in the L2
- * cache. */
+/* Time of a key of one head for this many query rows. again: another group has read the key too, so it is in
+ * the L2 cache. */
 static inline double key_us(const td_attention_planner *p, uint32_t query_rows, bool again)
 {
   return p->unit.key_us[again][tiles_of(query_rows)];
@@ -162,7 +164,7 @@ static inline bool stays_in_l2(const td_attention_planner *p, uint32_t keys)
   return keys <= p->unit.l2_keys;
 }
 
-/* The same cost as a number: index of key_us as a flat array. */
+/* A cost as a number: the index into key_us as a flat array. */
 static inline uint8_t cost_class(uint32_t query_rows, bool again)
 {
   return (uint8_t)(again * 3 + tiles_of(query_rows));

@@ -1,19 +1,19 @@
-/* Cuts shared-prefix groups into prefix splits: into how many, and how many CTAs do them. The times are
- * predicted in keys, as README.md says. */
+/* Chooses the number of prefix splits of each shared-prefix group, and how many CTAs do them. README.md
+ * explains the rules. Times are predicted, in keys. */
 #include "kernels/attention/planner.h"
 
 enum {
   UNIT_KEYS = 64,
-  SPLIT_KEYS_MIN = 256, /* where there are three or more: a reduction fetches only two partials at once */
+  SPLIT_KEYS_MIN = 256, /* with three or more splits: a reduction fetches only two partials at a time */
   SQUARE_KEYS = 16,
   FEW_SPLIT_KEYS = TD_ATTENTION_SPLIT_FIXED_KEYS,
-  MANY_SPLIT_KEYS = 650, /* what a split takes of all resident CTAs, beside its keys */
+  MANY_SPLIT_KEYS = 650, /* time that a split takes of all resident CTAs, in addition to its keys */
   LENGTHS_KNOWN = 16,
-  PRIVATE_KEYS_MANY = 6, /* for each key that splits read */
-  ROWS_MANY = 8,         /* for each resident CTA */
+  PRIVATE_KEYS_MANY = 6, /* private keys for each key that splits read */
+  ROWS_MANY = 8,         /* rows for each resident CTA */
 };
 
-/* CTAs that run at once, for each head. */
+/* CTAs that run at the same time, for each head. */
 static uint32_t resident_of(const td_attention_planner_config *c)
 {
   return c->n_resident > c->n_kv_heads ? c->n_resident / c->n_kv_heads : 1;
@@ -24,8 +24,8 @@ uint32_t td_attention_prefix_splits_max(const td_attention_planner_config *c, ui
   return td_attention_groups_max(c, n_rows) + SPLIT_ROUNDS * resident_of(c);
 }
 
-/* Whether a group may be in so many splits. A reduction fetches a group's partials two at a time, so from
- * some number on more and shorter splits take longer. */
+/* Whether a group may have this many splits. A reduction fetches a group's partials two at a time, so from
+ * some number on, more and shorter splits take longer. */
 static bool may_be_in(uint32_t n_splits, uint32_t n_keys)
 {
   bool long_enough = n_keys >= n_splits * SPLIT_KEYS_MIN || (n_splits == 2 && n_keys > SPLIT_KEYS_MIN);
@@ -40,14 +40,14 @@ static uint32_t splits_of(uint32_t n_keys, uint32_t keys)
   return most;
 }
 
-/* Keys of each split but the last, if the group's splits have at most `keys` keys, or more where so many
- * splits do not pay. */
+/* Keys of each split but the last. The group's splits have at most `keys` keys, or more if that many splits
+ * do not pay. */
 static uint32_t split_keys(uint32_t n_keys, uint32_t keys)
 {
   return ceil_div(ceil_div(n_keys, splits_of(n_keys, keys)), UNIT_KEYS) * UNIT_KEYS;
 }
 
-/* The most CTAs that do splits: groups are cut for so many. */
+/* The most CTAs that do splits. Groups are cut for this number. */
 static uint32_t most_ctas(const td_attention_planner *p)
 {
   uint32_t resident = resident_of(&p->config);
@@ -56,10 +56,13 @@ static uint32_t most_ctas(const td_attention_planner *p)
   return p->private_keys > PRIVATE_KEYS_MANY * p->shared_keys ? resident - resident / 4 : resident;
 }
 
-/* All resident CTAs: the sooner splits are done, the sooner sequences can end. But if sequences have so much
- * private KV that few could end by then, a quarter of the CTAs is left to them, so that memory is busy from
- * the start; a third where many sequences have more private than shared KV; and two thirds where sequences
- * are so few that each finds a CTA then. */
+/* The CTAs that do splits: all resident ones, because the sooner splits are done, the sooner sequences can
+ * end. There are three exceptions:
+ * - If sequences have so much private KV that few could end by then, a quarter of the CTAs is left to private
+ *   KV, so that memory is busy from the start.
+ * - If there are many sequences, with more private than shared KV, a third is left.
+ * - If there is that much private KV and sequences are so few that each still finds a CTA, two thirds are
+ *   left. */
 uint32_t td_attention_prefix_ctas(const td_attention_planner *p)
 {
   uint32_t resident = resident_of(&p->config), few = (resident + 2) / 3;
@@ -67,8 +70,8 @@ uint32_t td_attention_prefix_ctas(const td_attention_planner *p)
                                                                                             : most_ctas(p);
 }
 
-/* How many splits of at most `keys` keys there are. Groups have few different lengths, so results are kept by
- * length. */
+/* The number of splits if each has at most `keys` keys. Groups have few different lengths, so results are
+ * kept by length. */
 static uint64_t count_splits(const td_attention_planner *p, uint32_t keys)
 {
   uint32_t known[LENGTHS_KNOWN] = {0}, of_group[LENGTHS_KNOWN];
@@ -84,16 +87,16 @@ static uint64_t count_splits(const td_attention_planner *p, uint32_t keys)
   return n;
 }
 
-/* What a split costs beside its keys, in keys: prologue, epilogue, and the reduction of its partials. More
- * where CTAs do several splits one after another, and where partials are reduced in tiles. */
+/* The fixed cost of a split, in keys: prologue, epilogue, and the reduction of its partials. It is higher if
+ * CTAs do several splits one after another, and if partials are reduced in tiles. */
 static uint32_t fixed_keys(const td_attention_planner *p, uint64_t n_splits, uint32_t n_ctas)
 {
   return n_splits > n_ctas || p->config.reduces_in_tiles ? MANY_SPLIT_KEYS : FEW_SPLIT_KEYS;
 }
 
-/* The most keys of a split. Tries the longest group in one split, in two, in three ... The predicted time is
- * that of rounds as long as the longest split or, if that is less, of equal work for each CTA and one such
- * round; what splits take of all resident CTAs is added. */
+/* The most keys of a split. Tries the longest group in one split, in two, in three and so on. The predicted
+ * time is the lesser of two: that of whole waves of splits as long as the longest, or equal work for each CTA
+ * plus one such wave. The time that splits take of all resident CTAs is added. */
 static uint32_t best_split_keys(const td_attention_planner *p, uint32_t n_ctas)
 {
   uint32_t longest = 0, best, resident = resident_of(&p->config);

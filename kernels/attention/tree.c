@@ -1,17 +1,17 @@
-/* Which rows have which pages in common: a radix tree over page ids, made from the page tables.
+/* Finds which rows have which pages in common: a radix tree over page ids, made from the page tables.
  *
- * A node is found by a hash of its first page. Two rows that have the same page at one place have all pages
- * before it in common (plan.h), so one comparison at a node's last page says that a row passes it; if not, a
- * binary search finds where they part. So a row costs a look-up and a comparison or a few per level, however
- * long its context is.
+ * A hash of its first page finds a node. Two rows with the same page at the same index have all pages before
+ * it in common (plan.h), so one comparison at a node's last page shows that a row passes the node. If it does
+ * not pass, a binary search finds where it parts. So a row costs a look-up and a few comparisons per level,
+ * however long its context is.
  *
- * Only pages that are full and that the step does not write count: a shared-prefix group is never longer than
- * what the step finds done, and every row keeps at least one key of its own. */
+ * Only full pages that the step does not write count. So a shared-prefix group holds only keys that are
+ * computed before the step, and every row keeps at least one key of its own. */
 #include "kernels/attention/planner.h"
 
 #include <string.h>
 
-enum { AHEAD = 8 /* rows whose tables are far apart in memory */, NEAR_PAGES = 32 };
+enum { AHEAD = 8 /* rows whose tables are prefetched: they are far apart in memory */, NEAR_PAGES = 32 };
 
 static uint32_t bucket_of(const page_tree *t, int32_t page, uint32_t begin)
 {
@@ -19,8 +19,8 @@ static uint32_t bucket_of(const page_tree *t, int32_t page, uint32_t begin)
   return (uint32_t)(h >> 40) & t->mask;
 }
 
-/* A node with no rows yet, in its bucket, in no parent's list. Filled field by field: a copy of a struct just
- * written is slow. */
+/* Makes a node without rows and puts it into its bucket, but into no parent's list. Sets field by field,
+ * because copying a struct that was just written is slow. */
 static TD_ALWAYS_INLINE uint32_t new_node(page_tree *t, uint32_t begin, uint32_t end, int32_t first_page,
                                           uint32_t rep, uint32_t parent)
 {
@@ -57,8 +57,8 @@ static TD_ALWAYS_INLINE uint32_t find_child(const page_tree *t, uint32_t parent,
   return id;
 }
 
-/* How far two rows agree, that agree at page begin: mostly not far, so a few pages are looked at one after
- * another, two at once; then each step halves what is left, without a branch on what it finds. */
+/* Returns the page at which two rows part that agree at page `begin`. Most part soon, so the first pages are
+ * compared in order, two at a time. Then a binary search halves the rest, without branches on the data. */
 static TD_ALWAYS_INLINE uint32_t common_end(const int32_t *a, const int32_t *b, uint32_t begin, uint32_t end)
 {
   if (a[end - 1] == b[end - 1])
@@ -80,7 +80,7 @@ static TD_ALWAYS_INLINE uint32_t common_end(const int32_t *a, const int32_t *b, 
   return same + 1;
 }
 
-/* Ends node id at page `end`; what it was goes on below it. */
+/* Ends node `id` at page `end` and moves the rest of it into a new child. */
 static TD_ALWAYS_INLINE void split(page_tree *t, const tables *in, uint32_t id, uint32_t end)
 {
   tree_node *n = &t->nodes[id];
@@ -108,7 +108,7 @@ static TD_ALWAYS_INLINE void push(page_tree *t, uint32_t id)
   t->path[t->depth++] = (path_step){id, n->end, n->last_page, 0};
 }
 
-/* The path's last node gets its rows, and its parent has them too. */
+/* Removes the path's last node: adds its rows to the node and to its parent's count on the path. */
 static TD_ALWAYS_INLINE void pop(page_tree *t)
 {
   const path_step *step = &t->path[--t->depth];
@@ -122,12 +122,12 @@ static TD_ALWAYS_INLINE void pop(page_tree *t)
   }
 }
 
-/* Where the row goes on at page `at` below node id. */
+/* Returns the child of node `id` on which the row goes on at page `at`. Makes or splits a node if needed. */
 static TD_ALWAYS_INLINE uint32_t find_or_make(page_tree *t, const tables *in, uint32_t row, uint32_t n_pages,
                                               uint32_t id, uint32_t at)
 {
   const int32_t *pages = pages_of(in, row);
-  uint32_t child = t->left; /* mostly a node that the row before has left here, or none */
+  uint32_t child = t->left; /* mostly a node that the previous row left here, or none */
   if (child == TD_NONE || t->nodes[child].first_page != pages[at] || t->nodes[child].parent != id)
     child = find_child(t, id, pages[at], at);
   if (child == TD_NONE) {
@@ -146,13 +146,13 @@ static TD_ALWAYS_INLINE uint32_t find_or_make(page_tree *t, const tables *in, ui
   return child;
 }
 
-/* A row goes along the path of the row before as far as it can: neighbours mostly have their first pages in
- * common. */
+/* Inserts a row. It follows the previous row's path as far as it can, because neighbours mostly have their
+ * first pages in common. */
 static TD_ALWAYS_INLINE void insert(page_tree *t, const tables *in, planned_row *rows, uint32_t row,
                                     uint32_t n_pages)
 {
   const int32_t *pages = pages_of(in, row);
-  uint32_t same = t->depth; /* from below: who passes a node has passed those above it */
+  uint32_t same = t->depth; /* from the end: a row that passes a node passes all nodes above it */
   while (same > 1 &&
          (t->path[same - 1].end > n_pages || pages[t->path[same - 1].end - 1] != t->path[same - 1].last_page))
     same--;
@@ -193,7 +193,7 @@ void td_attention_tree_build(td_attention_planner *p, const int32_t *page_table)
   for (uint32_t r = 0; r < n_rows; r++) {
     if (r + AHEAD < n_rows)
       __builtin_prefetch(page_table + rows[r + AHEAD].page_table_offset);
-    bool windowed = window > 0 && rows[r].kv_len > window; /* its begin moves: no group with others */
+    bool windowed = window > 0 && rows[r].kv_len > window; /* its first key moves: no group */
     insert(t, &in, rows, r, windowed ? 0 : (rows[r].kv_len - 1) >> page_shift);
   }
   while (t->depth > 1)

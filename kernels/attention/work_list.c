@@ -1,4 +1,4 @@
-/* See work_list.h. */
+/* See work_list.h. "Rounds" are waves of resident CTAs. */
 #include "kernels/attention/work_list.h"
 
 #include <stdlib.h>
@@ -8,19 +8,19 @@ enum {
   SPLIT_ALIGN = 128, /* a KV tile for each warp of a CTA */
   SPLIT_MIN_TOKENS = 128,
   TAIL_MIN_TOKENS = 256,
-  ROUNDS = 3,           /* most rounds of resident CTAs for sequences that are fewer than these */
-  FEW = 8,              /* one sequence for so many resident CTAs, or fewer, are done in one round */
-  FIRST_PARTS = 5,      /* most splits of the first sequences, where others have more */
-  ENOUGH_PERCENT = 104, /* of the least possible time is good enough: nothing better is looked for */
-  GAIN_PART = 32,       /* nor where less than this part of the time can be gained */
-  BLOCK_TOKENS = 128,   /* a CTA's prologue and epilogue, in the tokens that it would read meanwhile */
+  ROUNDS = 3,           /* most waves of resident CTAs, if there are fewer sequences than these */
+  FEW = 8,              /* one wave is enough, if there are this many resident CTAs for each sequence */
+  FIRST_PARTS = 5,      /* most splits of the first sequences, if the others have more */
+  ENOUGH_PERCENT = 104, /* of the least possible time: good enough, so the search stops */
+  GAIN_PART = 32,       /* a cut must gain at least this part of the time */
+  BLOCK_TOKENS = 128,   /* a CTA's prologue and epilogue, in tokens that it reads in the same time */
   WARP_TOKENS = 64,
   WARP_TOKENS_OF_MANY = 320,
   MANY = 8,                  /* rows for each resident CTA */
-  COLOCATED_PARTIALS = 4096, /* of all kv heads */
-  DECODE_TOKENS = 12,        /* more are faster as a prefill tile, if that can be cut into KV splits */
-  /* The list of growing sequences is made anew when all together have this part more and so many tokens each,
-   * or when one alone is by this part longer than the longest was. */
+  COLOCATED_PARTIALS = 4096, /* for all kv heads together */
+  DECODE_TOKENS = 12,        /* longer rows are faster as a prefill tile, if that has KV splits */
+  /* The list of growing sequences is made again if all sequences together have grown by this part and this
+   * many tokens each, or if one item has become longer than the longest item was by its own part. */
   GROWN_PART = 64,
   GROWN_PART_OF_LONGEST = 16,
   GROWN_TOKENS = 16,
@@ -38,12 +38,12 @@ static uint32_t resident_of(uint32_t n_kv_heads, uint32_t n_resident)
   return n < 1 ? 1 : n < TD_SPLITS_MAX ? n : TD_SPLITS_MAX;
 }
 
-/* Whether several rounds are tried. A few sequences have splits enough to fill nearly all resident CTAs in
- * one round. */
+/* Whether to try several waves. A few sequences have enough splits to fill nearly all resident CTAs in one
+ * wave. */
 static bool runs_in_rounds(uint32_t n_rows, uint32_t resident) { return FEW * n_rows > resident; }
 
-/* The most that fill_rounds makes, and one round more for rounding up; or what colocated decodes are cut
- * into. */
+/* The most partials that fill_rounds needs, plus one wave for rounding up; or those that colocated decodes
+ * need. */
 uint32_t td_work_list_partials_max(const td_work_list_config *c)
 {
   uint32_t n = (ROUNDS + 1) * resident_of(c->n_kv_heads, c->n_resident);
@@ -71,10 +71,10 @@ static bool is_decode(const td_plan_row *r, const td_work_list_config *c)
          (r->q_len <= DECODE_TOKENS || c->hybrid.tile_keys == 0);
 }
 
-/* The step's decodes. tokens: of each plan row; 0 of rows that are no decodes. */
+/* The step's decodes. tokens: of each plan row; 0 for a row that is no decode. */
 typedef struct decodes {
   const uint32_t *tokens;
-  uint32_t n_rows, n; /* n, above, longest, total: of the decodes of more than `above` tokens */
+  uint32_t n_rows, n; /* n, longest, total: of the decodes of more than `above` tokens */
   uint32_t above, longest;
   uint64_t total;
 } decodes;
@@ -92,8 +92,8 @@ static void count_above(decodes *d, uint32_t above)
   }
 }
 
-/* Decodes of at most so many tokens are warp-level items; 0: none are. Only where there are more decodes than
- * resident CTAs. */
+/* Decodes of at most this many tokens are warp-level items. 0: none is, because there are no more decodes
+ * than resident CTAs, or because the kernel has no such items. */
 static uint32_t warp_tokens(uint32_t n, const td_work_list_config *c)
 {
   uint32_t resident = resident_of(c->n_kv_heads, c->n_resident);
@@ -102,8 +102,8 @@ static uint32_t warp_tokens(uint32_t n, const td_work_list_config *c)
   return n >= MANY * resident ? WARP_TOKENS_OF_MANY : WARP_TOKENS;
 }
 
-/* How wide decodes are cut: from number `from` on into splits of at most `tokens` tokens, from number
- * `last_from` on into splits of at most `last_tokens`; or, by a policy, all of them into n_splits. */
+/* How wide decodes are cut. From number `from` on, their splits have at most `tokens` tokens; from number
+ * `last_from` on, at most `last_tokens`. With a policy, all are cut into n_splits. */
 typedef struct split {
   uint32_t from, tokens, last_from, last_tokens, n_splits;
 } split;
@@ -115,8 +115,8 @@ static uint32_t at_least(uint64_t tokens, uint32_t least)
   return tokens < least ? least : tokens < UINT32_MAX ? (uint32_t)tokens : UINT32_MAX;
 }
 
-/* The length of the shortest splits, or nearly, of which there are at most `places`. Found at once if all
- * decodes have the same length. */
+/* Returns nearly the shortest length of splits such that there are at most `places` of them. If all decodes
+ * have the same length, needs no search. */
 static uint32_t fill_places(const decodes *d, uint32_t places)
 {
   uint32_t low = at_least(d->total / places, SPLIT_MIN_TOKENS),
@@ -135,14 +135,15 @@ static uint32_t fill_places(const decodes *d, uint32_t places)
   return high;
 }
 
-/* The time of rounds of splits of at most so many tokens, in tokens that a CTA reads: a CTA reads at the same
+/* The time of waves of splits of at most `tokens` tokens, in tokens that a CTA reads. A CTA reads at the same
  * rate whether all resident CTAs have work or not. */
 static uint64_t rounds_time(const decodes *d, uint32_t tokens, uint32_t rounds)
 {
   return rounds * ((uint64_t)(tokens < d->longest ? tokens : d->longest) + BLOCK_TOKENS);
 }
 
-/* The decodes that are left when the first ones make at most `places` splits of at most so many tokens. */
+/* The decodes that are left after the first ones, which make at most `places` splits of at most `tokens`
+ * tokens. */
 static decodes behind_splits(const decodes *d, uint32_t tokens, uint32_t places)
 {
   uint32_t r = 0, splits = 0;
@@ -156,7 +157,7 @@ static decodes behind_splits(const decodes *d, uint32_t tokens, uint32_t places)
   return rest;
 }
 
-/* All decodes in splits of one length, for one or several rounds. Returns the predicted time. */
+/* Cuts all decodes into splits of one length, for one or several waves. Returns the predicted time. */
 static uint64_t fill_alike(const decodes *d, uint32_t resident, uint32_t most_rounds, split *by)
 {
   uint64_t least = UINT64_MAX;
@@ -171,7 +172,7 @@ static uint64_t fill_alike(const decodes *d, uint32_t resident, uint32_t most_ro
   return least;
 }
 
-/* The first decodes for some rounds; the others, in more splits, for the rounds after. */
+/* Cuts the first decodes for some waves, and the others into more splits for the waves after. */
 static void fill_unlike(const decodes *d, uint32_t resident, uint32_t most_rounds, uint64_t least, split *by)
 {
   uint64_t enough = d->total / resident * ENOUGH_PERCENT / 100 + 2 * BLOCK_TOKENS;
@@ -194,11 +195,11 @@ static void fill_unlike(const decodes *d, uint32_t resident, uint32_t most_round
     }
 }
 
-/* Whether halves are faster than whole decodes, where there are nearly as many as resident CTAs. With whole
- * ones, SMs with fewer CTAs end first and then stand idle. Halves end sooner, though they fill two rounds no
- * better: a CTA that ends makes room for the next split, so a partly filled last round takes hardly more than
- * its part of a round. In thousandths of a round, as measured on an H200 (docs/lab/2026-11.md, "Decode
- * attention, kernels"). */
+/* Whether halves are faster than whole decodes, if there are nearly as many decodes as resident CTAs. With
+ * whole ones, SMs with fewer CTAs end first and then stand idle. Halves end sooner, although their two waves
+ * are no fuller: a CTA that ends makes room for the next split, so a partly filled last wave takes hardly
+ * more than its part of a wave. The constants are thousandths of a wave, measured on an H200
+ * (docs/lab/2026-11.md, "Decode attention, kernels"). */
 static bool halves_end_sooner(const decodes *d, uint32_t resident)
 {
   uint32_t of_places = 1000 * d->n / resident, of_second = 1000 * (2 * d->n - resident) / resident;
@@ -209,9 +210,9 @@ static bool halves_end_sooner(const decodes *d, uint32_t resident)
   return d->longest >= 2 * SPLIT_MIN_TOKENS && halves < whole - whole / GAIN_PART / 2;
 }
 
-/* For fewer decodes than resident CTAs. Where equal splits in one round would leave some CTAs without work,
- * decodes are cut for several rounds, if there are partials for so many splits. Without partials the last
- * decodes would not be cut at all. */
+/* Cuts fewer decodes than resident CTAs. If equal splits in one wave would leave some CTAs without work, cuts
+ * decodes for several waves, but only for as many as there are partials: without partials the last decodes
+ * would not be cut at all. */
 static split fill_rounds(const decodes *d, uint32_t resident, uint32_t most_rounds)
 {
   split by;
@@ -222,10 +223,10 @@ static split fill_rounds(const decodes *d, uint32_t resident, uint32_t most_roun
   return by;
 }
 
-/* at_once: in one round, if there are fewer decodes than resident CTAs. CTAs start in the order of items, and
- * as many run at once as are resident; a CTA alone on its SM reads at half of the SM's rate. So decodes that
- * do not fill the resident CTAs are cut until they do. If there are more decodes, the last ones, which would
- * not fill another round, are cut so: they too are fewer than resident CTAs. */
+/* Cuts the wide decodes. CTAs start in the order of items, and as many run at the same time as are resident.
+ * A CTA alone on its SM reads at half the SM's rate. So if there are fewer decodes than resident CTAs, they
+ * are cut until they fill these. If there are more, the last ones, which would not fill another wave, are cut
+ * in the same way. at_once: cut fewer decodes than resident CTAs for one wave only. */
 static split split_of(const decodes *d, uint32_t resident, bool at_once)
 {
   uint32_t from = d->n / resident * resident, seen = d->n, r = d->n_rows;
@@ -254,8 +255,8 @@ static split split_of(const decodes *d, uint32_t resident, bool at_once)
   return by;
 }
 
-/* Of decodes that begin with prefill, each SM takes one item after another as it has time, so these are
- * short: of `keys` keys, or of as many as partials suffice for. */
+/* Cuts decodes that begin together with prefill. Each SM takes one item after another when it has time, so
+ * items are short: `keys` keys, or more if partials do not suffice. */
 static split short_splits(const decodes *d, uint32_t keys, uint32_t max_partials)
 {
   uint32_t least = div_up(d->longest, TD_COLOCATED_SPLITS_MAX);
@@ -268,7 +269,7 @@ static split short_splits(const decodes *d, uint32_t keys, uint32_t max_partials
   return (split){.tokens = keys, .last_from = UINT32_MAX};
 }
 
-/* The most tokens of a KV split of wide decode `number`, which has n tokens. */
+/* The most tokens of a KV split of the wide decode with this number, which has n tokens. */
 static uint32_t split_tokens(const split *by, uint32_t number, uint32_t n)
 {
   if (by->n_splits > 0)
@@ -276,7 +277,7 @@ static uint32_t split_tokens(const split *by, uint32_t number, uint32_t n)
   return number < by->from ? UINT32_MAX : number < by->last_from ? by->tokens : by->last_tokens;
 }
 
-/* How many keys a decode's items have: those in its window that it does not share. */
+/* The number of keys in a decode's items: those in its window that it does not share. */
 static uint32_t own_keys(const td_plan_row *r, const td_attention_private *private_kv, uint32_t window)
 {
   uint32_t seen = r->kv_len - r->q_len + 1; /* by its first token */
@@ -290,7 +291,7 @@ static void add_item(td_work_list *out, td_attention_item it)
   out->items[out->n_items++] = it;
 }
 
-/* The item of n_tokens tokens of a plan row, from `begin` on, with all keys that they see. */
+/* The item of n_tokens tokens of a plan row, from `begin` on, with all keys that these tokens see. */
 static td_attention_item item_of(const td_plan_row *r, uint32_t begin, uint32_t n_tokens)
 {
   uint32_t position = r->kv_len - r->q_len + begin;
@@ -301,15 +302,15 @@ static td_attention_item item_of(const td_plan_row *r, uint32_t begin, uint32_t 
                              .kv_end = position + n_tokens};
 }
 
-/* How a sequence's private KV is split: the first n_longer splits have `tokens` tokens, the others
- * SPLIT_ALIGN fewer, the last one what is left. */
+/* The KV splits of a sequence's private KV: the first n_longer have `tokens` tokens, the others SPLIT_ALIGN
+ * fewer. The last one has what is left. */
 typedef struct shares {
   uint32_t n, n_longer, tokens;
 } shares;
 
-/* Into as many splits as there would be of `tokens` tokens; a split may have up to SPLIT_ALIGN more. But if
- * splits of one length would be nearly as many, or the longer ones would have twice as many tokens as the
- * others, all get one length: they end no later, and there is less to reduce. */
+/* Makes as many splits as splits of `tokens` tokens would be; a split may have up to SPLIT_ALIGN more. But
+ * all splits get one length if that makes nearly as many, or if the longer ones would otherwise have twice
+ * the tokens of the others: they end no later, and there is less to reduce. */
 static shares shares_of(uint32_t all, uint32_t tokens)
 {
   uint32_t units = div_up(all, SPLIT_ALIGN), n = all > tokens ? div_up(all, tokens) : 1,
@@ -320,7 +321,7 @@ static shares shares_of(uint32_t all, uint32_t tokens)
                : (shares){n, units % n, longest * SPLIT_ALIGN};
 }
 
-/* Adds the items of a decode's last `all` keys. tokens: of a KV split. */
+/* Adds the items of a decode's last `all` keys. tokens: the most that a KV split may have. */
 static void add_decode(td_work_list *out, const td_plan_row *r, const td_attention_private *private_kv,
                        uint32_t all, uint32_t tokens, uint32_t max_partials)
 {
@@ -350,13 +351,13 @@ static void add_decode(td_work_list *out, const td_plan_row *r, const td_attenti
   }
 }
 
-/* An item in its KV splits, whole KV tiles each. */
+/* Adds a prefill item, in its KV splits of whole KV tiles. */
 static void add_prefill_item(td_work_list *out, const td_hybrid_config *c, td_attention_item it)
 {
   uint32_t end = it.kv_end, first = td_hybrid_first_key(c, it.position);
   uint32_t n = td_hybrid_splits(&out->prefill, end - first);
   if ((out->n_prefill_partials + n) * c->n_kv_heads * out->prefill.tiles > TD_PREFILL_PARTIALS_MAX)
-    n = 1; /* only with a policy */
+    n = 1; /* happens only with a policy */
   it.kv_begin = first;
   it.first_partial = out->n_prefill_partials;
   it.n_partials = n > 1 ? n : 0;
@@ -383,10 +384,10 @@ static void add_prefill(td_work_list *out, const td_hybrid_config *c, const td_p
 
 /* ---- prefix splits ---- */
 
-/* A plan's prefix splits that have no item yet, in their order. */
+/* The plan's prefix splits that have no item yet, in their order. */
 typedef struct prefix_left {
   const td_attention_group *group;
-  uint32_t split, n, n_ctas; /* split: the group's next one; n_ctas: CTAs for each kv head that do them */
+  uint32_t split, n, n_ctas; /* split: next one of the group; n_ctas: CTAs for each kv head */
 } prefix_left;
 
 static prefix_left prefix_of_plan(const td_attention_planner *planner, uint32_t resident)
@@ -395,7 +396,7 @@ static prefix_left prefix_of_plan(const td_attention_planner *planner, uint32_t 
     return (prefix_left){0};
   const td_attention_header *plan = td_attention_planner_block(planner);
   uint32_t most =
-      plan->prefix_ctas < resident ? plan->prefix_ctas : resident; /* the plan knows no TD_SPLITS_MAX */
+      plan->prefix_ctas < resident ? plan->prefix_ctas : resident; /* the planner ignores TD_SPLITS_MAX */
   return (prefix_left){.group = td_attention_planner_groups(planner),
                        .n = plan->n_splits,
                        .n_ctas = plan->n_splits < most ? plan->n_splits : most};
@@ -419,11 +420,11 @@ static td_attention_item take_prefix_split(prefix_left *left)
                              .n_members = g->n_members};
 }
 
-/* What CTAs have to do so far, for each kv head. */
+/* The CTAs of one kv head that do prefix splits, with their work so far. */
 typedef struct prefix_ctas {
   uint32_t n;
-  uint64_t least_first[TD_SPLITS_MAX]; /* a heap: keys so far, and in the last 16 bits which CTA */
-  uint32_t last[TD_SPLITS_MAX];        /* the item that stands last in its chain */
+  uint64_t least_first[TD_SPLITS_MAX]; /* a heap: keys so far, and the CTA's number in the low 16 bits */
+  uint32_t last[TD_SPLITS_MAX];        /* each CTA's last item so far */
 } prefix_ctas;
 
 static uint64_t time_of(const td_attention_item *it)
@@ -443,7 +444,7 @@ static void sift_down(prefix_ctas *b, uint32_t at)
   heap[at] = moved;
 }
 
-/* Adds each CTA's first prefix split. These stand before the decodes, which wait for them
+/* Adds each CTA's first prefix split. It stands before the decodes, because they wait for it
  * (docs/attention-progress.md). */
 static void add_first_splits(td_work_list *out, prefix_left *left, prefix_ctas *blocks)
 {
@@ -457,8 +458,8 @@ static void add_first_splits(td_work_list *out, prefix_left *left, prefix_ctas *
     sift_down(blocks, i);
 }
 
-/* Adds the others, behind all items that CTAs find by their numbers: each becomes the next one of the CTA
- * that has the least to do. */
+/* Adds the remaining prefix splits, behind all items that CTAs find by their block number. Each becomes the
+ * next item of the CTA that has the least work so far. */
 static void add_next_splits(td_work_list *out, prefix_left *left, prefix_ctas *blocks)
 {
   uint32_t first = out->n_items;
@@ -475,9 +476,9 @@ static void add_next_splits(td_work_list *out, prefix_left *left, prefix_ctas *b
   out->n_items = first;
 }
 
-/* Resident CTAs for decodes. A decode that begins only when prefix splits are done ends last. So if splits
- * have few CTAs, and the decodes to be cut are fewer than the other CTAs, decodes are cut for those alone,
- * and all begin at once. */
+/* The resident CTAs for which decodes are cut. A decode that begins only when prefix splits are done ends
+ * last. So if few CTAs do splits, and the other CTAs outnumber the wide decodes, decodes are cut for those
+ * CTAs alone, and all begin immediately. */
 static uint32_t resident_beside(const prefix_left *prefix, const decodes *rest, uint32_t resident)
 {
   return 3 * prefix->n_ctas <= resident + 2 && rest->n + prefix->n_ctas < resident ? resident - prefix->n_ctas
@@ -494,7 +495,8 @@ static int longest_first(const void *x, const void *y)
                                       : 0;
 }
 
-/* Sequences that share nothing: longer ones first, or nearly, so that none begins as the others end. */
+/* Orders sequences that share nothing: longer ones first, in classes of length, so that no long one begins
+ * when the others end. */
 static void order_longest_first(uint32_t *order, const td_plan *plan, const td_attention_private *of_rows,
                                 uint32_t window)
 {
@@ -513,8 +515,9 @@ static void order_longest_first(uint32_t *order, const td_plan *plan, const td_a
     order[places[LENGTHS - 1 - (uint32_t)(own_keys(&plan->rows[i], &of_rows[i], window) * part)]++] = i;
 }
 
-/* Sequences that share nothing come first, since they wait for no prefix split; then the plan's members in
- * their order: neighbours share most, and splits are done in that order. by_member: scratch. */
+/* Orders the rows. Sequences that share nothing come first, because they wait for no prefix split. Then the
+ * plan's members follow in their order: neighbours share the most, and splits are done in the same order.
+ * by_member: scratch. */
 static void order_rows(uint32_t *order, uint32_t *by_member, const td_plan *plan,
                        const td_attention_private *of_rows, uint32_t window, bool sharing)
 {
@@ -535,7 +538,7 @@ static void order_rows(uint32_t *order, uint32_t *by_member, const td_plan *plan
       order[n++] = by_member[m];
 }
 
-/* Returns whether rows share anything. */
+/* Fills in of_rows. Returns whether any rows share keys. */
 static bool find_private(td_attention_private *of_rows, const td_plan *plan,
                          const td_attention_planner *planner)
 {
@@ -546,8 +549,8 @@ static bool find_private(td_attention_private *of_rows, const td_plan *plan,
   return planner && td_attention_planner_block(planner)->n_splits > 0;
 }
 
-/* Only chunks are cut: a step in which each sequence has one token may run as a captured one, whose grids do
- * not allow for cuts. */
+/* Cuts the step's chunks. Not called for a step in which each sequence has one token: it may be launched as a
+ * captured step, whose grids do not allow for cuts. */
 static td_hybrid_cut cut_prefill(const td_plan *plan, const td_hybrid_config *c, const uint32_t *tokens,
                                  const uint32_t *order, const td_hybrid_decodes *beside,
                                  td_hybrid_chunk *chunks)
@@ -559,14 +562,14 @@ static td_hybrid_cut cut_prefill(const td_plan *plan, const td_hybrid_config *c,
   return td_hybrid_cut_of(c, chunks, n, beside);
 }
 
-/* beside: resident CTAs for them alone. */
+/* beside: the resident CTAs that do no prefix splits. */
 static split cut_decodes(const decodes *d, const td_work_list_config *c, const td_hybrid_cut *prefill,
                          uint32_t resident, uint32_t beside, uint32_t max_partials)
 {
   uint32_t keys = prefill->colocated_keys > 0 ? prefill->colocated_keys
                   : prefill->sms_beside > 0   ? prefill->beside_keys
                                               : 0;
-  if (c->policy && c->policy->kv_splits) /* its decodes are not colocated */
+  if (c->policy && c->policy->kv_splits) /* decodes of such a policy are not colocated */
     return (split){.n_splits = c->policy->kv_splits(d->n, resident)};
   if (keys > 0 && d->n > 0)
     return short_splits(d, keys, max_partials);
@@ -611,7 +614,7 @@ void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_lis
                         !(c->policy && c->policy->kv_splits)};
     out->prefill = cut_prefill(plan, &hybrid, tokens, order, &all, (td_hybrid_chunk *)(order + plan->n_rows));
     if (out->prefill.colocated_keys > 0)
-      count_above(&d, 0); /* a warpgroup does an item, however short */
+      count_above(&d, 0); /* a warpgroup does any colocated item, however short */
   }
   for (uint32_t i = 0; i < plan->n_rows && n_prefills > 0; i++)
     if (tokens[i] == 0)
@@ -659,7 +662,7 @@ bool td_work_list_grow(td_work_list *list, const td_plan *plan, const td_attenti
     it->kv_end = last ? r->kv_len : it->kv_end;
     uint32_t n = it->kv_end - it->kv_begin;
     uint64_t most = i >= list->n_wide ? list->made.warp_tokens : longest;
-    if (it->n_partials > 1 && last) { /* longer than the row's first: all would wait for it */
+    if (it->n_partials > 1 && last) { /* a last split longer than the first would keep all others waiting */
       const td_attention_item *first = it - (it->partial - it->first_partial);
       most = first->kv_end - first->kv_begin;
     }
