@@ -1,5 +1,5 @@
-/* Whole answers. A short one is written on the loop. One with many log-probabilities or vectors takes longer
- * than others can wait, so a worker writes it; the call is that worker's meanwhile. */
+/* Whole answers. The loop writes short ones. An answer with many log-probabilities or vectors would block the
+ * loop for too long, so a worker writes it and owns the call meanwhile. */
 #include "server/call.h"
 #include "server/held.h"
 
@@ -67,7 +67,7 @@ static void render_done(td_job *job)
   }
 }
 
-/* What takes long to write: log-probabilities, and vectors. */
+/* Bytes of log-probabilities and vectors, which take long to write as JSON. */
 static size_t numbers_bytes(const td_call *call)
 {
   size_t n = 0;
@@ -89,6 +89,6 @@ void td_answer_send(td_call *call)
       td_workers_submit(s->workers, &call->job, td_tenants_are_several(&s->tenants), &err) == TD_OK;
   if (call->with_worker)
     return;
-  render(call); /* also where no worker has room for it: it is computed, and a refusal would lose it */
+  render(call); /* also if the workers' queue is full: the answer is computed, and refusing would lose it */
   respond(call);
 }

@@ -1,4 +1,4 @@
-/* POST /v1/chat/completions: messages through the model's template; OpenAI's chat shapes. */
+/* POST /v1/chat/completions: renders messages by the model's chat template; answers in OpenAI's format. */
 #include "server/call.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@ static bool no_memory(td_call *c)
   return false;
 }
 
-/* What answers are read for: calls, if tools may be called, and reasoning, if the model has it. */
+/* Decides whether answers need a reader: for calls if tools are allowed, for reasoning if the model thinks */
 static bool prepare_reading(td_call *c)
 {
   const td_api_request *r = &c->request;
@@ -24,7 +24,7 @@ static bool prepare_reading(td_call *c)
                      "--chat-template gives another template)");
     return false;
   }
-  c->reads_answers = calls || d->thinks || c->api != &td_api_chat; /* other routes tell what was said only */
+  c->reads_answers = calls || d->thinks || c->api != &td_api_chat; /* other routes render only ch->said */
   return !calls || td_tools_make(r->tools, &c->tools) || no_memory(c);
 }
 
@@ -60,8 +60,8 @@ bool td_chat_prepare(td_call *c)
   return td_call_check_context(c, true) && td_call_constrain_chat(c);
 }
 
-/* One event: {"choices":[{"index":i,"delta":{...},"logprobs":...,"finish_reason":...}]}. tokens: it tells of
- * the piece's tokens, by ids and log-probabilities. */
+/* One event: {"choices":[{"index":i,"delta":{...},"logprobs":...,"finish_reason":...}]}. tokens: the event
+ * includes the ids and log-probabilities of the delta's tokens. */
 static void render_chunk(const td_call *c, const td_delta *d, const char *delta, const char *finish,
                          bool tokens, td_buf *out)
 {
@@ -91,7 +91,8 @@ static void render_chunk(const td_call *c, const td_delta *d, const char *delta,
   td_buf_append_str(out, "}\n\n");
 }
 
-/* A chunk for each piece that was said; the first tells of the tokens. Returns whether one did. */
+/* Writes a chunk for each piece of the parsed text. The first one includes the ids and log-probabilities.
+ * Returns whether there was a chunk. */
 static bool render_pieces(const td_call *c, const td_delta *d, bool tokens, td_buf *out)
 {
   const td_choice *ch = d->choice;

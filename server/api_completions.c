@@ -1,4 +1,4 @@
-/* POST /v1/completions: prompts as text or token ids, one or many; OpenAI's text_completion shapes. */
+/* POST /v1/completions: one or many prompts, as text or token ids; answers as OpenAI's text_completion. */
 #include <stdlib.h>
 
 #include "server/call.h"
@@ -42,7 +42,8 @@ bool td_call_read_ids(td_call *c, const cJSON *array, const char *param, td_prom
   return true;
 }
 
-/* What ids are as text, special tokens too: as the tokens of its log-probabilities. */
+/* The echoed text of a prompt that came as ids. Special tokens are written out, as they are in the tokens of
+ * its log-probabilities. */
 static bool echo_ids(td_call *c, td_prompt *p)
 {
   td_text_stream *s = c->request.echo ? td_text_stream_create(c->engine, false, true) : NULL;

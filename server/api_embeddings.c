@@ -1,4 +1,4 @@
-/* POST /v1/embeddings: texts or token ids, one or many, and a vector of each, in OpenAI's shapes. */
+/* POST /v1/embeddings: a vector for each of one or many texts or arrays of token ids, in OpenAI's format. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static bool prepare(td_call *c)
          td_call_check_context(c, false);
 }
 
-/* What is divided by to make the vector's length 1. */
+/* The divisor that makes the vector's Euclidean length 1, or 1 if the request does not normalize. */
 static double length_of(const td_call *c, const float *v, size_t n)
 {
   double sum = 0;
@@ -40,7 +40,7 @@ static void append_base64(const unsigned char *in, size_t n, td_buf *out)
   }
 }
 
-/* base64 is of little-endian floats, as this machine's are. */
+/* base64 encodes little-endian floats, which is this machine's byte order. */
 static void append_vector(const td_call *c, const float *v, td_buf *out)
 {
   size_t n = c->request.dimensions > 0 ? (size_t)c->request.dimensions : c->info->width;
@@ -81,7 +81,8 @@ static void render_answer(const td_call *c, td_buf *out)
                 n_tokens);
 }
 
-/* It has no stream. */
+/* Never called, because embeddings are not streamed. It is there because routes that submit to the engine are
+ * recognised by it. */
 static void render_delta(const td_call *c, const td_delta *d, td_buf *out)
 {
   (void)c;

@@ -40,7 +40,7 @@ void td_api_ready(td_conn *c)
     respond_text(c, 200, "{\"status\":\"ready\"}");
 }
 
-/* What others use, and sums of it, tells of their prompts' lengths: that is for an operator. */
+/* Usage of other keys, and sums that include it, reveal how long their prompts are. Only operators see it. */
 static bool sees_all(const td_conn *c)
 {
   const td_key *key = c->server->tenants.keys[c->note.account].key;

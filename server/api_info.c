@@ -1,5 +1,5 @@
-/* GET /version, and /tokenizer_info in vLLM's shape: what a client needs to render chats and count tokens as
- * this server does. */
+/* GET /version, and /tokenizer_info in vLLM's format, from which a client can render chats and count tokens
+ * as this server does. */
 #include <string.h>
 
 #include "server/router.h"

@@ -1,4 +1,4 @@
-/* POST /v1/messages and /v1/messages/count_tokens: Anthropic's shapes over the same answers as a chat's. */
+/* POST /v1/messages and /v1/messages/count_tokens: answers are made as for a chat, in Anthropic's format. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +39,7 @@ static void render_stop(const td_choice *ch, td_buf *out)
     td_buf_append_str(out, "null");
 }
 
-/* Tokens that came from the cache are apart from the others. */
+/* input_tokens excludes tokens that were read from the cache. */
 static void render_usage(const td_choice *ch, uint32_t n_output, td_buf *out)
 {
   td_buf_printf(out,
@@ -56,7 +56,8 @@ static void render_head(const td_call *c, td_buf *out)
 
 /* ---- whole ---- */
 
-/* Input must be an object: one that is cut off is not told. */
+/* Whether p holds the complete arguments of a call. `input` must be a whole object, so a call whose
+ * arguments were cut off is left out. */
 static bool is_input(const td_said *s, const td_said_piece *p)
 {
   td_json_scan scan;
@@ -65,7 +66,7 @@ static bool is_input(const td_said *s, const td_said_piece *p)
          td_json_scan_push(&scan, td_said_text(s, p), p->n, NULL) == p->n && scan.done && !scan.bad;
 }
 
-/* The code of a surrogate's escape at i; 0: there is none. */
+/* The code of a surrogate's \u escape at i, or 0 if there is none. */
 static unsigned surrogate_at(const char *text, size_t n, size_t i)
 {
   char hex[5] = "";
@@ -76,8 +77,8 @@ static unsigned surrogate_at(const char *text, size_t n, size_t i)
   return code >= 0xD800 && code <= 0xDFFF ? code : 0;
 }
 
-/* The model's bytes, which stand in the answer as they are. Half of a surrogate pair, which many clients'
- * JSON refuses, becomes U+FFFD: or they could not read the answer at all. */
+/* Copies the model's JSON into the answer unchanged, except that an unpaired surrogate becomes U+FFFD. Many
+ * clients' JSON parsers would refuse the whole answer because of one. */
 static void append_input(const char *text, size_t n, td_buf *out)
 {
   for (size_t i = 0, k; i < n; i += k) {

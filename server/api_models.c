@@ -25,7 +25,7 @@ static void render_list(const td_conn *c, td_buf *out)
   render_model(info, id, out);
   for (bool first = true; td_list_next(&names, &id); first = false) {
     if (first)
-      continue; /* that is the model's name */
+      continue; /* the first name is the model's, rendered above */
     td_buf_append_char(out, ',');
     render_model(info, id, out);
   }
@@ -37,7 +37,7 @@ static int hex(char c)
   return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
 }
 
-/* A percent-encoded path segment as text; false: it is no text, or too long to be a name. */
+/* Decodes a percent-encoded path segment. Returns false if it holds a NUL or is too long to be a name. */
 static bool decode(const char *path, char *name, size_t size)
 {
   size_t n = 0;
@@ -62,7 +62,7 @@ void td_api_models(td_conn *c)
   const char *rest = c->http.head.path + sizeof base - 1;
   char name[TD_OPTION_STRING_BYTES];
   td_buf out;
-  if (strcmp(rest, "/") == 0) /* a slash too many: the list */
+  if (strcmp(rest, "/") == 0) /* "/v1/models/" means the list too */
     rest = "";
   if (*rest == '/' && !(decode(rest + 1, name, sizeof name) && td_server_has_model(c->server, name))) {
     td_api_error e;

@@ -1,13 +1,13 @@
-/* GET /: the page, a chat and the steps as they run. It is the same for everybody and holds no secret, so it
- * needs no key; what it shows comes from routes that do. */
+/* GET /: a page with a chat and a live view of the engine's steps. It is static and holds no secret, so it
+ * needs no key; the data that it shows comes from routes that do. */
 #include <stdio.h>
 #include <string.h>
 
 #include "server/page.h"
 #include "server/router.h"
 
-/* If-None-Match: a list of tags, weak or not, or *. Our tag's quotes are part of it, so it cannot be found
- * inside another. */
+/* If-None-Match is "*" or a list of strong or weak tags. strstr suffices, because our tag includes its quotes
+ * and so cannot match inside another tag. */
 static bool is_known(const char *if_none_match)
 {
   return if_none_match && (strcmp(if_none_match, "*") == 0 || strstr(if_none_match, td_page_etag));

@@ -1,4 +1,4 @@
-/* POST /v1/responses: OpenAI's items and events over the same answers as a chat's. Nothing is stored. */
+/* POST /v1/responses: answers are made as for a chat, as OpenAI's items and events. Nothing is stored. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,8 +19,8 @@ static void item_id(const td_choice *ch, uint32_t n, td_said_kind kind, char out
   snprintf(out, ITEM_ID_BYTES, "%s_%.24s%04x", fronts[kind], id + strlen("resp_"), n & 0xFFFF);
 }
 
-/* Of the tokens that said a piece of content. In a stream its deltas tell them, and its end does not again:
- * all of an answer's may be too many to write on the loop. */
+/* Log-probabilities of the tokens of a piece of content. In a stream the deltas have them, and the final
+ * events do not repeat them, because those of a whole answer may be too many to write on the loop. */
 static void append_logprobs(const td_choice *ch, const td_said *s, const td_said_piece *p, td_buf *out)
 {
   const td_api_request *r = &ch->call->request;
@@ -33,11 +33,11 @@ static void append_logprobs(const td_choice *ch, const td_said *s, const td_said
   }
   v.begin = td_said_token_begin(s, (size_t)(p - s->pieces)) - ch->n_logprobs_gone;
   v.end = p->token_end - ch->n_logprobs_gone;
-  v.end = v.end < end ? v.end : end; /* memory was short: the answer is none */
+  v.end = v.end < end ? v.end : end; /* a record is missing only if memory ran out; the answer fails then */
   td_logprobs_render_list(ch->call->engine, &v, out);
 }
 
-/* n: which of the output, from 0. What has just begun has no text yet. */
+/* n: index in the output, from 0. An item "in_progress" has just begun and has no text yet. */
 static void render_item(const td_choice *ch, uint32_t n, const td_said_piece *p,
                         const td_said_piece *arguments, const td_said *s, const char *status, td_buf *out)
 {
@@ -143,7 +143,7 @@ static void event(td_choice *ch, const char *name, td_buf *out)
 
 static void end_event(td_buf *out) { td_buf_append_str(out, "}\n\n"); }
 
-/* An event of the item that is open. */
+/* Begins an event of the open item. */
 static void item_event(td_choice *ch, const char *name, td_buf *out)
 {
   char id[ITEM_ID_BYTES];
@@ -194,7 +194,7 @@ static void text_event(td_choice *ch, bool done, const td_said *s, const td_said
   end_event(out);
 }
 
-/* The item's piece among all that was told: its last one that is no argument. */
+/* Index of the piece that began the open item: the last one that is not arguments. */
 static size_t last_item(const td_said *s)
 {
   size_t i = s->n - 1;
@@ -204,7 +204,7 @@ static size_t last_item(const td_said *s)
 static void end_item(td_choice *ch, td_buf *out)
 {
   const td_said *s = &ch->told;
-  if (!ch->item.open || s->failed) /* for want of memory what was told is not known: the stream is cut */
+  if (!ch->item.open || s->failed) /* failed: memory ran out, and the stream will be cut */
     return;
   size_t i = last_item(s);
   const td_said_piece *p = &s->pieces[i], *arguments = arguments_of(s, i);

@@ -1,4 +1,4 @@
-/* POST /tokenize and /detokenize, in vLLM's shapes; answered by the worker alone. */
+/* POST /tokenize and /detokenize, in vLLM's format. The worker makes the whole answer. */
 #include <string.h>
 
 #include "server/held.h"

@@ -11,12 +11,12 @@
 #include "common/io.h"
 #include "config/limits.h"
 
-/* Wipes what a compiler would think need not be wiped. */
+/* A compiler may remove a memset before free; it must keep explicit_bzero. */
 static void wipe(void *p, size_t n) { explicit_bzero(p, n); }
 
 /* ---- one line ---- */
 
-/* Where an error is. It never shows what stands there, which may be a key. */
+/* The line of an error. Messages never show the line's text, because it may be a key. */
 typedef struct place {
   const char *path;
   int line;
@@ -102,7 +102,7 @@ static td_status refuse_twice(const td_keys *k, const td_key *key, const place *
   return TD_OK;
 }
 
-/* n bytes, without blanks at the ends; more than none. */
+/* Adds a line of n > 0 bytes, without blanks at its ends. */
 static td_status add_key(td_keys *k, const char *line, size_t n, const place *p)
 {
   if (k->n == td_limit_max(TD_LIMIT_API_KEYS))
@@ -220,7 +220,7 @@ bool td_keys_allow(const td_keys *k, const char *authorization, const char *api_
   unsigned char padded[TD_AUTH_KEY_BYTES] = {0};
   memcpy(padded, given, n);
   uint32_t found = 0;
-  for (uint32_t i = 0; i < k->n; i++) { /* every key, every byte, no early way out */
+  for (uint32_t i = 0; i < k->n; i++) { /* compares every byte of every key, so that time reveals nothing */
     unsigned diff = 0;
     for (size_t b = 0; b < TD_AUTH_KEY_BYTES; b++)
       diff |= (unsigned)(padded[b] ^ k->keys[i].secret[b]);

@@ -33,7 +33,7 @@ static bool no_memory(td_api_error *e)
 
 static const char *skip_blanks(const char *s) { return s + strspn(s, " \t\r\n\v\f"); }
 
-/* In vLLM the second way counts only where it has another first token and as many. */
+/* vLLM uses the tokenisation behind a blank only if it has as many tokens and a different first token. */
 static bool adds_nothing(const bad_word *plain, const bad_word *behind_blank)
 {
   return behind_blank->n == 0 || behind_blank->n != plain->n || behind_blank->ids[0] == plain->ids[0];
@@ -140,7 +140,7 @@ static bool allows_any(const uint32_t *mask, uint32_t vocab)
   return false;
 }
 
-/* Whether the answer's n tokens end with all of the word but its last. */
+/* Whether the answer's n tokens end with all of the word's tokens but the last. */
 static bool is_begun(const bad_word *b, const int32_t *answer, uint32_t n)
 {
   size_t before = b->n - 1;

@@ -15,13 +15,12 @@ bool td_body_pace_is_slow(td_body_pace *p, uint64_t n_bytes, uint64_t now_ms, ui
                           uint64_t bytes_per_s)
 {
   uint64_t need = bytes_per_s * slot_ms(window_ms) * TD_BODY_PACE_SLOTS;
-  if (now_ms >=
-      p->slot_end_ms + window_ms) { /* nobody looked for a whole window: what came in it is not known */
+  if (now_ms >= p->slot_end_ms + window_ms) { /* not called for a whole window: begin again */
     td_body_pace_begin(p, n_bytes, now_ms, window_ms);
     return false;
   }
   for (; now_ms >= p->slot_end_ms; p->slot_end_ms += slot_ms(window_ms)) {
-    bool whole = p->n == TD_BODY_PACE_SLOTS; /* then the slot to be written holds the bytes of a window ago */
+    bool whole = p->n == TD_BODY_PACE_SLOTS; /* if so, slots[next] holds the bytes of one window ago */
     uint64_t fresh = n_bytes - p->slots[p->next];
     p->slots[p->next] = n_bytes;
     p->next = (p->next + 1) % TD_BODY_PACE_SLOTS;

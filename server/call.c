@@ -14,8 +14,9 @@
 
 /* ---- for workers ---- */
 
-/* A prompt over the context is counted this far beyond it, so that the error can say how long it is. Where
- * tokens are only counted, so many: the body's size bounds them before. */
+/* COUNT_BEYOND: a prompt that is longer than the context is tokenised this far beyond it, so that the error
+ * can say how long it is. COUNT_ONLY: the bound for routes that only count tokens, more than a body of the
+ * default size can hold. */
 enum { COUNT_BEYOND = 65536, COUNT_ONLY = 1 << 24 };
 
 size_t td_call_count_to(const td_call *call)
@@ -23,14 +24,14 @@ size_t td_call_count_to(const td_call *call)
   return call->api->render_delta ? (size_t)call->info->max_context_tokens + COUNT_BEYOND : COUNT_ONLY;
 }
 
-/* Tokens of the answer that the request asks for; 0: no number, -1: no limit. */
+/* Answer tokens that the request asks for. 0: it gives no number (or asks for none), -1: no limit. */
 static int64_t asked_tokens(const td_api_request *r)
 {
   return r->has_max_completion_tokens ? r->max_completion_tokens : r->max_tokens;
 }
 
-/* In OpenAI's words: libraries know this error by them (litellm, and so whoever falls back to a model with
- * more context). */
+/* The message has OpenAI's wording, because libraries recognise the error by it. litellm does, to fall back
+ * to a model with more context. */
 bool td_call_fail_context(td_call *call, const char *param, uint64_t n_prompt, bool or_more)
 {
   int64_t asked = asked_tokens(&call->request);
@@ -59,7 +60,8 @@ bool td_call_fail_context(td_call *call, const char *param, uint64_t n_prompt, b
 
 bool td_call_fail_tokens(td_call *call, const td_error *err, const char *param)
 {
-  /* errors of the tokeniser name no field: the text is too long; those of the template do */
+  /* The tokeniser fails only for texts that are too long and names no field but "prompt". The template names
+   * other fields. */
   if (err->code == TD_ERR_REQUEST && (!*err->param || strcmp(err->param, "prompt") == 0))
     return td_call_fail_context(call, param, td_call_count_to(call), true);
   td_api_error_from(&call->error, err);
@@ -77,8 +79,8 @@ bool td_call_alloc_prompts(td_call *call, size_t n)
   return true;
 }
 
-/* A request's choices come to the queue together. A choice alone is taken however long it is
- * (engine/requests.c). */
+/* All choices of a request enter the queue together, so their sum must fit. A single choice is always
+ * admitted, however long it is (engine/requests.c). */
 static bool check_queue_tokens(td_call *call, const char *param)
 {
   uint64_t per_prompt = (uint64_t)call->request.n, n_tokens = 0;
@@ -93,7 +95,7 @@ static bool check_queue_tokens(td_call *call, const char *param)
   return false;
 }
 
-/* What all choices tell of their prompts. */
+/* Bounds how many log-probabilities of prompt tokens the whole answer returns. */
 static bool check_scores(td_call *call, const char *param)
 {
   const td_api_request *r = &call->request;
@@ -115,14 +117,12 @@ static bool check_scores(td_call *call, const char *param)
   return false;
 }
 
-/* default_rest: an absent max_tokens means the rest of the context; else 16, OpenAI's default for
- * completions. */
 bool td_call_check_context(td_call *call, bool default_rest)
 {
   const td_api_request *r = &call->request;
   const char *param = r->messages ? "messages" : r->input ? "input" : "prompt";
   int64_t asked = asked_tokens(r);
-  /* of an answer that has none, the engine makes one */
+  /* the engine generates at least one token, also where the request wants none */
   uint64_t want = call->info->makes_embeddings ? 0 : asked > 0 ? (uint64_t)asked : 1;
   uint64_t longest_rest = 0;
   call->max_new = asked > 0                   ? (uint32_t)asked
@@ -156,8 +156,8 @@ bool td_call_check_context(td_call *call, bool default_rest)
 
 /* ---- on a worker ---- */
 
-/* A model without a tokenizer speaks token ids only: text in a request is refused, answers carry ids unasked.
- */
+/* A model without a tokenizer understands token ids only: stop strings are refused, and answers return ids
+ * even if the request does not ask for them. */
 static bool suit_tokenizer(td_call *call)
 {
   td_api_request *r = &call->request;
@@ -192,7 +192,7 @@ static td_terms terms_of(const td_call *call)
   };
 }
 
-/* What fields were ignored is known by the route's own body. */
+/* Replaces the body's tree by the chat that the route makes of it, on routes that translate. */
 static bool translate(td_call *call)
 {
   if (!call->api->translate)
@@ -204,7 +204,7 @@ static bool translate(td_call *call)
   return chat;
 }
 
-/* From the body to fields that are checked each by itself. The time is linear in the body. */
+/* Parses the body and checks each field by itself. Takes time linear in the body's length. */
 static bool read_fields(td_call *call)
 {
   td_error err;
@@ -220,13 +220,13 @@ static bool read_fields(td_call *call)
     return false;
   }
   td_buf_deinit(&call->body);
-  td_progress_note(td_progress_here); /* parsing counts nothing: it is linear */
+  td_progress_note(td_progress_here); /* parsing itself reports no progress: its time is linear */
   const td_engine_info *info = call->info;
   td_api_request *r = &call->request;
   td_request_rules rules = {info->default_sampling, info->vocab, call->strict_fields};
   if (!translate(call))
     return false;
-  td_unknown unknown = r->unknown; /* of the route's own body, before those of the chat that was made of it */
+  td_unknown unknown = r->unknown; /* fields of the route's own body, merged with the chat's below */
   bool ok = td_request_read(call->root, call->api->is_chat ? TD_ROUTE_CHAT : call->api->route, &rules, r,
                             &call->error);
   if (call->api->translate) {
@@ -242,13 +242,13 @@ static bool read_fields(td_call *call)
   if (ok)
     call->terms = terms_of(call);
   const td_message_rules message_rules = {info->template_has_developer, call->json_nodes};
-  if (ok && r->messages) /* the tree is ours */
+  if (ok && r->messages) /* the cast is safe: the call owns the tree */
     ok = td_messages_normalise((cJSON *)r->messages, &message_rules, &r->unknown, &call->error);
   td_progress_note(td_progress_here);
   return ok;
 }
 
-/* From the fields to prompts of tokens, and what answers are held to. */
+/* Makes tokenised prompts and the grammar from the fields. */
 static bool prepare(td_call *call)
 {
   bool ok = td_bad_words_read(call->engine, call->request.bad_words, &call->bad_words, &call->error) &&
@@ -277,14 +277,14 @@ static void uncount_body(td_call *call)
   call->body_counted = 0;
 }
 
-/* Limits of the key do not wait for a worker to see that its client has gone. */
+/* The key's limits stop counting the call as soon as its client is gone, even if a worker still has it. */
 static void uncount_asking(td_call *call)
 {
   call->tenant->n_asking -= call->asking;
   call->asking = false;
 }
 
-/* What a worker has still is gone soon. */
+/* Also for a call that a worker still has: its memory will be freed soon. */
 static void uncount_held(td_call *call) { td_held_set(call->server, call->tenant, &call->held_bytes, 0); }
 
 static td_conn *detach(td_call *call)
@@ -335,7 +335,7 @@ static void call_done(td_job *job)
   }
 }
 
-/* Writes sixteen digits. */
+/* Writes sixteen digits; returns the byte after them. */
 static char *put_hex(char *at, uint64_t v)
 {
   for (int shift = 60; shift >= 0; shift -= 4)
@@ -369,8 +369,8 @@ static void no_room(td_conn *c, const char *text)
   td_conn_respond_error(c, &e);
 }
 
-/* Token ids that an answer follows as it comes: from its fields on nothing is to be computed. Numbers that
- * are no ids are refused here too. */
+/* Whether the prompt is token ids and the request needs no further computation: no grammar, no echo, no bad
+ * words. Arrays of numbers that are not ids count too, because preparing them only means refusing them. */
 static bool is_plain(const td_call *call)
 {
   const td_api_request *r = &call->request;
@@ -379,12 +379,12 @@ static bool is_plain(const td_call *call)
          r->grammar.kind == TD_GRAMMAR_NONE;
 }
 
-/* Where a body is short, reading its fields costs less than to hand it to a worker and back. What is more
- * than that is the worker's still. True: all is read. */
+/* Reads a short body on the loop thread, because a hand-over to a worker would cost more. Returns true if the
+ * call is prepared or has failed, false if a worker must do the rest. */
 static bool read_at_once(td_call *call)
 {
   if (call->api != &td_api_completions || call->body.len_bytes > td_limit_max(TD_LIMIT_LOOP_BODY_BYTES) ||
-      call->server->polling) /* an answer that was just sent let the next request of its connection begin */
+      call->server->polling) /* true if a sent answer has let the connection's next request begin */
     return false;
   call->failed = !read_fields(call);
   if (!call->failed && is_plain(call))
@@ -406,7 +406,7 @@ static void enter_reading(td_call *call)
   c->call = call;
 }
 
-/* Of something that waits, when nobody else has any. */
+/* The most that one key may have of a queue's capacity, when no other key has any. */
 static uint64_t most_of(const td_server *s, td_limit_id id)
 {
   uint64_t all = (uint64_t)td_option(s->options, id);
@@ -418,7 +418,7 @@ void td_call_begin(td_conn *c, const td_api *api)
   td_server *s = c->server;
   td_error err;
   td_api_error e;
-  if (!td_server_takes_work(s->engine_state, &e)) { /* it did at the head */
+  if (!td_server_takes_work(s->engine_state, &e)) { /* it may have failed since the head */
     td_conn_respond_error(c, &e);
     return;
   }
@@ -509,7 +509,7 @@ void td_call_fail(td_call *call, const td_api_error *e)
       td_buf_append_str(&event, "\n\n");
     }
     if (event.failed)
-      c->out.failed = true; /* the connection is cut: half an event must not look whole */
+      c->out.failed = true; /* cuts the connection, so that half an event does not look whole */
     td_conn_stream_send(c, event.data ? event.data : "", event.len_bytes);
     td_buf_deinit(&event);
     td_conn_stream_end(c);
@@ -574,7 +574,7 @@ void td_call_destroy(td_call *call)
   uncount_held(call);
   td_tenant_drop(&s->tenants, call->tenant);
   call->tenant = NULL;
-  if (s->polling) { /* updates in hand may still name it */
+  if (s->polling) { /* later updates of the current batch may still refer to it */
     call->next = s->graveyard;
     s->graveyard = call;
   } else {

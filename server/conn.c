@@ -17,10 +17,10 @@
 #include "server/router.h"
 #include "server/watch.h"
 
-enum { KEPT_OUT_BYTES = 2048 }; /* that a connection keeps for its next answer */
-enum { MOVED_BYTES = 65536 };   /* a longer body is sent from where it was written: the loop copies none */
+enum { KEPT_OUT_BYTES = 2048 }; /* an output buffer up to this size is kept for the next answer */
+enum { MOVED_BYTES = 65536 };   /* a longer body is sent from its own buffer, not copied */
 static const char OUT_OF_MEMORY[] = "out_of_memory";
-/* When the next process takes over: time for the first request of a connection, and for the next. */
+/* When the next process takes over: how long to wait for a connection's first request, and for a later one */
 enum { HAND_OVER_FIRST_MS = 1000, HAND_OVER_NEXT_MS = 100 };
 
 static void process(td_conn *c, const char *data, size_t n);
@@ -31,14 +31,14 @@ static int64_t option(const td_conn *c, td_limit_id id) { return td_option(c->se
 
 void td_conn_peer(const td_conn *c, char out[TD_ADDRESS_TEXT_BYTES]) { td_client_text(&c->peer, out); }
 
-/* Looked up each time: a reload may change who is one. */
+/* Looked up each time, because a reload may change the ranges. */
 bool td_conn_is_proxy(const td_conn *c)
 {
   const td_ranges *trusted = &c->server->trusted_proxies;
   return c->peer.has_ip ? td_ranges_have(trusted, &c->address) : trusted->has_unix;
 }
 
-/* Who asks: the peer, or whom it names if it is a proxy that we trust. */
+/* The client of the current request: the peer, or the client that a trusted proxy names. */
 static td_client client_of(const td_conn *c)
 {
   td_address ip;
@@ -50,7 +50,7 @@ static td_client client_of(const td_conn *c)
 
 /* ---- closing ---- */
 
-/* It ends by our doing, not by the client's: the log and the metrics tell. */
+/* Counts and logs a connection that the server ends, not the client. */
 static void note_cut(td_conn *c, td_cut why)
 {
   static const char *const texts[TD_CUT_KINDS] = {
@@ -110,7 +110,7 @@ static void uncount_body(td_conn *c)
 
 void td_conn_belong(td_conn *c, td_tenant *tenant)
 {
-  uint64_t held = c->held_bytes; /* of answers before, unread yet */
+  uint64_t held = c->held_bytes; /* earlier answers that the peer has not read yet */
   td_held_set(c->server, c->tenant, &c->held_bytes, 0);
   td_held_leave(c);
   td_tenant_drop(&c->server->tenants, c->tenant);
@@ -130,7 +130,7 @@ void td_conn_close(td_conn *c)
   if (c->state == TD_CONN_CLOSING)
     return;
   if (c->out.len_bytes > 0 && !c->out.failed && c->uv.stream.write_queue_size == 0) {
-    /* what was just answered leaves even if the peer has already shut its side */
+    /* send an answer that was just written, even if the peer has already shut its sending side */
     uv_buf_t b = uv_buf_init(c->out.data, (unsigned)c->out.len_bytes);
     (void)uv_try_write(&c->uv.stream, &b, 1);
   }
@@ -188,7 +188,7 @@ static void on_written(uv_write_t *w, int status)
   size_t n = r->n;
   free(r->data);
   free(r);
-  if (c->state == TD_CONN_CLOSING) /* holds nothing any more */
+  if (c->state == TD_CONN_CLOSING) /* td_conn_close has set held_bytes to 0 */
     return;
   td_held_set(c->server, c->tenant, &c->held_bytes, c->held_bytes - n);
   if (status < 0) {
@@ -203,15 +203,16 @@ static void on_written(uv_write_t *w, int status)
 
 static void on_shutdown(uv_shutdown_t *r, int status) { free(r); }
 
-/* Most answers are taken at once, and then nothing is to be remembered or waited for. False: something is
- * left. A stream that has more than it may render waits for its turn with the others. */
+/* Writes without uv_write, because the socket takes most answers immediately and then nothing needs a
+ * callback. Returns false if something is left. A stream that has reached its bound of unsent bytes goes
+ * through uv_write, whose callback renders more. */
 static bool write_at_once(td_conn *c)
 {
   if (c->uv.stream.write_queue_size > 0 || (c->in_stream && !td_conn_writable(c)))
     return false;
   uv_buf_t b = uv_buf_init(c->out.data, (unsigned)c->out.len_bytes);
   int n = uv_try_write(&c->uv.stream, &b, 1);
-  if (n <= 0) /* what is wrong, uv_write tells */
+  if (n <= 0) /* uv_write will report any error */
     return false;
   c->progress_ms = c->sent_ms = now_ms(c);
   td_buf_consume(&c->out, (size_t)n);
@@ -222,7 +223,8 @@ static bool write_at_once(td_conn *c)
   return true;
 }
 
-/* Takes the bytes of buf, which wait until the socket has them. False: the connection is closed. */
+/* Takes over the bytes of buf and keeps them until the socket has taken them. Returns false if the connection
+ * was closed. */
 static bool queue(td_conn *c, td_buf *buf)
 {
   write_request *r = malloc(sizeof *r);
@@ -235,7 +237,7 @@ static bool queue(td_conn *c, td_buf *buf)
     return false;
   }
   *r = (write_request){.conn = c, .data = data, .n = n};
-  uv_buf_t b = {.base = data, .len = n}; /* uv_buf_init takes 32 bits */
+  uv_buf_t b = {.base = data, .len = n}; /* uv_buf_init takes only a 32-bit length */
   if (c->uv.stream.write_queue_size == 0)
     c->progress_ms = now_ms(c);
   if (uv_write(&r->uv, &c->uv.stream, &b, 1, on_written) != 0) {
@@ -251,7 +253,7 @@ static bool queue(td_conn *c, td_buf *buf)
 
 static void flush_one(td_conn *c)
 {
-  if (c->out.failed) { /* a part of the answer is missing: it must not look whole */
+  if (c->out.failed) { /* part of the answer is missing, so it must not look whole */
     td_conn_cut(c, TD_CUT_MEMORY);
     return;
   }
@@ -262,7 +264,7 @@ static void flush_one(td_conn *c)
   if (c->state == TD_CONN_LINGERING) {
     uv_shutdown_t *r = malloc(sizeof *r);
     if (!r || uv_shutdown(r, &c->uv.stream, on_shutdown) != 0)
-      free(r); /* already shut */
+      free(r); /* no memory, or already shut */
   }
 }
 
@@ -286,13 +288,13 @@ static const char *http_date(void)
   if (now != cached) {
     struct tm tm;
     gmtime_r(&now, &tm);
-    strftime(text, sizeof text, "%a, %d %b %Y %H:%M:%S GMT", &tm); /* the C locale's names */
+    strftime(text, sizeof text, "%a, %d %b %Y %H:%M:%S GMT", &tm); /* names of the C locale */
     cached = now;
   }
   return text;
 }
 
-/* Server-made, or the client's if it is short visible ASCII. */
+/* Takes the client's request id if it is short visible ASCII, otherwise makes one. */
 static void take_request_id(td_conn *c)
 {
   const char *given = c->http.head.request_id;
@@ -342,7 +344,7 @@ static void answer_head(td_conn *c, int status, const char *content_type, const 
   mark_dirty(c);
 }
 
-/* The answer is whole: on to the next request, or out. */
+/* The answer is whole: goes on to the next request, or lingers until the peer closes. */
 static void answer_end(td_conn *c)
 {
   td_request_log_tell(c, c->status);
@@ -379,7 +381,7 @@ void td_conn_respond(td_conn *c, int status, const char *content_type, const cha
   answer_end(c);
 }
 
-/* Needs no memory but the connection's own; if that fails too, the connection is closed. */
+/* Allocates nothing but the connection's output buffer. If that fails too, the connection is closed. */
 static void respond_no_memory(td_conn *c)
 {
   static const char body[] =
@@ -397,7 +399,7 @@ void td_conn_respond_buf(td_conn *c, int status, const char *content_type, const
     whole_head(c, status, content_type, headers, body->len_bytes);
     if (queue(c, &c->out) && queue(c, body))
       answer_end(c);
-    else { /* its call is detached: nobody else tells */
+    else { /* the call is detached, so td_conn_close did not log the request */
       c->note.finish = "abort";
       td_request_log_tell(c, c->status);
     }
@@ -436,7 +438,7 @@ void td_conn_stream_begin(td_conn *c, const char *content_type, const char *head
   answer_head(c, 200, content_type, headers);
   td_buf_append_str(&c->out, c->chunked ? "transfer-encoding: chunked\r\n\r\n" : "\r\n");
   c->in_stream = true;
-  c->sent_ms = now_ms(c); /* else the first sweep finds that nothing was ever sent, and pings */
+  c->sent_ms = now_ms(c); /* without this, the first sweep would find a long silence and send a ping */
 }
 
 void td_conn_stream_send(td_conn *c, const char *data, size_t n)
@@ -468,7 +470,7 @@ static void protocol_error(td_conn *c, int status, const char *code, const char 
   td_conn_respond_error(c, &e);
 }
 
-/* What the parser refused. */
+/* Answers a request that the parser refused. */
 static void malformed(td_conn *c)
 {
   const td_http *h = &c->http;
@@ -483,7 +485,7 @@ static void malformed(td_conn *c)
                    h->error_text);
 }
 
-/* The head is there and valid: what can be refused now is refused, before the body. */
+/* The head is complete and valid. Refuses before the body whatever can be refused by the head alone. */
 static void on_head(td_conn *c)
 {
   td_http_head *h = &c->http.head;
@@ -496,7 +498,7 @@ static void on_head(td_conn *c)
   c->client = client_of(c);
   take_request_id(c);
   if (td_router_admit(c, &e, &headers)) {
-    c->http.discard_body = h->method != TD_HTTP_POST; /* nobody reads it, so nobody may hold it */
+    c->http.discard_body = h->method != TD_HTTP_POST; /* only POST routes read a body */
     if (h->expect_continue) {
       td_buf_append_str(&c->out, "HTTP/1.1 100 Continue\r\n\r\n");
       mark_dirty(c);
@@ -505,15 +507,16 @@ static void on_head(td_conn *c)
   }
   bool has_body = h->chunked || h->content_length > 0;
   if (!has_body || h->expect_continue || !(c->early = malloc(sizeof e))) {
-    /* a client that waits for 100 has not sent its body and now will not, or may: the framing is lost */
+    /* After a final answer a client that waits for 100 may send its body or not. We cannot tell what the next
+     * bytes are, so the connection ends. */
     if (has_body)
       c->keep_alive = false;
     respond_error(c, &e, headers);
     return;
   }
-  /* The client is sending already: it may only look for the answer when it is through. The body is dropped.
-   * Headers of the answer (Allow, WWW-Authenticate) are for requests that can be put right; they are found
-   * again at the end. */
+  /* The client is already sending and may look for the answer only after its body. So the body is dropped
+   * first and the error sent then. on_request admits again to get the answer's headers (Allow,
+   * WWW-Authenticate). */
   *c->early = e;
   c->http.discard_body = true;
 }
@@ -533,8 +536,8 @@ static void on_request(td_conn *c)
   td_router_dispatch(c);
 }
 
-/* Bodies of all connections together have a cap: a connection alone cannot tell that there are thousands. A
- * tenant has a share of it; one body that is alone may be as large as all. */
+/* Counts newly received bytes of the body; false: the request was refused. The bodies of all connections
+ * together have a cap, and each tenant has a share of it. A body that is the only one may fill the cap. */
 static bool count_body(td_conn *c)
 {
   td_server *s = c->server;
@@ -570,14 +573,14 @@ static void read_ahead(td_conn *c, const char *data, size_t n)
   }
 }
 
-/* One step of the parser. */
+/* Feeds the parser once, and a second time if it has completed a head. *used: bytes consumed. */
 static void step(td_conn *c, const char *data, size_t n, size_t *used)
 {
   if (!td_http_started(&c->http)) {
-    c->request_id[0] = '\0'; /* the one before has it until then: its answer may still be on the way */
+    c->request_id[0] = '\0'; /* not earlier: logs name the previous request until its answer is sent */
     c->note = (td_request_note){0};
-    c->client = c->peer;                                                  /* until its head is there */
-    c->http.max_body_bytes = (size_t)option(c, TD_LIMIT_HTTP_BODY_BYTES); /* of now: a reload may change it */
+    c->client = c->peer;                                                  /* until the head says otherwise */
+    c->http.max_body_bytes = (size_t)option(c, TD_LIMIT_HTTP_BODY_BYTES); /* a reload may have changed it */
     c->first_byte_ms = now_ms(c);
     c->arrival_us = td_clock_us();
   }
@@ -587,7 +590,7 @@ static void step(td_conn *c, const char *data, size_t n, size_t *used)
     on_head(c);
     if (c->state == TD_CONN_READING && td_http_started(&c->http)) {
       size_t more = 0;
-      step(c, data + *used, n - *used, &more); /* once: a head comes once in a request */
+      step(c, data + *used, n - *used, &more); /* recurses only once: a request has one head */
       *used += more;
     }
     break;
@@ -599,7 +602,7 @@ static void step(td_conn *c, const char *data, size_t n, size_t *used)
   }
 }
 
-/* Answers may go out faster than the peer reads: then what is left waits. */
+/* Handles the requests in data. Stops when the peer reads its answers too slowly; the rest is read ahead. */
 static void process(td_conn *c, const char *data, size_t n)
 {
   c->processing = true;
@@ -640,7 +643,7 @@ static void start_reading(td_conn *c)
     td_conn_close(c);
 }
 
-/* Goes on with what was read ahead. */
+/* Handles input that was read ahead, and starts reading again. */
 static void resume(td_conn *c)
 {
   if (c->processing || c->state == TD_CONN_CLOSING || c->state == TD_CONN_ANSWERING)
@@ -681,7 +684,7 @@ static void sweep_body(td_conn *c, uint64_t now, bool waits_for_peer)
   uint64_t window_ms = (uint64_t)option(c, TD_LIMIT_HTTP_BODY_GRACE_MS), n = c->http.body_bytes;
   if (now - c->body_ms > (uint64_t)option(c, TD_LIMIT_HTTP_BODY_TIMEOUT_MS))
     too_slow(c, TD_CUT_BODY_TIMEOUT, "the request body took too long");
-  else if (waits_for_peer) /* nothing of the body is read meanwhile */
+  else if (waits_for_peer) /* we are not reading the body meanwhile */
     td_body_pace_begin(&c->pace, n, now, window_ms);
   else if (td_body_pace_is_slow(&c->pace, n, now, window_ms,
                                 (uint64_t)option(c, TD_LIMIT_HTTP_BODY_MIN_RATE)))
@@ -691,7 +694,7 @@ static void sweep_body(td_conn *c, uint64_t now, bool waits_for_peer)
 static void sweep_reading(td_conn *c, uint64_t now)
 {
   uint64_t header_ms = (uint64_t)option(c, TD_LIMIT_HTTP_HEADER_TIMEOUT_MS);
-  bool waits_for_peer = c->pending.len_bytes > 0 || unsent(c) > 0; /* to read; the stall deadline counts */
+  bool waits_for_peer = c->pending.len_bytes > 0 || unsent(c) > 0; /* to read: sse_stall_ms applies instead */
   if (td_http_started(&c->http) && c->http.head.method_name != NULL) {
     sweep_body(c, now, waits_for_peer);
   } else if (waits_for_peer) {
@@ -706,7 +709,7 @@ static void sweep_reading(td_conn *c, uint64_t now)
   }
 }
 
-/* One that has just come, or just got an answer, may have a request on the wire. */
+/* A connection that has just been opened, or has just got an answer, may have a request on the wire. */
 void td_conn_hand_over(td_conn *c, uint64_t now)
 {
   uint64_t may_come_ms = c->arrival_us == 0 ? HAND_OVER_FIRST_MS : HAND_OVER_NEXT_MS;

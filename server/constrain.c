@@ -1,5 +1,5 @@
-/* What an answer is held to: the grammar that a request gives, the form of its calls, and, where the model
- * thinks, its thoughts before. */
+/* The grammar that constrains an answer. It is made of the grammar that the request gives, the format of the
+ * model's tool calls and, if the model thinks, the reasoning in front. */
 #include <stdio.h>
 #include <string.h>
 
@@ -64,7 +64,7 @@ static bool add_schema(cJSON *f, const cJSON *schema)
   return any && cJSON_AddStringToObject(any, "type", "object");
 }
 
-/* A whole structural tag, in the newer form or the older one. */
+/* The format inside a structural tag: `format` of the newer form, or one made of the older form's members. */
 static cJSON *format_of_tag(const cJSON *tag)
 {
   const cJSON *old = td_json_get(tag, "structures"), *triggers = td_json_get(tag, "triggers"),
@@ -81,7 +81,7 @@ static cJSON *format_of_tag(const cJSON *tag)
   return NULL;
 }
 
-/* The request's grammar as a format of a structural tag. NULL: no memory. */
+/* The request's grammar as the format of a structural tag. NULL: no memory. */
 static cJSON *format_of(const td_grammar_source *s)
 {
   if (s->kind == TD_GRAMMAR_TAGS)
@@ -104,8 +104,8 @@ static bool no_memory(td_call *call)
   return false;
 }
 
-/* Of a strict tool's parameters, in a form of calls that writes them one by one; NULL: all of it can be held
- * to. */
+/* For call formats that write parameters one by one: the first JSON Schema keyword of a strict tool's
+ * parameters that the grammar cannot enforce. NULL: it can enforce all of them. */
 static const char *unheld_word(const cJSON *parameters, const td_dialect *d)
 {
   static const char words[] =

@@ -15,7 +15,7 @@
 #define E TD_ROUTE_EMBEDDINGS
 #define M TD_ROUTE_MESSAGES
 #define R TD_ROUTE_RESPONSES
-#define G (C | H | M | R) /* all that generate */
+#define G (C | H | M | R) /* routes that generate text */
 
 /* ---- served ---- */
 
@@ -27,7 +27,7 @@
 #define BOOL(f, in) {#f, in, TD_FIELD_BOOL, 0, AT(f)}
 #define STRING(f, in) {#f, in, TD_FIELD_STRING, 0, AT(f)}
 #define ITEM(f, in) {#f, in, TD_FIELD_ITEM, 0, AT(f)}
-#define MEMBER(name, in, kind) {name, in, TD_FIELD_##kind, 0, 0, -1} /* of an object that others read */
+#define MEMBER(name, in, kind) {name, in, TD_FIELD_##kind, 0, 0, -1} /* not in td_api_request */
 /* clang-format on */
 
 static const td_field served[] = {
@@ -87,7 +87,7 @@ static const td_field served[] = {
     ITEM(tool_choice, H | T),
     BOOL(parallel_tool_calls, H | T),
 
-    /* Anthropic's messages, OpenAI's responses: read by who translates them; a chat's first */
+    /* Anthropic's messages, OpenAI's responses: read by their translations. First names that chats share */
     MEMBER("model", M | R, ITEM),
     MEMBER("stream", M | R, ITEM),
     MEMBER("temperature", M | R, ITEM),
@@ -160,24 +160,24 @@ static const td_field served[] = {
 
 /* ---- not served ---- */
 
-/* Values that are taken, beside null: they mean what happens anyway. */
+/* Values that are accepted, besides null, because they ask for what happens anyway. */
 enum {
   ZERO = 1,
   ONE = 2,
   MINUS_ONE = 4,
-  OFF = 8,     /* false */
-  ON = 16,     /* true */
-  LIST = 32,   /* this and the next two: empty ones */
-  OBJECT = 64, /* or of nulls */
-  STRING = 128,
+  OFF = 8,         /* false */
+  ON = 16,         /* true */
+  LIST = 32,       /* [] */
+  OBJECT = 64,     /* {}, or all members null */
+  STRING = 128,    /* "" */
   AUTO = 256,      /* "none", "auto" */
   ONLY_TEXT = 512, /* ["text"] */
-  ANYTHING = 1024, /* no answer depends on it */
-  APART = 2048,    /* "auto", "deepseek": reasoning apart from content */
+  ANYTHING = 1024, /* any value: no answer depends on it */
+  APART = 2048,    /* "auto", "deepseek": reasoning is separate from content */
 };
 
-/* Names by where they stand and what they may say, and whose they are. Many of ANYTHING say more about a
- * field that is refused when it is on: alone they have no effect. */
+/* Names by where they occur and which values are accepted, grouped by the API they come from. Many names with
+ * ANYTHING refine another field that is refused when it is on, so on their own they have no effect. */
 static const struct {
   unsigned in, off;
   const char *names;
@@ -189,7 +189,7 @@ static const struct {
     {C | M, ZERO, "top_logprobs"},
     {M | R, OFF | ZERO, "logprobs"},
     {M | R, ONE, "n"},
-    {H | M | R, OFF, "echo"}, /* of vLLM: the last message again, before the answer */
+    {H | M | R, OFF, "echo"}, /* vLLM: repeats the last message before the answer */
     {G, STRING, "suffix"},
     {C, LIST, "tools"},
     {G | T, LIST, "functions"},
@@ -205,14 +205,14 @@ static const struct {
     {TD_IN_STRUCTURED, 0, "whitespace_pattern"},
     {TD_IN_STRUCTURED, OFF, "disable_any_whitespace disable_additional_properties"},
     {TD_IN_STRUCTURED, OFF | ON, "disable_fallback"},
-    /* OpenAI: responses, whose fields arrive at the other routes too */
+    /* OpenAI: responses; clients send these fields to the other routes too */
     {G | T, STRING, "input instructions"},
     {G, 0, "max_output_tokens previous_response_id conversation"},
     {C | H | M, 0, "max_tool_calls previous_response"},
     {C | H | M, OFF, "background enable_response_messages"},
     {C | H | M, LIST, "previous_input_messages include"},
     {C | H | M, OBJECT, "text"},
-    /* vLLM: ChatCompletionRequest, CompletionRequest, SamplingParams; guided_* of older ones */
+    /* vLLM: ChatCompletionRequest, CompletionRequest, SamplingParams; guided_* of older versions */
     {G | T | D | E, ANYTHING,
      "request_id session_id truncation_side media_io_kwargs mm_processor_kwargs stream_interval "
      "return_mm_kwargs spaces_between_special_tokens"},
@@ -222,7 +222,7 @@ static const struct {
      "use_beam_search early_stopping return_tokens_as_token_ids "
      "return_token_offsets return_prompt_text watermarking guided_json_object"},
     {G, ON, "detokenize"},
-    {C, OFF | ON, "include_reasoning"}, /* of a chat's answer */
+    {C, OFF | ON, "include_reasoning"}, /* concerns chats only */
     {M | R, ON, "include_reasoning add_generation_prompt"},
     {M | R, OFF, "continue_final_message return_token_ids"},
     {G, LIST, "logits_processors"},
@@ -232,14 +232,14 @@ static const struct {
      "logprob_token_ids allowed_token_ids guided_decoding "
      "thinking_token_budget repetition_detection prompt_embeds lora_request"},
     {G | T | E, 0, "truncate_prompt_tokens"},
-    {E, ANYTHING, "cache_salt"}, /* nothing is shared */
+    {E, ANYTHING, "cache_salt"}, /* embeddings share no prefix pages */
     {E, ON, "use_activation"},
     {E, ONE | MINUS_ONE, "embd_normalize"},
     {E, LIST | STRING, "lora_path messages"},
     {E, STRING, "instruction input_type prompt prompt_name task content embed_dtype endianness"},
     {G | T, LIST, "documents"},
     {G | T, STRING, "chat_template"},       /* a request never supplies a template */
-    {H | M | R, OFF, "add_special_tokens"}, /* the template writes them */
+    {H | M | R, OFF, "add_special_tokens"}, /* the chat template adds them */
     {H | M | R, ONE, "best_of"},
     /* llama.cpp: params_from_json_cmpl, the chat parser, infill */
     {G | T | D | E, ANYTHING,
@@ -308,8 +308,8 @@ static const struct {
     {G, STRING, "negative_prompt custom_token_bans"},
     {G, OBJECT, "parameters"},
     {G, 0, "do_sample inputs truncate max_length min_length logit_processors"},
-    /* Ollama, DashScope, DeepSeek, Mistral, OpenRouter, Azure; what the openai client's users send by hand */
-    {G | T | D | E, ANYTHING, "keep_alive models mode"}, /* the last two are a letter off `model` */
+    /* Ollama, DashScope, DeepSeek, Mistral, OpenRouter, Azure; extra fields of the openai client's users */
+    {G | T | D | E, ANYTHING, "keep_alive models mode"}, /* the last two differ from `model` by one letter */
     {G, OBJECT, "options extra_body"},
     {G, STRING, "format"},
     {G, MINUS_ONE, "num_predict"},
@@ -317,14 +317,14 @@ static const struct {
     {G, LIST, "images transforms plugins data_sources"},
     {G | T, OBJECT, "reasoning"},
     {G | T, 0, "think enable_thinking thinking_budget prompt_mode random_seed"},
-    /* messages and their parts; `context` (Azure) and `time` are a letter off a served name */
+    /* messages and their parts; `context` (Azure) and `time` differ from a served name by one letter */
     {TD_IN_MESSAGE | TD_IN_PART, ANYTHING,
      "id index timestamp time created created_at updated_at metadata cache_control annotations user"},
     {TD_IN_MESSAGE, ANYTHING,
      "type status model context provider_specific_fields thinking_blocks reasoning_details"},
     {TD_IN_MESSAGE, LIST, "tools images"},
     {TD_IN_MESSAGE, STRING, "refusal"},
-    {TD_IN_MESSAGE, OFF, "prefix partial"}, /* continue_final_message does that here */
+    {TD_IN_MESSAGE, OFF, "prefix partial"}, /* our field for this is continue_final_message */
     {TD_IN_MESSAGE, 0, "function_call audio task"},
     {TD_IN_PART, ANYTHING, "name citations reasoning_content reasoning"},
     {TD_IN_PART, 0, "image_url image input_audio audio_url video_url video file thinking refusal source"},
@@ -365,10 +365,10 @@ static bool is_off(const cJSON *v, unsigned off)
 #define COUNT(a) (sizeof(a) / sizeof(a)[0])
 enum { ENTRIES_MAX = 768, NAME_BYTES = 40 };
 
-/* Both tables with all that a search needs at hand: a body may have as many names as it has values. */
+/* Both tables in one array with precomputed lengths, because a body may hold very many names to look up. */
 typedef struct entry {
   unsigned in, off;
-  const td_field *served; /* NULL: one of others */
+  const td_field *served; /* NULL: a row of `others` */
   size_t n, n_plain;
   char name[NAME_BYTES], plain[NAME_BYTES];
 } entry;
@@ -377,8 +377,8 @@ static entry entries[ENTRIES_MAX];
 static size_t n_entries;
 static pthread_once_t entries_once = PTHREAD_ONCE_INIT;
 
-/* A name as those see it who misspell it: no case, no '_', '-' or blanks. Returns its length; NAME_BYTES: it
- * is longer than any of ours. */
+/* The name in lower case, without '_', '-' and blanks, to compare misspelt names. Returns its length;
+ * NAME_BYTES means that it is longer than any name of ours. */
 static size_t plain_name(const char *name, size_t n, char *out)
 {
   size_t k = 0;
@@ -425,9 +425,9 @@ static bool is_served(const char *name, unsigned in)
 
 /* ---- near misses ---- */
 
-enum { NEAR_LETTERS = 4 }; /* in shorter names a letter says too much */
+enum { NEAR_LETTERS = 4 }; /* shorter names are too often one letter apart by chance */
 
-/* One letter more, less, another, or two in a row the other way round. */
+/* Whether a and b differ by one inserted, deleted or replaced letter, or by two swapped neighbours. */
 static bool is_letter_off(const char *a, size_t na, const char *b, size_t nb)
 {
   if (na < nb)
@@ -444,8 +444,8 @@ static bool is_letter_off(const char *a, size_t na, const char *b, size_t nb)
   return i == na || memcmp(a + i + 1, b + i + 1, na - i - 1) == 0;
 }
 
-/* The field that was meant: best one that has the very letters, served or refused; else one that is served.
- */
+/* The field that was probably meant: preferably one with the same letters, served or not, otherwise a served
+ * one that is one letter off. NULL: none. */
 static const entry *find_meant(const char *name, unsigned in)
 {
   char plain[NAME_BYTES];
@@ -495,8 +495,8 @@ static bool near_miss(td_api_error *e, const char *path, const char *name, const
   return td_fields_unsupported(e, path, name, text);
 }
 
-/* In no row for this place. What another route that generates serves is told where it belongs; what only
- * matters when tokens are generated does not matter where they are counted. */
+/* The name is in no row for this place. If the chat or completions route serves it, the error names that
+ * route. A field that matters only for generation is ignored by /tokenize and /detokenize. */
 static bool judge_unknown(const char *name, unsigned in, const char *path, td_unknown *unknown,
                           td_api_error *e)
 {

@@ -1,10 +1,14 @@
-/* The fields of requests: one table of all that OpenAI, vLLM, llama.cpp, SGLang, Anthropic and others give a
- * name to.
+/* The fields of requests: one table of every field name of OpenAI, vLLM, llama.cpp, SGLang, Anthropic and
+ * others.
  *
- * A field is served; or no answer depends on it, and it is taken; or it would change the answer and is not
- * served, and it is taken only with a value that means "off". null is absent, always. What is in none of
- * these is refused if it looks like a served field misspelt, else ignored and named (unknown.h). To serve a
- * field: a row of `served`, its name out of `others`, and its use. */
+ * A known field is one of three kinds:
+ *   - It is served.
+ *   - No answer depends on it: it is accepted with any value and has no effect.
+ *   - It would change the answer but is not served: it is accepted only with values that mean "off".
+ *
+ * A null field counts as absent. An unknown field is refused if it looks like a misspelt served field;
+ * otherwise it is ignored, and its name is reported (unknown.h). To serve a field: add a row to `served`,
+ * remove its name from `others`, and use it. */
 #ifndef TD_SERVER_FIELDS_H
 #define TD_SERVER_FIELDS_H
 
@@ -15,7 +19,7 @@
 #include "server/api_error.h"
 #include "server/unknown.h"
 
-/* Where a member stands: the body of a route, or an object in it. */
+/* Where a member occurs: in the body of a route, or in an object inside it. */
 enum {
   TD_ROUTE_COMPLETIONS = 1,
   TD_ROUTE_CHAT = 2,
@@ -37,26 +41,26 @@ typedef enum td_field_kind {
   TD_FIELD_BOOL,
   TD_FIELD_SEED,
   TD_FIELD_STRING,
-  TD_FIELD_ITEM, /* const cJSON *: read by who uses it */
+  TD_FIELD_ITEM, /* const cJSON *: parsed by the code that uses it */
 } td_field_kind;
 
 typedef struct td_field {
   const char *name;
   unsigned in;
   td_field_kind kind;
-  td_limit_id limit; /* INT, DOUBLE: bounds */
-  size_t at;         /* offset in td_api_request; not of messages' and parts' */
-  ptrdiff_t has_at;  /* offset of a bool for "given"; -1: none */
+  td_limit_id limit; /* bounds of INT and DOUBLE */
+  size_t at;         /* offset in td_api_request; unused for members of other objects (MEMBER in fields.c) */
+  ptrdiff_t has_at;  /* offset of a bool that says the field was given; -1: none */
 } td_field;
 
-/* What becomes of member m of an object. path: of that object in errors: "", "stream_options.",
- * "messages[3].". true: it is taken, and *served is what to read it as; NULL: there is nothing to read.
- * false: *error says why. */
+/* Judges member m of an object. path: the object's path in error messages: "", "stream_options.",
+ * "messages[3].". Returns true if m is accepted; then *served says how to read it, or is NULL if there is
+ * nothing to read. Returns false if it is refused; *error says why. */
 TD_MUST_CHECK bool td_fields_judge(const cJSON *m, unsigned in, const char *path, td_unknown *unknown,
                                    const td_field **served, td_api_error *error);
-/* 400 invalid_value "'path+name' text"; false. */
+/* Sets a 400 invalid_value "'path+name' text". Always returns false. */
 bool td_fields_invalid(td_api_error *e, const char *path, const char *name, const char *text);
-/* 400 unsupported_parameter "'path+name' text"; false. */
+/* Sets a 400 unsupported_parameter "'path+name' text". Always returns false. */
 bool td_fields_unsupported(td_api_error *e, const char *path, const char *name, const char *text);
 
 #endif

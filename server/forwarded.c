@@ -45,7 +45,7 @@ bool td_forwarded_client(const td_ranges *trusted, const char *value, td_address
     while (n > blanks && (item[n - 1] == ' ' || item[n - 1] == '\t'))
       n--;
     if (!read_address(item + blanks, n - blanks, out))
-      return false; /* what stands before it was not checked by anybody */
+      return false; /* entries before this one cannot be trusted */
     any = true;
     if (!td_ranges_have(trusted, out))
       return true;

@@ -1,8 +1,9 @@
-/* Generation: a call's choices at the engine, and their tokens turned to text and sent.
+/* Generation: submits a call's choices to the engine, turns their tokens to text and sends it.
  *
- * The engine never waits: it appends to each choice's token array. The loop reads behind it, and in a stream
- * only as far as the client does: what is not read yet stays four bytes a token in that array. Tokens become
- * text one at a time only where stop strings need to know which token completed them. */
+ * The engine never waits for the loop: it appends to each choice's token array, and the loop follows. In a
+ * stream the loop goes only as far as the client reads, so tokens that wait for a slow client stay in that
+ * array, four bytes each. Tokens become text one at a time only with stop strings or a reader, which must
+ * know at which token something ended. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +59,7 @@ void td_generation_cancel(td_call *call, td_finished why)
     leave_queue(call);
 }
 
-/* The engine has not taken the request. */
+/* Frees the masks of a request that the engine has not taken. */
 static void drop_masks(td_engine_request *r)
 {
   if (r->mask.drop)
@@ -73,7 +74,7 @@ static bool forbid_words(const td_call *call, td_engine_request *r)
   return p.fill != NULL;
 }
 
-/* Not the first of its prompt's. */
+/* Whether ch is not the first choice of its prompt. */
 static bool is_further_choice(const td_choice *ch) { return ch->index % (uint32_t)ch->call->request.n > 0; }
 
 static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *err)
@@ -81,9 +82,9 @@ static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *er
   td_call *call = ch->call;
   const td_prompt *p = &call->prompts[ch->prompt];
   size_t rest = call->info->max_context_tokens - p->n;
-  bool is_whole = call->max_new < rest || call->info->makes_embeddings; /* whose one token is no part of it */
+  bool is_whole = call->max_new < rest || call->info->makes_embeddings; /* no token joins the context */
   uint32_t max_new = is_whole ? call->max_new : (uint32_t)rest;
-  sampling.seed += ch->index % (uint32_t)call->request.n; /* choices of a prompt differ; prompts do not */
+  sampling.seed += ch->index % (uint32_t)call->request.n; /* differs for the choices of one prompt only */
   td_engine_request r = {
       .n_prompt = (uint32_t)p->n,
       .max_new = max_new,
@@ -161,7 +162,7 @@ static bool make_choices(td_call *call)
   return true;
 }
 
-/* Engine and loop both count: the engine's word is last. */
+/* Submits every choice. The loop has checked that there is room, but the engine counts too and may refuse. */
 static td_status submit_all(td_call *call, td_error *err)
 {
   td_server *s = call->server;
@@ -179,8 +180,8 @@ static td_status submit_all(td_call *call, td_error *err)
   return TD_OK;
 }
 
-/* The engine has its copy. What the answer is to say of the prompts is written while the first step runs, and
- * not when its token waits to be sent. */
+/* Frees the prompts' ids, of which the engine has copies. If the answer returns them, their JSON is written
+ * now, while the first step runs, and not later, when it would delay the first token. */
 static void drop_ids(td_call *call)
 {
   for (uint32_t i = 0; i < call->n_prompts; i++) {
@@ -200,19 +201,19 @@ static uint64_t prompt_tokens(const td_call *call)
   return n;
 }
 
-/* The key's own limits come last: what they take is given back only if the engine refuses. */
+/* Asks the key's own limits last: asking takes from them, and only a refusal by the engine gives back. */
 static bool has_room(const td_call *call, td_api_error *e)
 {
   const td_server *s = call->server;
   uint64_t n = (uint64_t)call->n_prompts * (uint64_t)call->request.n;
-  uint64_t taken = (uint64_t)s->n_choices + (s->keys.n > 1 ? s->n_reading : 0); /* shares are of both */
+  uint64_t taken = (uint64_t)s->n_choices + (s->keys.n > 1 ? s->n_reading : 0); /* shares count both */
   uint64_t cap = (uint64_t)td_option(s->options, TD_LIMIT_QUEUE_REQUESTS);
   return td_tenant_may_queue(&s->tenants, call->tenant, cap, taken, n, e) &&
          td_key_limits_take(call->tenant, prompt_tokens(call), n, td_clock_us(), e);
 }
 
-/* The engine may have stopped since the loop last looked: then that is told, and not that there is no room.
- */
+/* On false, *e is the error. If the engine has stopped since the loop last looked, the error says so, and not
+ * that there is no room. */
 static bool submit(td_call *call, td_api_error *e)
 {
   td_server *s = call->server;
@@ -234,7 +235,7 @@ static void begin_stream(td_call *call)
   td_buf_append_str(&headers, "cache-control: no-cache\r\nx-accel-buffering: no\r\n");
   td_unknown_render(&call->request.unknown, &headers);
   td_conn_stream_begin(call->conn, "text/event-stream; charset=utf-8", headers.data);
-  call->conn->out.failed |= headers.failed; /* cut, rather than half a head */
+  call->conn->out.failed |= headers.failed; /* cuts the connection, because the head is incomplete */
   td_buf_deinit(&headers);
 }
 
@@ -242,7 +243,7 @@ void td_generation_submit(td_call *call)
 {
   td_api_error e;
   if (!submit(call, &e)) {
-    if (e.code && strcmp(e.code, "rate_limit_exceeded") != 0) /* that knows when to come again */
+    if (e.code && strcmp(e.code, "rate_limit_exceeded") != 0) /* key limits have set Retry-After */
       td_server_set_retry_after(call->server, &e, call->n_prompts > 0 ? (uint32_t)call->prompts[0].n : 1);
     td_call_fail(call, &e);
     return;
@@ -267,7 +268,7 @@ static void finish_text(td_choice *ch, const char *why)
   ch->finish = matched ? "stop" : why;
 }
 
-/* Token i of the engine's arrays of log-probabilities: the scored ones of the prompt come first. */
+/* Keeps entry i of the engine's log-probabilities. The scored tokens of the prompt come first. */
 static void keep_logprob(td_choice *ch, size_t i, uint32_t *text_offset, td_buf *records)
 {
   uint32_t n_top = ch->call->request.n_top;
@@ -275,7 +276,7 @@ static void keep_logprob(td_choice *ch, size_t i, uint32_t *text_offset, td_buf 
                    ch->engine_top ? ch->engine_top + i * n_top : NULL, n_top, text_offset, records);
 }
 
-/* Of the n tokens that are being read. */
+/* Keeps the log-probabilities of the n tokens that are being read, if the answer returns them. */
 static void keep_logprobs(td_choice *ch, size_t n)
 {
   bool told = ch->call->request.wants_logprobs && ch->engine_logprobs;
@@ -283,7 +284,8 @@ static void keep_logprobs(td_choice *ch, size_t n)
     keep_logprob(ch, ch->n_scored + i, &ch->text_offset, &ch->logprobs);
 }
 
-/* The prompt of a choice that was scored with it, for all its choices. */
+/* Keeps the log-probabilities of the choice's prompt, which was scored with it, for all choices of the
+ * prompt. */
 static void keep_prompt(td_choice *ch)
 {
   td_call *call = ch->call;
@@ -298,8 +300,8 @@ static void keep_prompt(td_choice *ch)
       call->choices[i].text_offset = offset;
 }
 
-/* Reads n tokens; true if a stop string is complete. Stop strings do not end an answer within its min_tokens:
- * what is read of those goes past the filter. */
+/* Reads n tokens. Returns true if they complete a stop string. The text of the first min_tokens tokens
+ * bypasses the filter, because stop strings must not end an answer within them. */
 static bool push_tokens(td_choice *ch, const int32_t *ids, size_t n)
 {
   td_buf piece;
@@ -321,7 +323,7 @@ static bool push_tokens(td_choice *ch, const int32_t *ids, size_t n)
   return matched;
 }
 
-/* Content that has come so far, to what is said. A call makes its end the answer's. */
+/* Passes new text through the reader into ch->said. An answer with calls finishes as "tool_calls". */
 static void read_said(td_choice *ch)
 {
   if (!ch->reader || ch->said_all)
@@ -337,8 +339,7 @@ static void read_said(td_choice *ch)
     ch->finish = "tool_calls";
 }
 
-/* Turns up to max new tokens to text. The token that ended the answer (end of sequence, stop id) has no text.
- */
+/* Turns at most max new tokens to text. A token that ended the answer (end of sequence, stop id) has none. */
 static void read_tokens(td_choice *ch, uint32_t max)
 {
   const int32_t *ids = ch->tokens + ch->n_prompt;
@@ -384,23 +385,23 @@ static void read_tokens(td_choice *ch, uint32_t max)
 
 /* ---- sending ---- */
 
-/* The prompt's tokens whose log-probabilities this choice has still to send. */
+/* How many prompt tokens' log-probabilities this choice has yet to send. */
 static uint32_t left_to_echo(const td_choice *ch)
 {
   const td_api_request *r = &ch->call->request;
   return r->echo && r->wants_logprobs ? ch->n_prompt - ch->n_echoed : 0;
 }
 
-/* Tokens that are rendered at once. With log-probabilities each takes many bytes, and time: what is held for
- * a connection would be a multiple of what may be, and others would wait. */
+/* The most tokens that one chunk renders. Fewer with log-probabilities, where each token takes many bytes and
+ * much time: chunks would exceed the bound of a connection's unsent bytes and block the loop. */
 static uint32_t chunk_tokens(const td_choice *ch)
 {
   const td_api_request *r = &ch->call->request;
   return r->wants_logprobs ? CHUNK_TOKENS / (8 + 2 * r->n_top) : CHUNK_TOKENS;
 }
 
-/* What a delta has told of. Where log-probabilities go with pieces, those of tokens that have said nothing
- * yet stay. */
+/* Clears what a delta has sent. by_pieces: log-probabilities are sent with pieces of parsed text, so those of
+ * tokens that have not become a piece yet are kept. */
 static void forget_told(td_choice *ch, bool by_pieces)
 {
   td_buf *b = &ch->logprobs;
@@ -445,7 +446,7 @@ static void send_delta(td_choice *ch)
   call->api->render_delta(call, &d, &events);
   if (events.failed || ch->said.failed || ch->out.failed || ch->ids.failed || ch->logprobs.failed ||
       call->prompts[ch->prompt].logprobs.failed)
-    call->conn->out.failed = true; /* the connection is cut: a gap must not look whole */
+    call->conn->out.failed = true; /* cuts the connection, so that a gap does not go unnoticed */
   td_conn_stream_send(call->conn, events.data ? events.data : "", events.len_bytes);
   td_buf_deinit(&events);
   forget_told(ch, by_pieces);
@@ -485,7 +486,7 @@ static void end_call(td_call *call)
   td_call_destroy(call);
 }
 
-/* A choice's text is complete: its engine slot is free for others. */
+/* A choice's text is complete: gives its engine slot back. */
 static void close_choice(td_choice *ch)
 {
   td_server *s = ch->call->server;
@@ -496,7 +497,8 @@ static void close_choice(td_choice *ch)
   td_histogram_observe(&s->metrics.e2e, (double)(ch->last_token_us - ch->call->arrival_us) / 1e6, 1);
 }
 
-/* What comes before the answer. False: not all of it could be sent, or is there. */
+/* Sends the echoed prompt, which precedes the answer. Returns false if it is not scored yet, or if the client
+ * does not read fast enough to send all of it. */
 static bool echo_prompt(td_choice *ch)
 {
   const td_call *call = ch->call;
@@ -510,7 +512,7 @@ static bool echo_prompt(td_choice *ch)
   return true;
 }
 
-/* As far as tokens and the client's reading allow. */
+/* Goes as far as there are tokens and, in a stream, as the client reads. */
 static void read_and_send(td_choice *ch)
 {
   td_call *call = ch->call;
@@ -534,7 +536,7 @@ static void pump_choice(td_choice *ch)
   td_held_count(ch);
 }
 
-/* What the pumped choices come to. */
+/* After choices were pumped: ends the call if all are complete; fails it if they hold over answer_bytes. */
 static void go_on(td_call *call)
 {
   td_api_error e;
@@ -590,7 +592,7 @@ static void fail(td_call *call, int status, const char *code, const char *messag
   td_call_fail(call, &e);
 }
 
-/* Official clients send a 408 or 504 again by themselves: the deadline, and all the work, once more. */
+/* Official clients retry a 408 or 504 by themselves, which would repeat all the work. So no_retry is set. */
 static void fail_late(td_call *call, int status, const char *code, const char *message)
 {
   td_api_error e;
@@ -599,8 +601,8 @@ static void fail_late(td_call *call, int status, const char *code, const char *m
   td_call_fail(call, &e);
 }
 
-/* The choice ends with an error. Tokens of before it may be unread: a stop string in them has ended the
- * answer in time, and a stream's client gets them before the error, if it reads. False: it ended by them. */
+/* The choice ends with an error. First reads the tokens before the error: a stop string in them completes the
+ * answer, and a stream's client gets them before the error event. Returns false if they ended the choice. */
 static bool ends_by_error(td_choice *ch, td_finish why)
 {
   pump_choice(ch);
@@ -614,8 +616,8 @@ static bool ends_by_error(td_choice *ch, td_finish why)
   return true;
 }
 
-/* Its grammar cannot be gone on with. That is the request's doing, or else for lack of memory; half an answer
- * is none. A stream's client gets what was said before. */
+/* The mask provider gave up: the grammar allows no next token (a 400, the request's fault), or memory ran
+ * out. An unfinished answer is not returned, except that a stream's client has the text so far. */
 static void end_refused(td_choice *ch, const char *why)
 {
   td_call *call = ch->call;
@@ -629,7 +631,7 @@ static void end_refused(td_choice *ch, const char *why)
   td_call_fail(call, &e);
 }
 
-/* A deadline has passed. */
+/* The choice missed a deadline. */
 static void end_late(td_choice *ch, td_finish why)
 {
   td_call *call = ch->call;
@@ -651,7 +653,7 @@ static void apply(const td_engine_update *u)
 {
   td_choice *ch = u->user;
   if (ch->ticket.generation != u->ticket.generation || ch->ticket.slot != u->ticket.slot)
-    return; /* ended by an earlier update of this batch */
+    return; /* the choice was ended by an earlier update of this batch */
   td_call *call = ch->call;
   observe(ch, u);
   ch->tokens = u->tokens;
@@ -685,7 +687,7 @@ static void apply(const td_engine_update *u)
   }
   bool scored = ch->n_generated > 0 && call->request.scores_prompt && !call->prompts[ch->prompt].is_scored &&
                 !is_further_choice(ch);
-  if (scored) { /* others may have waited for it */
+  if (scored) { /* other choices of the prompt may have waited for this */
     keep_prompt(ch);
     td_generation_pump(call);
     return;

@@ -5,7 +5,7 @@
 
 #include "config/share.h"
 
-enum { LEAST_WAIT_MS = 1000 }; /* so that what was sent just now counts by its size */
+enum { LEAST_WAIT_MS = 1000 }; /* added to each wait, so that fresh output is ranked by its size */
 
 static uint64_t budget_of(const td_server *s)
 {
@@ -36,7 +36,7 @@ void td_held_leave(td_conn *c)
 
 void td_held_set(td_server *s, td_tenant *t, uint64_t *held, uint64_t bytes)
 {
-  uint64_t more = bytes - *held; /* modulo 2^64: it may be less */
+  uint64_t more = bytes - *held; /* modulo 2^64, because it may be negative */
   td_tenant *of = t ? t : &s->tenants.none;
   s->held_bytes += more;
   of->held_bytes += more;
@@ -46,14 +46,14 @@ void td_held_set(td_server *s, td_tenant *t, uint64_t *held, uint64_t bytes)
 
 /* ---- choices ---- */
 
-/* The engine's log-probabilities of a token. */
+/* What the engine keeps for one token's log-probabilities. */
 static uint64_t logprob_bytes(const td_api_request *r)
 {
   return r->wants_logprobs || r->scores_prompt ? sizeof(td_token_logprob) + r->n_top * sizeof(td_top_token)
                                                : 0;
 }
 
-/* The engine's arrays, which go with the ticket. */
+/* The engine's arrays, which it frees with the ticket. */
 static uint64_t engine_bytes(const td_choice *ch)
 {
   uint64_t of_one = logprob_bytes(&ch->call->request);
@@ -62,7 +62,7 @@ static uint64_t engine_bytes(const td_choice *ch)
   return ch->n_generated * (sizeof(int32_t) + of_one) + ch->n_scored * of_one;
 }
 
-/* About what will be written, where the answer is written whole. */
+/* Estimates the JSON of an answer that is not streamed. */
 static uint64_t text_bytes(const td_choice *ch)
 {
   const td_call *call = ch->call;
@@ -85,23 +85,23 @@ void td_held_count(td_choice *ch)
   const td_prompt *p = &call->prompts[ch->prompt];
   uint64_t bytes = engine_bytes(ch) + text_bytes(ch) + ch->out.cap_bytes + ch->ids.cap_bytes +
                    ch->logprobs.cap_bytes + ch->said.text.cap_bytes + ch->told.text.cap_bytes;
-  if (ch->index == 0 || ch[-1].prompt != ch->prompt) /* its choices share it */
+  if (ch->index == 0 || ch[-1].prompt != ch->prompt) /* counted once, for the prompt's first choice */
     bytes += p->logprobs.cap_bytes + p->text.cap_bytes + p->json.cap_bytes;
   td_held_set(call->server, call->tenant, &call->held_bytes, call->held_bytes + bytes - ch->held_bytes);
   ch->held_bytes = bytes;
 }
 
-/* ---- who is ended ---- */
+/* ---- which answer is ended ---- */
 
-/* How long it has taken nothing. */
+/* Time since the peer last took output. */
 static uint64_t waited_ms(const td_conn *c) { return uv_now(&c->server->loop) - c->progress_ms; }
 
 static uint64_t bytes_of(const td_conn *c) { return c->held_bytes + (c->call ? c->call->held_bytes : 0); }
 
-/* What it has cost: bytes times time. */
+/* Bytes held, times how long the peer has taken nothing. */
 static double cost(const td_conn *c) { return (double)bytes_of(c) * (double)(LEAST_WAIT_MS + waited_ms(c)); }
 
-/* What its answer may come to. */
+/* The most that the call's answer may come to. */
 static uint64_t most_bytes(const td_call *call)
 {
   const td_api_request *r = &call->request;
@@ -111,7 +111,7 @@ static uint64_t most_bytes(const td_call *call)
   return call->n_choices * of_token * call->max_new;
 }
 
-/* Of two whose tenants hold the same. */
+/* Whether a is ended before b. Their tenants hold the same. */
 static bool goes_before(const td_conn *a, const td_conn *b)
 {
   bool is_unread = a->held_bytes > 0;
@@ -123,7 +123,8 @@ static bool goes_before(const td_conn *a, const td_conn *b)
   return most_a != most_b ? most_a > most_b : a->call->arrival_us > b->call->arrival_us;
 }
 
-/* Of the tenants that hold most: of the one at this place of the heap, and of those below. */
+/* The connection to end among the tenants that hold most: looks at this place of the heap, and at those below
+ * as long as they hold as much. found: the best so far. */
 static td_conn *find_victim(const td_holders *h, uint32_t at, td_conn *found)
 {
   if (at > h->n || h->heap[at]->held_bytes < td_holders_most(h))
@@ -152,9 +153,9 @@ void td_held_trim(td_server *s)
   }
 }
 
-/* ---- who gets in ---- */
+/* ---- admission ---- */
 
-/* Beside somebody who holds more there is always room: it is his that goes. */
+/* There is always room if another tenant holds more, because td_held_trim would end that tenant's answers. */
 static bool has_room(const td_conn *c)
 {
   const td_server *s = c->server;

@@ -1,16 +1,17 @@
-/* Memory of answers: from when their tokens come until their clients have taken the last byte.
+/* Memory held for answers, from their first tokens until the client has taken the last byte.
  *
- * One budget of all (answers_bytes), shared by tenant as room in the queue is (config/share.h), and one of
- * each answer (answer_bytes). A client that reads slowly is waited for while nobody needs the memory. Then:
- *   - who already holds his share gets no further request in: 429, at the head;
- *   - where answers under way outgrow what is there, somebody of the tenant that holds most is ended. First
- *     come connections that have not taken all of an answer yet: the one is cut whose bytes, times how long
- *     it has taken nothing, are most. If there is none, the answer under way that may become largest gets
- *     its error, of equals the youngest, so that the others end.
+ * All answers together have a budget (answers_bytes), shared among tenants by the same rule as the queue
+ * (config/share.h). Each answer has a bound of its own (answer_bytes). A slow reader may keep its memory as
+ * long as there is enough. When memory is short:
+ *   - A tenant that already holds its share gets no new request admitted: 429, at the head.
+ *   - If running answers outgrow the budget, td_held_trim ends answers of the tenant that holds most. It
+ * first cuts connections with unread output, starting with the largest product of bytes held and time since
+ * the client last took a byte. If there are none, it fails the running answer that may become largest; among
+ *     equals the youngest, so that older ones can finish.
  *
- * Counted are buffers, what the engine keeps of a choice, and, before a whole answer is written, about what
- * that will take. Tenants are kept in the order of what they hold. Of connections only those of the tenants
- * that hold most are looked at: what they cost moves with time, so no order of them would last.
+ * Counted are connection buffers, what the engine and the call keep of a choice, and an estimate of a whole
+ * answer's JSON before it is written. Tenants are kept in a heap ordered by bytes held. Connections are not
+ * ordered, because their cost changes with time: only those of the top tenants are scanned.
  * Loop thread only. */
 #ifndef TD_SERVER_HELD_H
 #define TD_SERVER_HELD_H
@@ -21,18 +22,19 @@
 #include "server/api_error.h"
 #include "server/call.h"
 
-/* c is one of its tenant's connections (c->tenant; NULL: of those that have none) from now on, or no more. */
+/* Adds c to its tenant's list of connections, or removes it. c->tenant NULL: the list of those without. */
 void td_held_join(td_conn *c);
 void td_held_leave(td_conn *c);
-/* A connection or call of t (NULL: of nobody) that held *held holds so much now. */
+/* Sets *held, which belongs to a connection or call of t, to bytes, and updates the sums of t and s. t NULL:
+ * no tenant. */
 void td_held_set(td_server *s, td_tenant *t, uint64_t *held, uint64_t bytes);
-/* The same of a choice, by what it holds now, in its call. */
+/* Counts what a choice holds now, as part of its call. */
 void td_held_count(td_choice *ch);
 /* Whether c's tenant may begin another answer. */
 bool td_held_admit(const td_conn *c, td_api_error *e);
-/* Ends answers until what is held fits again. */
+/* Ends answers until the sum fits the budget again. */
 void td_held_trim(td_server *s);
-/* 400: the answer takes more than most, which is answer_bytes. [any thread] */
+/* Sets the 400 for an answer that takes more than most, the value of answer_bytes. [any thread] */
 void td_held_too_long(uint64_t most, td_api_error *e);
 
 #endif

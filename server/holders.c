@@ -1,4 +1,4 @@
-/* Who holds most: see holders.h. */
+/* A heap of tenants: see holders.h. */
 #include "server/holders.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* The HTTP policy: see http_policy.h. Rules cite RFC 9110 and RFC 9112 where they take a side. */
+/* The HTTP policy: see http_policy.h. Rules cite RFC 9110 and RFC 9112 where those leave a choice. */
 #include "server/http_policy.h"
 
 #include <string.h>
@@ -43,7 +43,7 @@ static bool is_digits(const char *s)
   return *s != '\0';
 }
 
-/* host [":" port] of RFC 3986, without user information; stricter than the grammar on what it may hold. */
+/* host [":" port] of RFC 3986, without user information. Allows fewer characters than that grammar. */
 static bool is_authority(const char *s, size_t n)
 {
   for (size_t i = 0; i < n; i++) {
@@ -80,8 +80,8 @@ static bool check_method(td_http *h, const char *s, size_t n)
   return fail(h, is_token(s, n) ? 405 : 400, is_token(s, n) ? "method not allowed" : "malformed method");
 }
 
-/* Origin form, absolute form (RFC 9112 3.2.2: its authority stands for Host), or "*" of OPTIONS. target is
- * terminated; the path is cut from its query in place. */
+/* Accepts origin form, absolute form (RFC 9112 3.2.2: its authority replaces Host), or "*" for OPTIONS.
+ * target is NUL-terminated; the query is cut off in place. */
 static bool check_target(td_http *h, char *target, const char **authority, size_t *n_authority)
 {
   *authority = NULL;
@@ -100,7 +100,7 @@ static bool check_target(td_http *h, char *target, const char **authority, size_
     path = (char *)*authority + *n_authority;
     if (!is_authority(*authority, *n_authority))
       return fail(h, 400, "malformed request target");
-    if (*path != '/') { /* no path: the root */
+    if (*path != '/') { /* no path means the root */
       h->head.path = "/";
       return true;
     }
@@ -149,7 +149,7 @@ static bool check_length(td_http *h, const char *value, head_seen *seen)
   return true;
 }
 
-/* Only "chunked", once: RFC 9112 6.1 lets a server refuse any other coding. */
+/* Allows only "chunked", once. RFC 9112 6.1 lets a server refuse any other coding. */
 static bool check_transfer_encoding(td_http *h, const char *value, head_seen *seen)
 {
   if (seen->encodings++ > 0 || strcasecmp(value, "chunked") != 0)
@@ -173,7 +173,7 @@ static bool check_host(td_http *h, const char *value, head_seen *seen)
   return true;
 }
 
-/* A proxy may add a line of its own to those that are there: they are one list (RFC 9110 5.3). */
+/* A proxy may add its own X-Forwarded-For line; all lines form one list (RFC 9110 5.3). */
 static bool join_forwarded(td_http *h, const char *value)
 {
   const char *before = h->head.forwarded_for;
@@ -225,7 +225,7 @@ static bool take_header(td_http *h, const char *name, const char *value, head_se
   return true;
 }
 
-/* line is terminated in place of its CR. */
+/* line is NUL-terminated; the NUL has replaced its CR. */
 static bool check_header_line(td_http *h, char *line, size_t n, head_seen *seen)
 {
   if (line[0] == ' ' || line[0] == '\t')
@@ -260,7 +260,7 @@ static bool check_request_line(td_http *h, char *line, size_t n, head_seen *seen
 
 /* ---- llhttp ---- */
 
-/* A chunk that says it is too large is refused before it comes. */
+/* Refuses a chunk by its size line, before its data arrives. */
 static int on_chunk_header(llhttp_t *p)
 {
   td_http *h = p->data;
@@ -289,7 +289,7 @@ static int on_body(llhttp_t *p, const char *at, size_t n)
 
 static int on_headers_complete(llhttp_t *p)
 {
-  p->upgrade = 0; /* no other protocol is spoken here: RFC 9110 7.8 lets a server ignore Upgrade */
+  p->upgrade = 0; /* we speak no other protocol, and RFC 9110 7.8 lets a server ignore Upgrade */
   return 0;
 }
 
@@ -300,7 +300,7 @@ static int on_message_complete(llhttp_t *p)
   return HPE_PAUSED;
 }
 
-/* Trailer names arrive in pieces; in the head this runs too, but there our own rules speak. */
+/* Collects a trailer's name, which arrives in pieces. Ignores names of the head, which our rules check. */
 static int on_name(llhttp_t *p, const char *at, size_t n)
 {
   td_http *h = p->data;
@@ -310,7 +310,7 @@ static int on_name(llhttp_t *p, const char *at, size_t n)
   return 0;
 }
 
-/* Trailers are dropped, but for those that would frame a request: they are refused. */
+/* Trailers are dropped, except that fields which frame a request are refused. */
 static int on_name_complete(llhttp_t *p)
 {
   static const char *const framing[] = {"", "content-length", "transfer-encoding", "host"};
@@ -340,7 +340,7 @@ static bool parser_run(td_http *h, const char *data, size_t n, size_t *used)
   if (h->stage == STAGE_ERROR)
     return false;
   if (e == HPE_INVALID_CHUNK_SIZE && strcmp(llhttp_get_error_reason(&h->parser), "Chunk size overflow") == 0)
-    return fail(h, 413, "body too large"); /* the same code stands for what is no number, which is a 400 */
+    return fail(h, 413, "body too large"); /* with another reason, this code means a bad number: 400 */
   if (e == HPE_PAUSED && h->complete)
     *used = (size_t)(llhttp_get_error_pos(&h->parser) - data);
   else if (e != HPE_OK || h->complete)
@@ -350,8 +350,8 @@ static bool parser_run(td_http *h, const char *data, size_t n, size_t *used)
 
 /* ---- head ---- */
 
-/* Makes the tabs around headers' values spaces, which mean the same (RFC 9110 5.6.3): llhttp expects no tab
- * behind the values that it reads itself. */
+/* Replaces tabs around header values by spaces, which mean the same (RFC 9110 5.6.3), because llhttp does not
+ * expect a tab after the values that it parses itself. */
 static void blank_tabs(td_buf *raw)
 {
   char *end = raw->data + raw->len_bytes, *line = (char *)memchr(raw->data, '\n', raw->len_bytes) + 1;
@@ -367,7 +367,7 @@ static void blank_tabs(td_buf *raw)
   }
 }
 
-/* All lines are there: llhttp on the bytes as they came, then our rules, which cut them up. */
+/* The head is whole. llhttp runs first, on the bytes as received, because our rules overwrite separators. */
 static bool head_complete(td_http *h)
 {
   size_t used, n = h->raw.len_bytes;
@@ -375,10 +375,10 @@ static bool head_complete(td_http *h)
   llhttp_init(&h->parser, HTTP_REQUEST, &parser_settings);
   h->parser.data = h;
   bool parsed = parser_run(h, h->raw.data, n, &used);
-  h->stage = STAGE_HEAD; /* our own words for what is wrong go first */
+  h->stage = STAGE_HEAD; /* clears llhttp's error, because our own error messages are preferred */
 
   head_seen seen = {0};
-  char *line = h->raw.data, *end = h->raw.data + n - 2; /* behind them: the empty line */
+  char *line = h->raw.data, *end = h->raw.data + n - 2; /* without the empty line at the end */
   for (bool first = true; line < end; first = false) {
     char *nl = memchr(line, '\n', (size_t)(end - line));
     size_t len = (size_t)(nl - 1 - line);
@@ -404,7 +404,7 @@ static bool head_complete(td_http *h)
   return true;
 }
 
-/* One whole line has arrived at the end of raw. Returns false on an error; *last: it was the empty one. */
+/* Checks a line that is complete at the end of raw; false on an error. *last: it was the empty line. */
 static bool line_complete(td_http *h, bool *last)
 {
   const char *line = h->raw.data + h->line_start;

@@ -1,10 +1,10 @@
-/* HTTP requests in: what is let through, over llhttp.
+/* The HTTP policy: parses requests with llhttp and accepts only those that also satisfy our own rules.
  *
- * The head of a request (request line and headers) is collected whole, checked line by line by our own rules,
- * and only then given to llhttp, which frames the body. Both must agree, or the connection is closed: a
- * request that two parsers could read differently is the stuff of request smuggling. What llhttp lets through
- * that we do not: folded lines, empty names, a missing or second Host, Transfer-Encoding on 1.0 or beside
- * Content-Length, HTTP/2.0, odd methods, Content-Length in trailers, Upgrade.
+ * The head of a request (request line and headers) is collected whole. llhttp parses it, and our rules check
+ * it line by line. Both must agree, or the connection is closed: requests that two parsers read differently
+ * are what makes request smuggling possible. llhttp then frames the body. It accepts the following, but we
+ * refuse or ignore it: folded lines, empty names, a missing or second Host, Transfer-Encoding on HTTP/1.0 or
+ * together with Content-Length, HTTP/2.0, unusual methods, Content-Length in trailers, Upgrade.
  *
  * Pure: bytes in, events out; no sockets, no clock. One per connection. */
 #ifndef TD_SERVER_HTTP_POLICY_H
@@ -22,11 +22,11 @@ typedef enum td_http_method {
   TD_HTTP_HEAD,
   TD_HTTP_POST,
   TD_HTTP_OPTIONS,
-  TD_HTTP_OTHER_METHOD, /* PUT, DELETE, PATCH: known, served nowhere */
+  TD_HTTP_OTHER_METHOD, /* PUT, DELETE, PATCH: known, but no route serves them */
 } td_http_method;
 
-/* What the rest of the server needs of a head. Strings lie in the parser's head buffer, terminated, until
- * reset. */
+/* What the rest of the server needs from a head. The strings point into the parser's buffers and are valid
+ * until td_http_reset. */
 typedef struct td_http_head {
   td_http_method method;
   const char *method_name;
@@ -39,10 +39,10 @@ typedef struct td_http_head {
 } td_http_head;
 
 typedef enum td_http_event {
-  TD_HTTP_MORE,    /* all bytes taken, more are needed */
-  TD_HTTP_IS_HEAD, /* head is complete and valid; feed on (even 0 bytes) for the body */
-  TD_HTTP_IS_DONE, /* body is complete too */
-  TD_HTTP_IS_ERROR /* error_status and error_text say what to answer before closing */
+  TD_HTTP_MORE,    /* all bytes were taken, more are needed */
+  TD_HTTP_IS_HEAD, /* the head is complete and valid; feed again (even 0 bytes) for the body */
+  TD_HTTP_IS_DONE, /* the body is complete too */
+  TD_HTTP_IS_ERROR /* error_status and error_text are the answer to send before closing */
 } td_http_event;
 
 typedef struct td_http {
@@ -52,12 +52,12 @@ typedef struct td_http {
   size_t line_start; /* offset in raw of the line being received */
   unsigned n_lines;
   td_http_head head;
-  td_buf forwarded; /* several X-Forwarded-For as one */
+  td_buf forwarded; /* several X-Forwarded-For lines joined into one */
   td_buf body;
   size_t max_body_bytes;
   bool discard_body; /* set by the caller at the head: the body is framed, but not kept */
   uint64_t body_bytes, body_wire_bytes;
-  char trailer_name[24]; /* its beginning */
+  char trailer_name[24]; /* the beginning of the name */
   size_t n_trailer_name;
   bool complete;
   int error_status;
@@ -66,7 +66,7 @@ typedef struct td_http {
 
 void td_http_init(td_http *h, size_t max_body_bytes);
 void td_http_deinit(td_http *h);
-/* Makes ready for the next request of the connection and gives the memory back. */
+/* Frees the buffers and prepares for the connection's next request. */
 void td_http_reset(td_http *h);
 /* Takes up to n bytes; *used says how many. After IS_DONE or IS_ERROR only td_http_reset may follow. */
 td_http_event td_http_feed(td_http *h, const char *data, size_t n, size_t *used);

@@ -5,14 +5,14 @@
 
 static bool refuse(td_tenant *t, td_api_error *e, const char *type, uint64_t wait_us)
 {
-  e->type = type; /* OpenAI's say here what was too much */
+  e->type = type; /* OpenAI's 429 errors name the exceeded quantity here */
   if (wait_us > 0)
     e->retry_after_s = (int)((wait_us + 999999) / 1000000);
   t->usage.refused++;
   return false;
 }
 
-/* Beside what it has. */
+/* Whether the key may have n more requests at the same time. */
 static bool has_room(td_tenant *t, uint64_t n, td_api_error *e)
 {
   const td_key_limits *l = &t->key->limits;
@@ -30,7 +30,7 @@ static bool has_room(td_tenant *t, uint64_t n, td_api_error *e)
   return refuse(t, e, "requests", 0);
 }
 
-/* n more of what may be used a minute, 0: is it not overdrawn? */
+/* Whether the bucket r has n left. n 0: whether it is not overdrawn. */
 static bool has_left(td_tenant *t, const td_rate *r, uint64_t per_minute, double n, const char *what,
                      uint64_t now_us, td_api_error *e)
 {
@@ -57,7 +57,7 @@ bool td_key_limits_admit(td_tenant *t, bool tokens, uint64_t now_us, td_api_erro
   return true;
 }
 
-/* What a key could never have at once is a 400: to come again would not help. */
+/* Whether the key could ever admit such a request. If not, it is a 400, because a retry would not help. */
 static bool could_ever(td_tenant *t, uint64_t n_prompt, uint64_t n_choices, td_api_error *e)
 {
   const td_key_limits *l = &t->key->limits;

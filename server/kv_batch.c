@@ -54,7 +54,7 @@ static bool has_extra_keys(const td_kv_batch *b, const td_engine_kv_event *first
   return first->before == 0 && first->namespace_id != 0 && first->namespace_id != b->plain_namespace;
 }
 
-/* As vLLM tells a cache_salt: with the first page of the prefix. */
+/* Like a cache_salt in vLLM's events: the key is given for the first page of the prefix only. */
 static void pack_extra_keys(msgpack_packer *p, uint64_t namespace_id, uint32_t n)
 {
   char key[32];
@@ -100,7 +100,7 @@ static void pack_removed(msgpack_packer *p, const td_engine_kv_event *events, ui
   pack_medium(p);
 }
 
-/* How many of the n make one event with the first. */
+/* How many of the n events, counted from the first, are merged into one. */
 static uint32_t count_together(const td_engine_kv_event *events, uint32_t n)
 {
   uint32_t k = 1;

@@ -6,9 +6,9 @@
  *   {"type": "BlockRemoved", "block_hashes": [...], "medium": "GPU"}
  *   {"type": "AllBlocksCleared"}
  *
- * Pages that follow one another in a prefix are one event. medium is where vLLM says that it computes, on a
- * CPU too; routers know "CPU" as a place from which KV has to be copied. extra_keys stands there only where a
- * prefix begins in a cache namespace of its own. */
+ * Consecutive pages of a prefix form one event. medium is always "GPU", even if we compute on a CPU, because
+ * to routers "CPU" means that KV must be copied from there. extra_keys is present only if the event begins a
+ * prefix in a cache namespace other than 0 and plain_namespace. */
 #ifndef TD_SERVER_KV_BATCH_H
 #define TD_SERVER_KV_BATCH_H
 
@@ -16,13 +16,13 @@
 #include "engine/engine.h"
 
 typedef struct td_kv_batch {
-  double time_s; /* of the day: Unix */
+  double time_s; /* Unix time */
   uint32_t page_tokens;
-  uint64_t plain_namespace; /* told as if it were none, beside 0 */
+  uint64_t plain_namespace; /* published without extra_keys, like namespace 0 */
 } td_kv_batch;
 
 void td_kv_batch_render(const td_kv_batch *b, const td_engine_kv_event *events, uint32_t n, td_buf *out);
-/* One event: all is cleared. */
+/* A batch of one event: all pages are gone. */
 void td_kv_batch_render_cleared(const td_kv_batch *b, td_buf *out);
 
 #endif

@@ -27,14 +27,14 @@ struct td_kv_events {
   td_engine *engine;
   td_kv_batch batch;
   const char *topic;
-  void *context, *publisher, *replay; /* replay NULL: nobody may ask */
+  void *context, *publisher, *replay; /* ZeroMQ; replay NULL: no socket for replays */
   int stop_fd;
   pthread_t thread;
   bool has_thread;
 
   /* the thread's */
   uint64_t next_seq;
-  zmq_msg_t *kept; /* [TD_LIMIT_KV_EVENTS_KEPT] ring: message i at i % so many; NULL: no replay */
+  zmq_msg_t *kept; /* ring [TD_LIMIT_KV_EVENTS_KEPT] of sent messages, by number modulo its length; or NULL */
   uint64_t first_kept;
   size_t kept_bytes;
   td_log_gate no_memory;
@@ -44,7 +44,7 @@ struct td_kv_events {
 
 static uint64_t limit(td_limit_id id) { return (uint64_t)td_limit_max(id); }
 
-/* ---- what was sent, for who asks for it again ---- */
+/* ---- sent messages, kept for replays ---- */
 
 static void forget_oldest(td_kv_events *k)
 {
@@ -59,7 +59,7 @@ static void forget_all(td_kv_events *k)
     forget_oldest(k);
 }
 
-/* Keeps message next_seq. */
+/* Keeps a copy of message next_seq and forgets the oldest ones that exceed the bounds. */
 static void keep(td_kv_events *k, zmq_msg_t *m)
 {
   k->kept_bytes += zmq_msg_size(m);
@@ -79,7 +79,7 @@ static void write_seq(uint64_t seq, unsigned char bytes[SEQ_BYTES])
     bytes[i] = (unsigned char)(seq >> (56 - 8 * i));
 }
 
-/* A PUB socket takes everything; a ROUTER drops what its peer has no room for. */
+/* Never blocks: a PUB socket accepts everything, and a ROUTER drops messages that its peer has no room for */
 static void send_numbered(void *socket, uint64_t seq, zmq_msg_t *payload)
 {
   unsigned char bytes[SEQ_BYTES];
@@ -96,7 +96,7 @@ static void set_time(td_kv_events *k)
   k->batch.time_s = (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* Takes the payload. For want of memory nothing is sent: its number stays a gap, which subscribers see. */
+/* Takes over the payload. If there is no memory, nothing is sent and subscribers see a gap in the numbers. */
 static void publish(td_kv_events *k, td_buf *payload)
 {
   zmq_msg_t m;
@@ -110,7 +110,7 @@ static void publish(td_kv_events *k, td_buf *payload)
     char more[TD_LOG_GATE_BYTES];
     if (td_log_gate_pass(&k->no_memory, td_clock_us() / 1000, 1, more))
       td_warn("KV events: no memory for message %llu%s", (unsigned long long)k->next_seq, more);
-    if (k->kept) { /* what is kept is without gaps */
+    if (k->kept) { /* kept messages must have no gaps */
       forget_all(k);
       k->first_kept = k->next_seq + 1;
     }
@@ -147,9 +147,9 @@ static void publish_news(td_kv_events *k)
   }
 }
 
-/* ---- who missed some ---- */
+/* ---- replays ---- */
 
-/* All that is kept from `from` on, then an empty one of number -1. */
+/* Sends all kept messages from number `from` on, then an empty message with number -1. */
 static void send_again(td_kv_events *k, zmq_msg_t *peer, uint64_t from)
 {
   for (uint64_t i = from > k->first_kept ? from : k->first_kept; i <= k->next_seq; i++) {
@@ -169,8 +169,8 @@ static void send_again(td_kv_events *k, zmq_msg_t *peer, uint64_t from)
   }
 }
 
-/* Who asks sends: itself (the socket adds that), an empty frame, a number of 8 bytes. Others are not
- * answered. */
+/* Answers one request for a replay. It has three frames: the peer's identity (which the socket adds), an
+ * empty frame and a number of 8 bytes. Any other message is ignored. */
 static void answer(td_kv_events *k)
 {
   zmq_msg_t peer, frame;
@@ -225,7 +225,8 @@ static void *run(void *arg)
 
 /* ---- life ---- */
 
-/* As vLLM reads it: what names no host is bound, a host is connected to; '@' says that it is bound anyway. */
+/* Reads an endpoint as vLLM does: one that names a host is connected to, any other is bound. A leading '@'
+ * binds it in any case. */
 static td_status open_endpoint(void *socket, const char *option, const char *endpoint, bool binds,
                                td_error *err)
 {
@@ -253,7 +254,7 @@ static td_status open_sockets(td_kv_events *k, const td_options *o, td_error *er
   zmq_setsockopt(k->publisher, ZMQ_SNDHWM, &behind, sizeof behind);
   zmq_setsockopt(k->publisher, ZMQ_LINGER, &linger, sizeof linger);
   zmq_setsockopt(k->publisher, ZMQ_IPV6, &yes, sizeof yes);
-  zmq_setsockopt(k->publisher, ZMQ_MAXMSGSIZE, &ask_bytes, sizeof ask_bytes); /* of subscriptions */
+  zmq_setsockopt(k->publisher, ZMQ_MAXMSGSIZE, &ask_bytes, sizeof ask_bytes); /* bounds subscriptions */
   TD_TRY(open_endpoint(k->publisher, "kv_events", o->kv_events, false, err));
   if (!o->kv_events_replay[0])
     return TD_OK;

@@ -1,8 +1,8 @@
 /* Listening sockets: see listener.h.
  *
- * Sockets are accepted from by hand: uv_listen leaves no choice of when (an inherited socket is to wait), and
- * gives up for good on a socket whose connection was once not taken. What fails here fails for a moment: the
- * socket is let be, its clients wait in the backlog, and it is tried again every RETRY_MS. */
+ * We call accept ourselves, for two reasons. uv_listen starts accepting immediately, but an inherited socket
+ * must wait until the model is loaded. And uv_listen stops polling a socket for good if one connection is not
+ * taken. When accepting fails here, clients wait in the backlog and we try again every RETRY_MS. */
 #include "server/listener.h"
 
 #include <errno.h>
@@ -19,24 +19,24 @@
 #include "server/conn.h"
 #include "server/notify.h"
 
-/* ACCEPTS_AT_ONCE: then others have their turn of the loop. */
+/* ACCEPTS_AT_ONCE: the most connections accepted in one turn of the loop. */
 enum { ACCEPTS_AT_ONCE = 64, RETRY_MS = 100 };
 
 typedef struct listening {
   td_listener *listener;
   int fd;
   bool is_unix;
-  char path[sizeof((struct sockaddr_un *)0)->sun_path]; /* to be removed at the end; "": none */
-  struct stat made;                                     /* what stood there when it was bound */
-  uint64_t blocked_ms; /* since then a client waits that could not be taken; 0: none */
+  char path[sizeof((struct sockaddr_un *)0)->sun_path]; /* socket file to remove at the end; "": none */
+  struct stat made;                                     /* of that file when we bound it */
+  uint64_t blocked_ms; /* time of the first failed accept since one succeeded; 0: none */
   uv_poll_t poll;
 } listening;
 
 struct td_listener {
   td_server *server;
   bool inherited;
-  int n, n_handles; /* handles: to be closed before it is freed */
-  td_conn *spare;   /* taken before the connection is accepted */
+  int n, n_handles; /* uv handles that must close before the listener is freed */
+  td_conn *spare;   /* allocated before a connection is accepted */
   td_log_gate failures, refusals;
   uv_timer_t retry;
   listening sockets[TD_LISTEN_SOCKETS_MAX];
@@ -74,7 +74,7 @@ td_status td_listen_parse(const char *spec, char host[256], char port[8], bool *
 
 /* ---- refusing ---- */
 
-/* Without a connection of ours: it must work when there is room for none. */
+/* Refuses a connection without a td_conn of its own, because it must work when there is no room for one. */
 static void refuse(td_listener *l, int fd, const td_api_error *e)
 {
   char unread[4096];
@@ -93,7 +93,7 @@ static void refuse(td_listener *l, int fd, const td_api_error *e)
   td_buf_deinit(&out);
   shutdown(fd, SHUT_WR);
   for (int i = 0; i < 16 && recv(fd, unread, sizeof unread, MSG_DONTWAIT) > 0; i++)
-    ; /* closing with bytes unread resets the connection, and may destroy the answer */
+    ; /* closing with unread bytes resets the connection, which may destroy the answer */
   close(fd);
   l->server->metrics.connections_refused++;
 }
@@ -112,7 +112,7 @@ static uint32_t open_of_owner(const td_conn *c)
   return n;
 }
 
-/* Whether there is room for c, which is in no list yet; *e: why not. */
+/* Whether there is room for c, which is in no list yet. On false, *e says why. */
 static bool has_room(td_listener *l, const td_conn *c, td_api_error *e)
 {
   td_server *s = l->server;
@@ -164,7 +164,7 @@ static void enter(td_conn *c)
 
 static void on_unused_closed(uv_handle_t *h) { free(h->data); }
 
-/* c takes fd and begins. On failure both are gone. */
+/* Gives fd to c and starts it. On failure both are closed and freed. */
 static void adopt(td_listener *l, td_conn *c, int fd, bool is_unix)
 {
   td_server *s = l->server;
@@ -184,7 +184,7 @@ static void adopt(td_listener *l, td_conn *c, int fd, bool is_unix)
   }
   if (!is_unix)
     uv_tcp_nodelay(&c->uv.tcp, 1);
-  /* What the kernel holds for a client that does not read counts too; left alone it takes megabytes. */
+  /* Without this bound the kernel would buffer megabytes for a client that does not read. */
   int send_bytes = (int)td_option(s->options, TD_LIMIT_SSE_QUEUE_BYTES);
   uv_send_buffer_size(&c->uv.handle, &send_bytes);
   enter(c);
@@ -195,7 +195,7 @@ static accepted accept_error(td_listener *l, int e)
 {
   switch (e) {
   case EAGAIN: return ACCEPTED_NONE;
-  case EINTR: /* these are of the one connection, which is gone: accept(2) */
+  case EINTR: /* these errors concern one connection only, which is gone (accept(2)) */
   case ECONNABORTED:
   case EPERM:
   case EPROTO:
@@ -225,7 +225,7 @@ static accepted accept_one(td_listener *l, const listening *k)
   td_conn *c = l->spare;
   c->server = l->server;
   bool has_ip = td_address_of(&from, &c->address);
-  c->peer = has_ip ? td_client_of(c->address) : (td_client){0}; /* not of one that was refused before */
+  c->peer = has_ip ? td_client_of(c->address) : (td_client){0}; /* clears what a refused client left */
   if (!has_room(l, c, &e)) {
     refuse(l, fd, &e);
     return ACCEPTED_ONE;
@@ -238,7 +238,7 @@ static accepted accept_one(td_listener *l, const listening *k)
 static void on_retry(uv_timer_t *t);
 static void on_readable(uv_poll_t *p, int status, int events);
 
-/* Its clients wait in the backlog until the next try. */
+/* Stops polling the socket until the next retry; its clients wait in the backlog. */
 static void block(listening *k)
 {
   td_listener *l = k->listener;
@@ -296,7 +296,7 @@ bool td_listener_healthy(const td_listener *l)
     int listens = 0;
     socklen_t n = sizeof listens;
     if (getsockopt(k->fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &n) != 0 || !listens)
-      return false; /* it was closed or shut behind our back */
+      return false; /* something else closed it or shut it down */
     if (k->blocked_ms > 0 && now - k->blocked_ms > stall_ms)
       return false;
   }
@@ -305,7 +305,7 @@ bool td_listener_healthy(const td_listener *l)
 
 /* ---- opening ---- */
 
-/* From here on fd is the listener's, also on failure. */
+/* Takes over fd; closes it on failure. */
 static td_status add_socket(td_listener *l, int fd, bool is_unix, const char *name, td_error *err)
 {
   int backlog = (int)td_option(l->server->options, TD_LIMIT_LISTEN_BACKLOG);
@@ -373,8 +373,7 @@ static td_status open_tcp(td_listener *l, const char *host, const char *port, co
   return st;
 }
 
-/* A socket file that nobody listens on is left over from a process that was killed. Nothing but a socket is
- * removed. */
+/* Removes a socket file left by a process that was killed: none listens on it. Refuses any other file. */
 static td_status remove_stale(const struct sockaddr_un *a, td_error *err)
 {
   struct stat st;
@@ -386,7 +385,7 @@ static td_status remove_stale(const struct sockaddr_un *a, td_error *err)
                          a->sun_path);
   int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0)
-    return TD_OK; /* binding says what is wrong */
+    return TD_OK; /* bind will report the error */
   if (connect(fd, (const struct sockaddr *)a, sizeof *a) != 0 && errno == ECONNREFUSED)
     unlink(a->sun_path);
   close(fd);
@@ -417,7 +416,7 @@ static td_status open_inherited(td_listener *l, int first, int n, td_error *err)
     socklen_t len = sizeof a;
     char name[40];
     snprintf(name, sizeof name, "socket %d from systemd", fd);
-    if (getsockname(fd, (struct sockaddr *)&a, &len) != 0) /* not closed: it may be a file of ours */
+    if (getsockname(fd, (struct sockaddr *)&a, &len) != 0) /* fd stays open: it may be another file of ours */
       return td_fail_param(err, TD_ERR_IO, "listen", "cannot listen on %s: %s", name, strerror(errno));
     bool is_unix = a.ss_family == AF_UNIX;
     TD_TRY(add_socket(l, fd, is_unix, name, err));
@@ -440,7 +439,7 @@ td_status td_listener_open(td_server *s, const char *spec, td_listener **out, td
     free(l);
     return td_fail(err, TD_ERR_NOMEM, "no memory for the listener");
   }
-  *out = l; /* also on failure: what is open must be closed */
+  *out = l; /* also on failure below, because open handles must be closed */
   l->server = s;
   l->retry.data = l;
   l->n_handles = 1;
@@ -463,7 +462,7 @@ static void let_go(td_listener *l)
 static void on_timer_closed(uv_handle_t *h) { let_go(h->data); }
 static void on_poll_closed(uv_handle_t *h) { let_go(((listening *)h->data)->listener); }
 
-/* Not what somebody put there since: the socket of the next daemon, renamed over ours. */
+/* Removes our socket file, but not one that another process has put in its place. */
 static void remove_own(const listening *k)
 {
   struct stat st;
@@ -478,7 +477,7 @@ void td_listener_close(td_listener *l)
     return;
   for (int i = 0; i < l->n; i++) {
     listening *k = &l->sockets[i];
-    remove_own(k); /* first: who finds the file finds a listener */
+    remove_own(k); /* before closing, so that a client that finds the file finds a listener */
     uv_close((uv_handle_t *)&k->poll, on_poll_closed);
     close(k->fd);
   }

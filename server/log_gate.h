@@ -1,5 +1,4 @@
-/* At most so many log lines of a kind a second, so that who makes them cannot fill the log; the others are
- * counted. */
+/* Limits log lines of one kind per second, so that clients cannot fill the log. Counts the lines left out. */
 #ifndef TD_SERVER_LOG_GATE_H
 #define TD_SERVER_LOG_GATE_H
 
@@ -10,11 +9,11 @@
 enum { TD_LOG_GATE_BYTES = 64 };
 
 typedef struct td_log_gate {
-  uint64_t begin_ms; /* of the second under way */
+  uint64_t begin_ms; /* start of the current second */
   uint32_t n_said, n_held;
 } td_log_gate;
 
-/* Whether a line may be written now. *n_held: how many were held back before it. */
+/* Whether a line may be written now. If so, *n_held is the number of lines left out before it. */
 static inline bool td_log_gate_take(td_log_gate *g, uint64_t now_ms, uint32_t lines_per_s, uint32_t *n_held)
 {
   if (g->n_said == 0 || now_ms - g->begin_ms >= 1000) {
@@ -31,7 +30,7 @@ static inline bool td_log_gate_take(td_log_gate *g, uint64_t now_ms, uint32_t li
   return true;
 }
 
-/* The same; more: the end of that line, which counts those held back before it. */
+/* The same. more: text to append to the line; it says how many lines were left out before it. */
 static inline bool td_log_gate_pass(td_log_gate *g, uint64_t now_ms, uint32_t lines_per_s,
                                     char more[TD_LOG_GATE_BYTES])
 {

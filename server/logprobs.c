@@ -6,7 +6,7 @@
 
 #include "common/progress.h"
 
-/* What JSON cannot say (a token that could not come), as vLLM writes it. */
+/* Written for -infinity (a token that could not be chosen), which JSON cannot express. vLLM's value. */
 #define LEAST_LOGPROB -9999.0
 
 static size_t count_characters(const td_buf *text)
@@ -115,8 +115,8 @@ void td_logprobs_render_chat(const td_engine *e, const td_logprob_view *v, td_bu
 
 /* ---- completions ---- */
 
-/* Different tokens may have the same text (parts of characters), and a name may stand once in an object: the
- * likelier one is told. Text k ends where k + 1 begins. */
+/* Whether a likelier token has the same text as token k. Different tokens may have the same text (parts of
+ * characters), but a JSON object must not repeat a name. Text k ends where k + 1 begins. */
 static bool is_told(const char *texts, const size_t *begins, uint32_t k)
 {
   size_t n = begins[k + 1] - begins[k];
@@ -126,7 +126,7 @@ static bool is_told(const char *texts, const size_t *begins, uint32_t k)
   return false;
 }
 
-/* The likeliest, and the one that was chosen. */
+/* Writes the likeliest tokens and the chosen one as an object. */
 static void append_top(const td_engine *e, const td_logprob_record *r, uint32_t n_top, td_buf *out)
 {
   size_t begins[TD_TOP_TOKENS_MAX + 2] = {0};
@@ -193,7 +193,7 @@ void td_logprobs_render_completion(const td_engine *e, const td_logprob_view *vi
 
 /* ---- prompts ---- */
 
-/* rank 0: not known */
+/* rank 0 is written as null */
 static void append_ranked(const td_engine *e, td_top_token t, uint32_t rank, td_buf *out)
 {
   td_buf_printf(out, "\"%d\":{\"logprob\":", t.id);

@@ -34,7 +34,7 @@ void td_loop_memory_begin(void)
 
 static void never(uv_poll_t *poll, int status, int events) {}
 
-/* The table is as long as the highest descriptor that was ever watched. */
+/* libuv's table is as long as the highest descriptor ever watched, so we watch a high one for a moment. */
 td_status td_loop_memory_widen(uv_loop_t *loop, int n, td_error *err)
 {
   uv_poll_t poll;
@@ -50,7 +50,7 @@ td_status td_loop_memory_widen(uv_loop_t *loop, int n, td_error *err)
   if (rc == 0) {
     rc = uv_poll_start(&poll, UV_READABLE, never);
     uv_close((uv_handle_t *)&poll, NULL);
-    uv_run(loop, UV_RUN_NOWAIT); /* poll is ours no longer than this function runs */
+    uv_run(loop, UV_RUN_NOWAIT); /* completes the close while poll is still in scope */
   }
   close(high);
   starting = false;

@@ -1,5 +1,5 @@
-/* libuv aborts where a table of its own cannot grow. What it needs is taken at start, and a start without
- * memory ends with its exit code. */
+/* libuv aborts the process if one of its tables cannot grow. So these tables get their full size at start; if
+ * memory runs out then, the process ends with a proper exit code. */
 #ifndef TD_SERVER_LOOP_MEMORY_H
 #define TD_SERVER_LOOP_MEMORY_H
 
@@ -7,10 +7,10 @@
 
 #include "common/status.h"
 
-/* Before anything of libuv is called. Until td_loop_memory_widen, want of memory ends the process
- * (TD_EXIT_NOMEM). */
+/* Call before any libuv function. Until td_loop_memory_widen has run, a failed allocation in libuv ends the
+ * process with TD_EXIT_NOMEM. */
 void td_loop_memory_begin(void);
-/* The loop's table of descriptors takes n of them from now on without growing. */
+/* Grows the loop's table of descriptors so that n descriptors fit from now on. */
 TD_MUST_CHECK td_status td_loop_memory_widen(uv_loop_t *loop, int n, td_error *err);
 
 #endif
