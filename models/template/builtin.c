@@ -1,4 +1,4 @@
-/* Finding and calling rows of the tables: arguments are bound to names and kinds as Python does it. */
+/* Finds and calls rows of the tables. Arguments are bound to names and converted to kinds as in Python. */
 #include "models/template/builtin.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 const builtin *td_builtin_find(unsigned of, text name)
 {
-  static const struct { /* methods are looked up at run time: theirs are short */
+  static const struct { /* methods are looked up at run time, so their tables are short */
     unsigned of;
     const builtin *rows;
   } tables[] = {
@@ -29,12 +29,12 @@ const builtin *td_builtin_find(unsigned of, text name)
 
 typedef struct param {
   text name;
-  char kind; /* in small letters; 0: anything */
+  char kind; /* lower case; 0: any value */
   bool takes_none, optional;
   int64_t otherwise;
 } param;
 
-/* Reads the row's list of parameters; returns how many they are. */
+/* Parses the row's parameter list; returns the number of parameters. */
 static size_t read_params(const char *s, param *out)
 {
   size_t n = 0;
@@ -61,7 +61,7 @@ __attribute__((noreturn)) static void wrong_kind(rendering *r, const bound *b, i
                  td_value_type_name(b->arg[i]));
 }
 
-/* Argument i as the parameter's kind says. */
+/* Converts argument i to the parameter's kind. */
 static value convert(rendering *r, const bound *b, int i, const param *p)
 {
   value v = b->arg[i];

@@ -1,9 +1,9 @@
-/* continue_final_message: the text ends where the final message's does, so that the answer goes on there.
+/* continue_final_message: the text ends where the final message ends, so that the answer continues it.
  *
- * Where that is, only the template knows: so the message is marked before rendering and the text is cut at
- * the mark after it, by transformers' rules (4.57). The mark is a number that no message can hold, and a
- * space: if the template has taken the space away, it strips what it shows, and white space before the mark
- * goes too. */
+ * Only the template knows where that is. So the message is marked before rendering, and afterwards the text
+ * is cut at the mark, by transformers' rules (4.57). The mark is a number that no message can contain,
+ * followed by a space. If the space is gone from the output, the template strips the messages that it shows,
+ * and then white space before the mark is removed too. */
 #include <stdio.h>
 #include <string.h>
 
@@ -31,7 +31,7 @@ static bool mark_text(rendering *r, dict *of, const char *key)
   return true;
 }
 
-/* Behind the last message's text, or the last part of it that is text. */
+/* Marks the end of the last message's text, or of its last part that is text. */
 void td_continuation_mark(rendering *r, value messages)
 {
   bool marked = false;
@@ -46,8 +46,8 @@ void td_continuation_mark(rendering *r, value messages)
     refuse(r, "continue_final_message needs a last message with text");
 }
 
-/* The one place of the mark; NULL also where a template shows the message twice: one mark would stay in the
- * text. */
+/* Finds the mark. Returns NULL if it is absent or if a template shows the message twice, because one mark
+ * would then stay in the text. */
 static const char *find_mark(const rendering *r, const td_buf *out)
 {
   const char *hit = memmem(out->data, out->len_bytes, r->mark, TD_MARK_BYTES);

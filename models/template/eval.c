@@ -1,5 +1,5 @@
-/* Expressions. Recursion is bounded by the tree's height (checked when it is built) and by the depth counter.
- */
+/* Evaluates expressions. The tree's height (checked when it is built) and the depth counter bound
+ * recursion. */
 
 #include "models/template/builtin.h"
 #include "models/template/eval.h"
@@ -120,7 +120,7 @@ static void add_keyword(rendering *r, call_args *args, text name, value v)
   args->kw[args->n_kw++] = v;
 }
 
-/* Arguments of n, with `more` places left free. */
+/* Evaluates the arguments of n; keywords have room for `more` additional ones. */
 static call_args *eval_args(rendering *r, const node *n, size_t more)
 {
   call_args *args = td_render_alloc(r, 1, sizeof *args);
@@ -176,7 +176,7 @@ static value eval_call(rendering *r, const node *n)
   return td_eval_call(r, callee, eval_args(r, n, 0));
 }
 
-/* The call of a call block: one more keyword, caller. */
+/* Evaluates the call of a call block, with the additional keyword `caller`. */
 value td_eval_call_with(rendering *r, const node *n, value caller)
 {
   value callee = td_eval(r, n->a);
@@ -185,7 +185,7 @@ value td_eval_call_with(rendering *r, const node *n, value caller)
   return td_eval_call(r, callee, args);
 }
 
-/* The filter or test n of a value. */
+/* Applies the filter or test n to a value. */
 static value call_row(rendering *r, const node *n, value of)
 {
   if (!n->row)
@@ -194,7 +194,7 @@ static value call_row(rendering *r, const node *n, value of)
   return td_call_row(r, n->row, of, eval_args(r, n, 0));
 }
 
-/* A chain of filters whose innermost has no operand: it takes `body`. */
+/* A chain of filters, the innermost of which has no operand and is applied to `body`. */
 value td_eval_filter_chain(rendering *r, const node *n, value body)
 {
   td_render_deeper(r);

@@ -1,12 +1,12 @@
-/* What statements need of expressions, beyond td_eval. */
+/* Functions that statements need from eval.c, in addition to td_eval. */
 #ifndef TD_MODELS_TEMPLATE_EVAL_H
 #define TD_MODELS_TEMPLATE_EVAL_H
 
 #include "models/template/value.h"
 
-/* The call node n with one more keyword: caller. */
+/* Calls node n with one more keyword argument: caller. */
 value td_eval_call_with(rendering *r, const node *n, value caller);
-/* A chain of filters whose innermost has no operand: it takes body. */
+/* Applies a chain of filters to body, which is the operand of the innermost filter. */
 value td_eval_filter_chain(rendering *r, const node *n, value body);
 
 #endif

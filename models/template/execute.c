@@ -1,5 +1,5 @@
-/* Statements: what a template does. Output goes to r->to: the rendered text, or what a macro, set block,
- * filter block or call block collects. */
+/* Executes statements. Output goes to r->to: the rendered text, or a buffer of a macro, set block, filter
+ * block or call block. */
 #include <string.h>
 
 #include "config/limits.h"
@@ -87,7 +87,7 @@ static void bind_rest(rendering *r, const function *fn, const call_args *args, c
                    fn->n_params);
 }
 
-/* In the order of the reference: arguments, the special ones, then what the body's scope loads, then
+/* Binds in the reference's order: arguments, the special parameters, the loads of the body's scope, then
  * defaults. */
 static void bind_params(rendering *r, const function *fn, const call_args *args)
 {
@@ -128,7 +128,7 @@ value td_call_macro(rendering *r, const struct macro *m, const call_args *args)
   bind_params(r, fn, args);
   r->to = &to;
   execute(r, fn->body);
-  if (!fn->has_inner) { /* nothing can hold on to it */
+  if (!fn->has_inner) { /* no function can refer to it any more */
     r->env->next_spare = r->spare[fn->id];
     r->spare[fn->id] = r->env;
   }
@@ -159,7 +159,7 @@ typedef struct filtered {
   activation *env;
 } filtered;
 
-/* Items that pass the loop's test; the test has a scope of its own. */
+/* The next item that passes the loop's test, which has a scope of its own. */
 static value next_passing(rendering *r, iter *it)
 {
   const filtered *f = it->state;
@@ -205,7 +205,7 @@ static flow execute_for(rendering *r, const node *n)
     flow f = execute(r, n->items[0]);
     if (f == FLOW_BREAK)
       break;
-    any |= f == FLOW_ON; /* as the reference: a loop counts as run once an iteration came to its end */
+    any |= f == FLOW_ON; /* as in the reference, `else` is skipped once an iteration reached its end */
   }
   if (!any && n->items[1]) {
     enter(r, &n->entry2);
@@ -214,7 +214,7 @@ static flow execute_for(rendering *r, const node *n)
   return FLOW_ON;
 }
 
-/* ---- blocks that collect ---- */
+/* ---- blocks that collect output ---- */
 
 static flow collect(rendering *r, const scope_entry *entry, const node *body, str **out)
 {

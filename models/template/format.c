@@ -1,4 +1,5 @@
-/* Formatting: one field writer (sign, width, precision, fill) under both of Python's notations. */
+/* Formatting: Python's two notations use the same functions to write a field (sign, width, precision,
+ * fill). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,18 +10,18 @@
 #include "models/template/unicode.h"
 
 typedef struct spec {
-  text fill; /* one character; none: a space */
+  text fill; /* one character; empty: a space */
   bool fill_untrusted;
   char align; /* '<' '>' '^' '=' or 0 */
   char sign;  /* '+' ' ' or 0 */
   bool alternate, zero, comma;
-  int64_t width, precision; /* precision -1: none */
+  int64_t width, precision; /* precision -1: not given */
   char type;
 } spec;
 
 enum { NUMBER_BYTES = 1024 };
 
-/* The character at *i, if it is one of the set: it is passed then; else 0. */
+/* If the character at *i is in the set, consumes and returns it; otherwise returns 0. */
 static char take(text t, size_t *i, const char *set)
 {
   return *i < t.n && t.p[*i] && strchr(set, t.p[*i]) ? t.p[(*i)++] : 0;
@@ -45,7 +46,7 @@ static void pad(rendering *r, text_out *o, const spec *s, int64_t n)
     td_out_bytes(r, o, fill.p, fill.n, !s->fill_untrusted);
 }
 
-/* prefix (sign, 0x; may be NULL) and body, aligned; `align` is what the spec leaves open */
+/* Writes prefix (sign, 0x; may be NULL) and body, aligned. `align` applies if the spec has no alignment. */
 static void put(rendering *r, text_out *o, const spec *s, str *prefix, str *body, char align)
 {
   int64_t n = (int64_t)td_str_chars(body) + (prefix ? (int64_t)prefix->n : 0);
@@ -162,7 +163,7 @@ static void check_number(rendering *r, const spec *s)
 
 typedef struct percent {
   str *format;
-  text t; /* it */
+  text t; /* the text of format */
   size_t at;
   value args;
   bool tuple;
@@ -178,7 +179,7 @@ static value next_arg(rendering *r, percent *p)
   return p->tuple ? p->args.l->items[i] : p->args;
 }
 
-/* Digits, or '*': the next argument. */
+/* Reads digits or, for '*', the next argument. */
 static int64_t read_number(rendering *r, percent *p)
 {
   int64_t v;
@@ -253,7 +254,7 @@ static void percent_char(rendering *r, text_out *o, const spec *s, value v)
   put_str(r, o, s, td_str_copy(r, bytes, n, !v.tainted));
 }
 
-/* Behind the '%'. */
+/* Formats one field; the '%' was consumed. */
 static void percent_field(rendering *r, text_out *o, percent *p)
 {
   spec s = {.precision = -1};
@@ -324,7 +325,7 @@ static value format_percent(rendering *r, str *format, value args)
   return v_str(s);
 }
 
-/* What goes into safe text is escaped. */
+/* Text that is inserted into safe text is escaped. */
 static value escaped(rendering *r, value v)
 {
   return v.type == V_STR && !v.s->markup ? v_str(td_text_escape(r, v.s)) : v;
@@ -408,7 +409,7 @@ static void format_value(rendering *r, text_out *o, value v, text as, bool vouch
   }
 }
 
-/* By number, by the next one if there is no name, or by name. */
+/* Finds the argument by number, by name or, if the name is empty, as the next one. */
 static value field_argument(rendering *r, braces *b, text name)
 {
   int64_t number;
@@ -428,7 +429,7 @@ static value field_argument(rendering *r, braces *b, text name)
   td_render_fail(r, "%s", td_value_quoted(r, v_str(td_str_new(r, name.p, name.n, false))));
 }
 
-/* An argument, then .attribute and [index] */
+/* Evaluates a field: an argument, then .attribute and [index]. */
 static value field_value(rendering *r, braces *b, text field)
 {
   const char *p = field.p;

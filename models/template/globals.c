@@ -1,4 +1,4 @@
-/* The functions every template can call by name, and the loop variable. */
+/* The functions that every template can call by name, and the loop variable. */
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -82,7 +82,7 @@ static value raise_exception(rendering *r, bound *b)
   td_render_fail(r, "%s", message);
 }
 
-/* strftime of the local time; %z and %Z of a naive datetime are empty, %f is 0 */
+/* strftime of the local time. %z and %Z are empty, as for a naive datetime, and %f is 0. */
 static value strftime_now(rendering *r, bound *b)
 {
   char format[512], out[2048];

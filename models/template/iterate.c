@@ -1,4 +1,4 @@
-/* Walking over values: one pull interface for lists, strings, dicts, ranges and the lazy filters. */
+/* Iteration over values: one pull interface for lists, strings, dicts, ranges and the lazy filters. */
 
 #include "models/template/value.h"
 
@@ -13,13 +13,13 @@ iter *td_iter_new(rendering *r, iter_next next, const char *type_name)
 value td_iter_next(rendering *r, iter *it)
 {
   td_render_pay(r, 1);
-  td_render_deeper(r); /* iterators may stand on iterators on iterators */
+  td_render_deeper(r); /* iterators may be nested */
   value v = it->next(r, it);
   shallower(r);
   return v;
 }
 
-/* i: byte offset */
+/* it->i is a byte offset. */
 static value next_char(rendering *r, iter *it)
 {
   str *s = it->over.s;
@@ -68,7 +68,7 @@ static value next_of_loop(rendering *r, iter *it)
 
 static const struct {
   iter_next next;
-  const char *name, *reversed; /* NULL: cannot be walked backwards */
+  const char *name, *reversed; /* NULL: cannot be iterated backwards */
 } kinds[V_LOOP + 1] = {
     [V_UNDEFINED] = {next_nothing, "generator", "reversed"},
     [V_STR] = {next_char, "str_iterator", NULL},

@@ -1,5 +1,5 @@
-/* Filters that the reference makes lazy: they are iterators, are always true, have no length, can be walked
- * once, and fail only when walked. */
+/* Filters that are lazy in the reference. They return iterators, which are always true, have no length, can
+ * be consumed only once, and fail only when consumed. */
 
 #include "models/template/builtin.h"
 
@@ -7,7 +7,7 @@ typedef struct lazy {
   value over;
   bool started, attribute, negate;
   value path, otherwise;
-  const builtin *row; /* filter or test, once its name was looked up */
+  const builtin *row; /* the filter or test, after its name was looked up */
   call_args args;
   dict *seen;
   int64_t n, k, extra;
@@ -24,8 +24,8 @@ static value lazy_value(rendering *r, iter_next next, const lazy *state)
   return (value){.type = V_ITER, .it = it};
 }
 
-/* Opens what is iterated, when the first item is asked for. An untrue value counts as empty where the
- * reference asks `if value`. */
+/* Opens the source when the first item is requested. With only_if_true, as where the reference tests `if
+ * value`, an untrue value counts as empty. */
 static bool open_source(rendering *r, iter *it, bool only_if_true)
 {
   lazy *l = it->state;
@@ -37,7 +37,7 @@ static bool open_source(rendering *r, iter *it, bool only_if_true)
   return it->source != NULL;
 }
 
-/* The filter or test named by argument `at`, applied with the arguments behind it. */
+/* Applies the filter or test that argument `at` names, with the arguments after it. */
 static value call_named(rendering *r, lazy *l, unsigned of, size_t at, value v)
 {
   value name = l->args.pos[at];

@@ -1,5 +1,5 @@
-/* Template text to tokens, as jinja2's lexer does with trim_blocks and lstrip_blocks: whitespace control is
- * decided here, where the text between tags is cut. One pass, one token at a time. */
+/* Splits template text into tokens, as jinja2's lexer does with trim_blocks and lstrip_blocks. Whitespace
+ * control is decided here, where the text between tags is cut. One pass, one token at a time. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,7 +68,7 @@ static size_t skip_spaces(const compiler *c, size_t at)
   return at;
 }
 
-/* The end of text[from, to) without white space behind it. */
+/* The end of text[from, to) without trailing white space. */
 static size_t strip_end(const compiler *c, size_t from, size_t to)
 {
   while (to > from) {
@@ -80,7 +80,7 @@ static size_t strip_end(const compiler *c, size_t from, size_t to)
   return to;
 }
 
-/* End of the text before a tag that opens at `tag` with the given sign. */
+/* End of the text before a tag that opens at `tag` with this sign. */
 static size_t cut_text(const compiler *c, size_t from, size_t tag, char sign, bool variable)
 {
   if (sign == '-')
@@ -96,7 +96,8 @@ static size_t cut_text(const compiler *c, size_t from, size_t tag, char sign, bo
   return tag;
 }
 
-/* At a closing tag (`%}`, `}}` or `#}`, two bytes in `close`): the position behind it, or 0. */
+/* If a closing tag (`%}`, `}}` or `#}`, two bytes in `close`) is at `at`: the position after it; otherwise
+ * 0. */
 static size_t match_close(const compiler *c, size_t at, const char *close, bool is_variable)
 {
   if (at < c->n && c->src[at] == '-' && looking_at(c, at + 1, close))
@@ -116,14 +117,14 @@ static char sign_at(const compiler *c, size_t at)
   return at < c->n && (c->src[at] == '-' || c->src[at] == '+') ? c->src[at] : 0;
 }
 
-/* At "{%": the position behind the sign, the name and the white space of the tag with that name, or 0. */
+/* `at` is at "{%". If the tag has this name: the position after sign, name and white space; otherwise 0. */
 static size_t match_name(const compiler *c, size_t at, const char *name)
 {
   at = skip_spaces(c, at + 2 + (sign_at(c, at + 2) != 0));
   return looking_at(c, at, name) ? skip_spaces(c, at + strlen(name)) : 0;
 }
 
-/* At "{%": the position behind a whole `raw` tag, or 0 when it is another tag. */
+/* `at` is at "{%". The position after a complete `raw` tag, or 0 if it is another tag. */
 static size_t match_raw_begin(const compiler *c, size_t at)
 {
   at = match_name(c, at, "raw");
@@ -132,7 +133,7 @@ static size_t match_raw_begin(const compiler *c, size_t at)
   return at && looking_at(c, at, "%}") ? at + 2 : 0;
 }
 
-/* At "{%": the position behind `endraw`'s tag, or 0. */
+/* `at` is at "{%". The position after an `endraw` tag, or 0. */
 static size_t match_raw_end(const compiler *c, size_t at)
 {
   at = match_name(c, at, "endraw");
@@ -147,7 +148,7 @@ static void after_match(compiler *c, size_t end)
   c->line_starting = end > 0 && c->src[end - 1] == '\n';
 }
 
-/* The body of a raw block as data; c->at is behind the opening tag. */
+/* Reads the body of a raw block as data; c->at is after the opening tag. */
 static token read_raw(compiler *c)
 {
   size_t from = c->at;
@@ -180,7 +181,7 @@ static void skip_comment(compiler *c)
   td_template_fail(c, c->line, "Missing end of comment tag");
 }
 
-/* Text up to the next tag, and the tag's opening (which the next call returns). */
+/* Returns the text before the next tag. The next call returns the tag's opening. */
 static token next_root(compiler *c)
 {
   for (;;) {
@@ -204,7 +205,7 @@ static token next_root(compiler *c)
       skip_comment(c);
     } else if (raw) {
       after_match(c, raw);
-      if (t.s.n > 0) { /* two pieces of data: hand out one, read the other next time */
+      if (t.s.n > 0) { /* there are two data tokens: return one now, the other in the next call */
         c->ahead = read_raw(c);
         c->has_ahead = true;
         return t;
@@ -230,7 +231,7 @@ static token open_tag(compiler *c)
   return t;
 }
 
-/* digits, possibly separated by single underscores; end of the run, or `at` when there is none */
+/* Digits, possibly separated by single underscores. Returns the end of the run, or `at` if there is none. */
 static size_t digit_run(const compiler *c, size_t at)
 {
   if (at >= c->n || c->src[at] < '0' || c->src[at] > '9')
@@ -245,7 +246,7 @@ static size_t digit_run(const compiler *c, size_t at)
   }
 }
 
-/* End of a float at `at`, or 0. */
+/* The end of a float that starts at `at`, or 0. */
 static size_t match_float(const compiler *c, size_t at)
 {
   if (at > 0 && c->src[at - 1] == '.')
@@ -266,7 +267,7 @@ static size_t match_float(const compiler *c, size_t at)
   return fraction > i ? fraction : 0;
 }
 
-/* 16: no digit */
+/* 16: not a digit */
 static int digit_value(char ch)
 {
   if (ch >= '0' && ch <= '9')
@@ -294,7 +295,7 @@ static size_t match_integer(const compiler *c, size_t at, int *base)
   }
   if (c->src[at] != '0')
     return digit_run(c, at);
-  size_t i = at + 1; /* zeros only: 007 is two tokens */
+  size_t i = at + 1; /* only zeros: 007 is two tokens */
   while (i < c->n && (c->src[i] == '0' || (c->src[i] == '_' && i + 1 < c->n && c->src[i + 1] == '0')))
     i++;
   return i;
@@ -348,7 +349,7 @@ static size_t put_code_point(compiler *c, unsigned cp, char *out)
   return td_utf8_encode(cp, (unsigned char *)out);
 }
 
-/* One escape at p (behind the backslash): writes it, returns the bytes read. */
+/* Reads one escape at p (after the backslash) and writes its character. Returns the number of bytes read. */
 static size_t unescape(compiler *c, const char *p, const char *end, char *out, size_t *k)
 {
   static const char from[] = "abfnrtv\\'\"", to[] = "\a\b\f\n\r\t\v\\'\"";
@@ -377,7 +378,8 @@ static size_t unescape(compiler *c, const char *p, const char *end, char *out, s
   out[(*k)++] = '\\';
   if ((unsigned char)*p < 0x80)
     return 0;
-  /* The reference turns non-ASCII into escapes first, so that the backslash escapes the escape's. */
+  /* The reference first turns non-ASCII into escapes, so here the backslash escapes the escape's
+   * backslash. */
   size_t len = td_utf8_sequence_length((const unsigned char *)p, (size_t)(end - p));
   unsigned cp = td_utf8_decode((const unsigned char *)p, len);
   static const char hex[] = "0123456789abcdef";
@@ -398,7 +400,8 @@ static token string_literal(compiler *c)
     td_template_fail(c, c->line, "unexpected char '%c' at %zu", quote, c->at);
   token t = make(T_STRING, c->line);
   const char *p = c->src + c->at + 1, *stop = c->src + end;
-  /* an escape grows at most from 3 bytes (backslash and a 2-byte character) to 4, from 5 to 10 */
+  /* the largest growth of an escape is from 3 bytes (backslash and a 2-byte character) to 4, and from 5 to
+   * 10 */
   char *out = td_template_alloc(c, 2 * (size_t)(stop - p) + 16, 1);
   size_t k = 0;
   while (p < stop) {
@@ -429,7 +432,7 @@ static token name(compiler *c)
   return t;
 }
 
-/* In the order of token_type, from T_ADD on. */
+/* In the order of token_type, starting with T_ADD. */
 static const char *const operators[] = {"+", "-",  "/",  "//", "*",  "%", "**", "~", "[", "]", "(", ")", "{",
                                         "}", "==", "!=", ">",  ">=", "<", "<=", "=", ".", ":", "|", ",", ";"};
 _Static_assert(sizeof operators / sizeof *operators == T_SEMICOLON - T_ADD + 1, "one for each type");
@@ -462,7 +465,7 @@ static void balance(compiler *c, char op)
   }
 }
 
-/* The longest operator here. */
+/* Reads the longest operator at this position. */
 static token operator_token(compiler *c)
 {
   token t = make(T_EOF, c->line);

@@ -1,4 +1,4 @@
-/* Filters that make numbers. */
+/* Filters that return numbers. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,12 +6,12 @@
 
 #include "models/template/builtin.h"
 
-/* The number in the text as int() or float() of Python reads it: white space around, single underscores
- * between digits. NULL: not a number. */
+/* Prepares text to be parsed as Python's int() or float() would: strips white space and removes single
+ * underscores between digits. Returns NULL if it is not a number. */
 static const char *number_text(rendering *r, str *s)
 {
   str *t = td_text_strip(r, s, NULL, true, true);
-  pay_bytes(r, 8 * t->n); /* copied, then read by more than one function */
+  pay_bytes(r, 8 * t->n); /* the text is copied, then read by several functions */
   char *out = td_render_alloc(r, t->n + 1, 1);
   size_t k = 0;
   for (size_t i = 0; i < t->n; i++) {
@@ -37,7 +37,7 @@ static bool parse_float(rendering *r, str *s, double *out)
   return *end == '\0' && end != t;
 }
 
-/* A float as an integer: 1 yes, 0 no (nan, infinity) */
+/* Converts a float to an integer; fails for nan, infinity and values beyond 64 bits. */
 static int64_t float_to_int(rendering *r, double f)
 {
   if (!(fabs(f) < 9223372036854775808.0))
@@ -115,7 +115,7 @@ static value absolute(rendering *r, bound *b)
   return v;
 }
 
-/* round-half-even on the decimal text, as Python's round(f, n) */
+/* Rounds half to even on the decimal text, as Python's round(f, n) does. */
 static double round_to(double f, int64_t digits)
 {
   char decimal[400];

@@ -1,4 +1,4 @@
-/* Arithmetic, attributes, indices and slices, after Python and the reference's sandbox. */
+/* Arithmetic, attributes, indices and slices, as in Python and the reference's sandbox. */
 #include <math.h>
 #include <string.h>
 
@@ -86,7 +86,7 @@ static value int_math(rendering *r, token_type op, int64_t a, int64_t b)
     return v_int(v);
   }
   int64_t q = a / b, rest = a % b;
-  if (rest != 0 && (rest < 0) != (b < 0)) { /* towards minus infinity */
+  if (rest != 0 && (rest < 0) != (b < 0)) { /* rounds towards minus infinity */
     q--;
     rest += b;
   }
@@ -242,7 +242,7 @@ static value unsafe(rendering *r, value of, text name)
   return td_value_undefined_of(r, of, v_str(td_str_new(r, name.p, name.n, true)), true);
 }
 
-/* What Python's getattr gives: V_MISSING when there is no such attribute. */
+/* Like Python's getattr; V_MISSING if there is no such attribute. */
 static value get_attribute(rendering *r, value of, text name, bool may_be_method)
 {
   static const uint8_t owners[] = {[V_STR] = OF_STR,          [V_DICT] = OF_DICT,        [V_LIST] = OF_LIST,
@@ -338,7 +338,7 @@ value td_op_item(rendering *r, value of, value key)
 
 /* ---- slices ---- */
 
-/* Python's rules: clamps start and stop for n items; returns how many items there are. */
+/* Clamps start and stop for n items by Python's rules. Returns the number of items in the slice. */
 static int64_t clamp_slice(rendering *r, value parts[3], int64_t n, int64_t *start, int64_t *stop,
                            int64_t *step)
 {

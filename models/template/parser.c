@@ -28,7 +28,7 @@ void *td_template_alloc(compiler *c, size_t count, size_t size)
 
 void *td_template_grow(compiler *c, void *items, size_t n, size_t size)
 {
-  if (n > 0 && (n < 4 || (n & (n - 1)) != 0)) /* the room is a power of two */
+  if (n > 0 && (n < 4 || (n & (n - 1)) != 0)) /* the array's capacity is a power of two, and not full */
     return items;
   void *grown = td_template_alloc(c, n ? 2 * n : 4, size);
   return n ? memcpy(grown, items, n * size) : grown;
@@ -157,7 +157,7 @@ static node *name_target(compiler *c)
   return n;
 }
 
-/* name, ns.name, or a tuple of them */
+/* Parses name, ns.name, or a tuple of them. */
 static node *target(compiler *c, const char *end_name, int how)
 {
   unsigned line = c->current.line;
@@ -179,7 +179,7 @@ static bool at_end_tag(const compiler *c, const char *const *ends)
   return false;
 }
 
-/* `%} ... {% end`, leaving the parser at the end tag's name. */
+/* Parses `%} ... {% end` and leaves the parser at the end tag's name. */
 static node *statements(compiler *c, const char *const *ends)
 {
   td_parse_skip(c, T_COLON);
@@ -258,7 +258,7 @@ static node *parse_with(compiler *c, unsigned line)
   return n;
 }
 
-/* (a, b=default) */
+/* Parses (a, b=default). */
 static void signature(compiler *c, function *fn)
 {
   td_parse_expect(c, T_LPAREN);
@@ -284,7 +284,7 @@ static void signature(compiler *c, function *fn)
   fn->param_slots = td_template_alloc(c, fn->n_params, sizeof *fn->param_slots);
 }
 
-/* A node with a function: a macro, or, without a name, the body of a block. */
+/* A node with a function: a macro or, if name is NULL, the body of a block. */
 static node *new_function(compiler *c, node_kind kind, unsigned line, node *name)
 {
   node *n = td_parse_new(c, kind, line);

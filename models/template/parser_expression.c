@@ -15,7 +15,7 @@ static node *constant(compiler *c, value_type type, unsigned line)
 static node *parse_unary(compiler *c, bool with_filter);
 static node *parse_primary(compiler *c, bool with_namespace);
 
-/* Adds an operand to a chain node. */
+/* Adds an operator and its operand to a chain node. */
 static void chain_add(compiler *c, node *chain, uint8_t op, node *operand)
 {
   chain->ops = td_template_grow(c, chain->ops, chain->n_items, 1);
@@ -38,7 +38,7 @@ static int math_level(token_type t)
   }
 }
 
-/* level 1: + -, 2: ~, 3: * / // %, 4: **, 5: unary. ** is left-associative, as in the reference. */
+/* Level 1: + -, 2: ~, 3: * / // %, 4: **, 5: unary. ** is left-associative, as in the reference. */
 static node *parse_math(compiler *c, int level)
 {
   if (level == 5)
@@ -161,7 +161,7 @@ node *td_parse_tuple(compiler *c, int how, const char *end_name)
   return td_parse_done(c, tuple);
 }
 
-/* [a, b] or {a: b, c: d} */
+/* Parses [a, b] or {a: b, c: d}. */
 static node *parse_display(compiler *c, node_kind kind, token_type close)
 {
   node *n = td_parse_new(c, kind, c->current.line);
@@ -179,7 +179,7 @@ static node *parse_display(compiler *c, node_kind kind, token_type close)
   return td_parse_done(c, n);
 }
 
-/* "a" "b" is one string */
+/* Parses adjacent strings: "a" "b" is one string. */
 static node *parse_strings(compiler *c)
 {
   node *n = constant(c, V_STR, c->current.line);
@@ -266,7 +266,7 @@ static void keyword(compiler *c, node *n)
   n->kw_values[n->n_kw++] = v;
 }
 
-/* (a, b, *c, k=d, **e) into n; returns it, complete */
+/* Parses (a, b, *c, k=d, **e) into n. Returns n, complete. */
 static node *parse_args(compiler *c, node *n)
 {
   unsigned line = td_parse_expect(c, T_LPAREN).line;
@@ -299,7 +299,7 @@ static node *parse_call(compiler *c, node *of)
   return parse_args(c, td_parse_over(c, N_CALL, c->current.line, of));
 }
 
-/* One index of [a, b:c]: *slice is set when it is a slice. */
+/* Parses one index of [a, b:c]; the result is an N_SLICE if it is a slice. */
 static node *parse_subscribed(compiler *c)
 {
   unsigned line = c->current.line;
@@ -320,7 +320,7 @@ static node *parse_subscribed(compiler *c)
   return td_parse_done(c, n);
 }
 
-/* [a] or [a, b]; slices only alone */
+/* Parses [a] or [a, b]. A slice is only allowed alone. */
 static node *parse_index(compiler *c, unsigned line)
 {
   if (c->current.type == T_RBRACKET)

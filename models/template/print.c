@@ -1,5 +1,5 @@
-/* str() and repr() of values, as Python writes them, and json.dumps: one walk over the value, two spellings.
- */
+/* Prints values: str() and repr() as in Python, and json.dumps. One traversal of the value has two
+ * notations. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,9 +9,9 @@
 #include "models/template/builtin.h"
 #include "models/template/unicode.h"
 
-/* Writes the shortest digits that read back as the same double; returns how many stand behind the point. If
- * up to 15 do, they are among the first 15 (DBL_DIG), so that three tries are enough, but for numbers below
- * the normal ones. */
+/* Writes the shortest digits that read back as the same double. Returns how many are after the point. If up
+ * to 15 digits (DBL_DIG) suffice, they are the first 15, so three tries are enough, except for subnormal
+ * numbers. */
 static int shortest(double f, char digits[32])
 {
   int precision = fabs(f) < DBL_MIN ? 0 : DBL_DIG - 1;
@@ -29,7 +29,7 @@ static int shortest(double f, char digits[32])
   return precision;
 }
 
-/* Shortest digits that read back as the same double, in Python's layout. */
+/* The shortest digits that read back as the same double, in Python's layout. */
 size_t td_float_repr(double f, char out[40])
 {
   char digits[32];
@@ -54,8 +54,8 @@ size_t td_float_repr(double f, char out[40])
 typedef struct writer {
   rendering *r;
   text_out *o;
-  bool json, ascii, sort_keys; /* the last two, and indent: of JSON */
-  const str *indent;           /* NULL: all in one line */
+  bool json, ascii, sort_keys; /* ascii and sort_keys, and indent, are for JSON only */
+  const str *indent;           /* NULL: everything on one line */
   const str *item_separator, *key_separator;
 } writer;
 
@@ -92,7 +92,7 @@ static void repr_escape(uint32_t cp, char quote, char out[16])
     snprintf(out, 16, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
 }
 
-/* Python takes the quote that needs no escape, if there is one. */
+/* Python chooses the quote that needs no escape, if there is one. */
 static void write_str(writer *w, const str *s, bool vouched)
 {
   bool dbl = w->json || (memchr(s->p, '\'', s->n) && !memchr(s->p, '"', s->n));
@@ -195,7 +195,7 @@ static void write_entries(writer *w, const dict *d, size_t level)
   put(w, "}", vouched);
 }
 
-/* A namespace can hold itself. */
+/* Prints {...} inside itself, because a namespace can contain itself. */
 static void write_dict(writer *w, dict *d, size_t level)
 {
   if (d->busy) {
@@ -231,7 +231,7 @@ static void write_nested(writer *w, value v, size_t level)
   }
 }
 
-/* ---- the rest ---- */
+/* ---- other values ---- */
 
 static void repr_range(writer *w, const struct range *g)
 {
@@ -289,7 +289,7 @@ enum {
                1 << V_LIST | 1 << V_TUPLE | 1 << V_DICT
 };
 
-/* vouched: of what stands around the value */
+/* vouched: whether the surrounding text is trusted. */
 static void write_value(writer *w, value v, size_t level, bool vouched)
 {
   td_render_pay(w->r, 1);

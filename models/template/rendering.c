@@ -1,5 +1,5 @@
-/* The public face: compile once, render often. And what every rendering stands on: its arena, its budget of
- * steps, its depth, and the one way out when something is wrong. */
+/* The public interface: compile once, render often. Also what every rendering needs: its arena, its budget of
+ * steps, its depth, and the single exit for errors. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ struct td_chat_template {
   uint32_t n_context_names, n_functions;
 };
 
-/* Evaluation recurses a few C frames per level; a macro's body brings levels of its own. */
+/* Evaluation needs several levels for one level of the tree, and a macro's body adds levels of its own. */
 enum { LEVELS_PER_DEPTH = 8 };
 
 static td_status compile(compiler *c, td_chat_template *t, const char *source, size_t n)
@@ -142,7 +142,7 @@ void td_render_sort(rendering *r, const void **items, size_t n, td_render_order 
 
 /* ---- variables of the context ---- */
 
-/* Passing over a member that the client sent is a step, as there may be any number of them. */
+/* Passing over a member costs a step, because the client may send any number of members. */
 static const cJSON *client_member(rendering *r, const cJSON *object, const char *key)
 {
   for (const cJSON *m = object ? object->child : NULL; m; m = m->next) {

@@ -1,11 +1,11 @@
 /* Gives every name of a template its slot, before anything runs.
  *
- * Scopes are the reference's, which decides them when it compiles: a loop body, macro, call block, set block,
- * filter block and `with` open a scope; `if` does not. A name that a scope stores is the scope's own, from
- * the scope's start: there it gets the outer variable's value, or the context's if the first thing that
- * happens to it is a read or a store inside an `if`, or nothing. So all statements of a scope are looked at
- * first (survey), and only then what they contain is resolved. Names are interned; each name keeps a stack of
- * its bindings, so a lookup is O(1) however many scopes there are. */
+ * Scopes are those of the reference, which decides them when it compiles. A loop body, macro, call block, set
+ * block, filter block and `with` open a scope; `if` does not. A name that a scope stores belongs to that
+ * scope from its start. There it gets its initial value: the outer variable's; or the context's, if the name
+ * is first read, or first stored inside an `if`; or otherwise none. So a first pass (survey) looks at all
+ * statements of a scope, and only then are their contents resolved. Names are interned, and each name keeps a
+ * stack of its bindings, so a look-up is O(1) however many scopes there are. */
 #include <string.h>
 
 #include "models/template/ast.h"
@@ -18,14 +18,14 @@ typedef struct binding binding;
 typedef struct symbol {
   text name;
   binding *top;
-  uint32_t context; /* index + 1 among the context names; 0: none yet */
+  uint32_t context; /* index + 1 among the context names; 0: not among them yet */
 } symbol;
 
 struct binding {
   symbol *sym;
   scope *in;
-  binding *outer;         /* of the same name, next scope out */
-  binding *next_in_scope; /* of the same scope */
+  binding *outer;         /* of the same name, in the next outer scope */
+  binding *next_in_scope; /* another name in the same scope */
   uint32_t slot;
   load_kind load;
   bool is_param;
@@ -34,7 +34,7 @@ struct binding {
 typedef struct fn_state {
   function *fn;
   uint32_t depth;
-  unsigned loops; /* around the current statement, inside this function */
+  unsigned loops; /* number of loops around the current statement, inside this function */
 } fn_state;
 
 struct scope {
@@ -48,8 +48,8 @@ typedef struct resolver {
   size_t cap, n;
   scope *at;
   fn_state *fn;
-  unsigned for_depth; /* lexical, across functions */
-  bool soft;          /* inside `if` of this scope: unknown filters are errors only when reached */
+  unsigned for_depth; /* number of loops around it in the source, across functions */
+  bool soft;          /* inside `if` in this scope, where unknown filters are errors only when reached */
 } resolver;
 
 /* ---- names ---- */
@@ -152,7 +152,7 @@ static void enter_scope(resolver *r, scope *s)
   r->at = s;
 }
 
-/* Closes the scope: what has to be done whenever it is entered. */
+/* Closes the scope. Returns the loads that must run whenever it is entered. */
 static scope_entry leave_scope(resolver *r, scope *outer)
 {
   scope_entry e = {0};
@@ -176,7 +176,7 @@ static scope_entry leave_scope(resolver *r, scope *outer)
   return e;
 }
 
-/* ---- survey: what a scope's own statements load and store, in their order ---- */
+/* ---- survey: the loads and stores of a scope's own statements, in their order ---- */
 
 static void survey(resolver *r, const node *n, bool conditional);
 
@@ -306,7 +306,7 @@ static void resolve_for(resolver *r, node *n)
   r->soft = soft;
 }
 
-/* Whether `name` is loaded in the tree before it is stored: 1 yes, 0 no, -1 stored first. */
+/* Whether the tree loads `name` before it stores it: 1 yes, 0 it does not use it, -1 it stores it first. */
 static int uses_name(const node *n, const char *name);
 
 static int target_stores(const node *n, const char *name)
@@ -364,7 +364,7 @@ static uint32_t special_param(resolver *r, const function *fn, const char *name)
   return uses_name(fn->body, name) == 1 ? declare_param(r, (text){name, strlen(name)}) : NO_SLOT;
 }
 
-/* caller as an explicit argument must have a default */
+/* An explicit parameter `caller` must have a default. */
 static void check_explicit_caller(resolver *r, function *fn, unsigned line)
 {
   for (uint32_t i = 0; i < fn->n_params; i++) {
@@ -405,7 +405,7 @@ static void resolve_function(resolver *r, function *fn, unsigned line)
   r->soft = soft;
 }
 
-/* A body that has a scope of its own but runs where it stands. */
+/* Resolves a body that has a scope of its own but is no function. */
 static void resolve_inner(resolver *r, node *params_of, node *body, node *filter, scope_entry *entry)
 {
   scope *outer = r->at, inner;
@@ -434,7 +434,7 @@ static void resolve_filter_or_test(resolver *r, node *n)
                      n->text.p);
 }
 
-/* Nothing in it is ever written again: renderings of all threads share it. */
+/* The str is complete and never written again, because renderings in all threads share it. */
 static void resolve_const(resolver *r, node *n)
 {
   if (n->constant != V_STR)
@@ -498,7 +498,7 @@ static void resolve(resolver *r, node *n)
     return;
   case N_FILTER:
   case N_TEST:
-    resolve_filter_or_test(r, n); /* and its children */
+    resolve_filter_or_test(r, n); /* then its children */
   /* fall through */
   default: resolve_children(r, n, false);
   }

@@ -110,7 +110,7 @@ static int order_up(rendering *r, const void *a, const void *b)
 
 static int order_down(rendering *r, const void *a, const void *b) { return -order_up(r, a, b); }
 
-/* The items in the order of their keys. */
+/* The items, sorted by their keys. */
 static const keyed **sorted(rendering *r, const seq *items, const value *keys, bool reverse)
 {
   keyed *all = td_render_alloc(r, items->n, sizeof *all);
@@ -234,7 +234,7 @@ static value attribute(rendering *r, bound *b)
   value of = b->self;
   if (of.type == V_UNDEFINED)
     td_value_fail_undefined(r, of);
-  if (of.type == V_DICT) /* attributes only: an empty dict has the same ones and no items */
+  if (of.type == V_DICT) /* an empty dict has the same attributes, and no items that could be found instead */
     of.d = td_dict_new(r, 0, of.d->tainted);
   value v = td_op_attribute(r, of, (text){b->arg[0].s->p, b->arg[0].s->n}, b->arg[0], true);
   if (v.type == V_METHOD)
@@ -261,7 +261,7 @@ static value index_of(rendering *r, bound *b)
   return v_int(n);
 }
 
-static value copy(rendering *r, bound *b) { return b->self; } /* what is immutable needs no copy */
+static value copy(rendering *r, bound *b) { return b->self; } /* immutable values need no copy */
 
 static value dict_get(rendering *r, bound *b)
 {
@@ -300,7 +300,7 @@ const builtin td_rows_containers[] = {
     {OF_DICT, "items", dict_view, "", 'i'},
     {OF_DICT, "keys", dict_view, "", 'k'},
     {OF_DICT, "values", dict_view, "", 'v'},
-    /* what would change the container: the sandbox calls it unsafe */
+    /* methods that would change the container, which the sandbox calls unsafe */
     {OF_LIST | OF_DICT, "clear", NULL, "", 0},
     {OF_LIST | OF_DICT, "pop", NULL, "", 0},
     {OF_DICT, "popitem", NULL, "", 0},

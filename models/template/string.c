@@ -1,5 +1,6 @@
-/* Strings that know where each byte came from: see value.h. Slices share bytes; appending to the newest
- * string goes on in its buffer, so that text built in a loop costs what it is long, not its square. */
+/* Strings that know the provenance of each byte: see value.h. Slices share bytes. Text that is appended to
+ * the newest string goes into the same buffer, so building text in a loop takes linear, not quadratic,
+ * time. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,7 +70,7 @@ size_t td_str_char_offset(str *s, size_t i)
 int td_str_compare(const str *a, const str *b)
 {
   size_t n = a->n < b->n ? a->n : b->n;
-  int c = n ? memcmp(a->p, b->p, n) : 0; /* order of UTF-8 bytes is order of code points */
+  int c = n ? memcmp(a->p, b->p, n) : 0; /* the order of UTF-8 bytes is the order of code points */
   return c ? (c < 0 ? -1 : 1) : a->n < b->n ? -1 : a->n > b->n;
 }
 
@@ -81,8 +82,8 @@ size_t td_str_find(rendering *r, const str *s, const str *needle, size_t from, s
     return SIZE_MAX;
   if (needle->n == 0)
     return from;
-  pay_bytes(r,
-            to - from + 4 * needle->n); /* of a long needle, too, memmem looks at each byte several times */
+  pay_bytes(r, to - from + 4 * needle->n); /* for a long needle, memmem also looks at each byte of it several
+                                            * times */
   const char *hit = memmem(s->p + from, to - from, needle->p, needle->n);
   return hit ? (size_t)(hit - s->p) : SIZE_MAX;
 }
@@ -94,7 +95,7 @@ size_t td_str_rfind(rendering *r, const str *s, const str *needle, size_t from, 
   if (from > to || needle->n > to - from)
     return SIZE_MAX;
   size_t at = to - needle->n;
-  /* compared from the end, each comparison paid: hostile text spends the budget, not the clock */
+  /* Each comparison from the end is paid for, so hostile text uses up the budget, not the worker's time. */
   for (;; at--) {
     if (memcmp(s->p + at, needle->p, needle->n) == 0)
       return at;
@@ -196,7 +197,7 @@ void td_out_slice(rendering *r, text_out *o, const str *s, size_t from, size_t t
     td_out_bytes(r, o, s->p + from, to - from, s->trusted);
     return;
   }
-  if (!o->root && to > from) { /* whole copy, shadow and all */
+  if (!o->root && to > from) { /* copies the shadow along with the text */
     pay_bytes(r, to - from);
     out_reserve(r, o, to - from, true);
     memcpy(o->p + o->n, s->p + from, to - from);
@@ -238,7 +239,7 @@ str *td_str_concat(rendering *r, const str *a, const str *b)
   bool in_place = a->room && a->room->used == a->n && b->n <= a->room->cap - a->n && (uniform || a->shadow);
   text_out o;
   td_out_init(&o);
-  if (in_place) { /* a ends where its buffer ends: nobody else sees the bytes behind it */
+  if (in_place) { /* a ends where its buffer's used part ends, so no other string sees the bytes after it */
     o.p = (char *)(uintptr_t)a->p;
     o.shadow = (uint8_t *)(uintptr_t)a->shadow;
     o.n = a->n;
@@ -246,7 +247,7 @@ str *td_str_concat(rendering *r, const str *a, const str *b)
     o.trusted = a->trusted;
   } else {
     o.trusted = a->trusted;
-    size_t grow = a->room ? a->n : 0; /* the second append in a row: expect more */
+    size_t grow = a->room ? a->n : 0; /* the second append in a row, so more are likely */
     if (a->n + b->n > 64)
       out_reserve(r, &o, a->n + b->n + grow, !uniform);
     td_out_str(r, &o, a);

@@ -1,7 +1,7 @@
-/* Tests: what stands behind `is`, and what select, reject and their kin call by name. */
+/* Tests: the names after `is`, which select, reject and similar filters also call. */
 #include "models/template/builtin.h"
 
-/* variant: the set of types */
+/* variant: the set of accepted types. */
 static value of_type(rendering *r, bound *b) { return v_bool(b->variant >> b->self.type & 1); }
 
 static value is_truth(rendering *r, bound *b)
@@ -11,14 +11,14 @@ static value is_truth(rendering *r, bound *b)
 
 static value is_escaped(rendering *r, bound *b) { return v_bool(b->self.type == V_STR && b->s->markup); }
 
-/* By the argument, or by two; variant: the remainder */
+/* Divides by the argument or, if there is none, by two. variant: the expected remainder. */
 static value remainder_is(rendering *r, bound *b)
 {
   value divisor = b->raw->n_pos + b->raw->n_kw > 0 ? b->arg[0] : v_int(2);
   return v_bool(td_value_equal(r, td_op_math(r, T_MOD, b->self, divisor), v_int(b->variant)));
 }
 
-/* variant: the operator */
+/* variant: the operator. */
 static value compares(rendering *r, bound *b)
 {
   return v_bool(td_op_compare(r, (uint8_t)b->variant, b->self, b->arg[0]));
@@ -39,10 +39,10 @@ static value same_as(rendering *r, bound *b)
   }
 }
 
-/* variant: whose name it is to be */
+/* variant: the kind of function to look for. */
 static value is_known(rendering *r, bound *b)
 {
-  td_value_hash(r, b->self); /* unhashable types fail, as they do in the reference's dict */
+  td_value_hash(r, b->self); /* unhashable types fail, as in the reference's dict */
   return v_bool(b->s && td_builtin_find((unsigned)b->variant, (text){b->s->p, b->s->n}));
 }
 

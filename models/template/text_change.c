@@ -1,4 +1,5 @@
-/* Filters and methods that make text of text. Every byte of a result keeps the provenance of its source. */
+/* Filters and methods that turn text into other text. Every byte of a result keeps the provenance of its
+ * source. */
 #include <stdio.h>
 #include <string.h>
 
@@ -91,7 +92,7 @@ static str *replace_all(rendering *r, str *s, str *from, str *to, int64_t count)
     td_out_slice(r, &o, s, at, hit);
     td_out_str(r, &o, to);
     at = hit + from->n;
-    /* paying for the rest of the text at every hit would bill a long text quadratically */
+    /* paying for the rest of the text at every hit would make a long text cost quadratically many steps */
     const char *next = at < s->n ? memmem(s->p + at, s->n - at, from->p, from->n) : NULL;
     hit = next ? (size_t)(next - s->p) : SIZE_MAX;
   }
@@ -99,7 +100,8 @@ static str *replace_all(rendering *r, str *s, str *from, str *to, int64_t count)
   return td_out_finish(r, &o);
 }
 
-/* The method keeps safe text safe, and escapes what goes into it; the filter forgets that it was. */
+/* The method keeps safe text safe, and escapes the text that it inserts. The filter's result is never
+ * safe. */
 static value replace(rendering *r, bound *b)
 {
   bool safe = b->s->markup && b->variant == 'm';
@@ -123,7 +125,7 @@ static size_t map_char(uint32_t cp, char how, bool word_start, char *out)
   return td_unicode_lower(cp, out);
 }
 
-static bool opens_word(uint32_t cp) /* of the title filter */
+static bool opens_word(uint32_t cp) /* for the title filter */
 {
   return td_unicode_is_space(cp) || cp == '-' || cp == '(' || cp == '{' || cp == '[' || cp == '<';
 }
@@ -138,7 +140,7 @@ str *td_text_case(rendering *r, str *s, char how)
     char mapped[16];
     size_t len = td_unicode_decode(s->p + i, s->n - i, &cp), n = map_char(cp, how, word_start, mapped);
     if ((unsigned char)s->p[i] >= 0x80 && len == 1)
-      td_out_slice(r, &o, s, i, i + 1); /* a stray byte stays */
+      td_out_slice(r, &o, s, i, i + 1); /* a stray byte is kept */
     else
       td_out_bytes(r, &o, mapped, n, str_trusted_at(s, i));
     i += len;
@@ -229,7 +231,7 @@ static value expand_tabs(rendering *r, bound *b)
   return v_str(td_out_finish(r, &o));
 }
 
-/* Lines but the first are indented; empty ones only when asked. */
+/* Indents all lines but the first; empty ones only if asked. */
 static value indent(rendering *r, bound *b)
 {
   bool first = b->arg[1].b, blank = b->arg[2].b;
@@ -273,7 +275,7 @@ static value truncate(rendering *r, bound *b)
   return v_str(td_str_concat(r, cut, end));
 }
 
-/* ---- escapes and forms ---- */
+/* ---- escapes and other forms ---- */
 
 str *td_text_escape(rendering *r, str *s)
 {
@@ -347,7 +349,7 @@ static value format_percent(rendering *r, bound *b)
   return td_op_format(r, v_str(b->s), args);
 }
 
-/* The filter joins anything, or what it finds at a path; the method joins strings. */
+/* The filter joins any values, or the values at an attribute path; the method joins strings. */
 static value join(rendering *r, bound *b)
 {
   bool filter = b->variant == 'f';

@@ -1,4 +1,4 @@
-/* Filters and methods that look at text: where something stands in it, its parts, what it consists of. */
+/* Filters and methods that examine text: find substrings, split it, and test what it consists of. */
 #include <string.h>
 
 #include "models/template/builtin.h"
@@ -6,7 +6,7 @@
 
 /* ---- find, count, affixes ---- */
 
-/* start and end arguments as byte offsets; false: nothing can match there */
+/* Converts the start and end arguments to byte offsets. Returns false if nothing can match there. */
 static bool byte_range(rendering *r, const bound *b, size_t *from, size_t *to)
 {
   int64_t n = (int64_t)td_str_chars(b->s), at[2] = {0, n};
@@ -230,7 +230,8 @@ static value split_lines(rendering *r, bound *b) { return v_list(td_text_split_l
 
 /* ---- what the text consists of ---- */
 
-/* isupper, islower: all cased characters so, and at least one; istitle: words begin with upper case */
+/* isupper, islower: all cased characters have this case, and there is at least one. istitle: words begin with
+ * upper case. */
 static value is_cased(rendering *r, bound *b)
 {
   str *s = b->s;

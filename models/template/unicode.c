@@ -124,7 +124,7 @@ static size_t put(utf8proc_int32_t cp, char *out)
 
 size_t td_unicode_upper(uint32_t cp, char *out)
 {
-  if (cp == 0xDF) { /* the one full mapping that is common in text */
+  if (cp == 0xDF) { /* the only full mapping that is common in text */
     memcpy(out, "SS", 2);
     return 2;
   }

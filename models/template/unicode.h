@@ -1,5 +1,5 @@
-/* What Python's str knows about characters: white space, line ends, letters, case. Over UTF-8 bytes that are
- * valid; a stray byte counts as one character of its own, so that nothing here can run off the end. */
+/* Properties of characters, as Python's str defines them: white space, line ends, letters, case. Input is
+ * valid UTF-8. A stray byte counts as one character, so that nothing here can run past the end. */
 #ifndef TD_MODELS_TEMPLATE_UNICODE_H
 #define TD_MODELS_TEMPLATE_UNICODE_H
 
@@ -7,17 +7,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Decodes the character at p (n > 0 bytes): its length, 1 for a stray byte (then *cp = 0xFFFD). */
+/* Decodes the character at p (n > 0 bytes) and returns its length. For a stray byte, returns 1 and sets *cp
+ * to 0xFFFD. */
 size_t td_unicode_decode(const char *p, size_t n, uint32_t *cp);
 /* Length of the white-space character at p, or 0. */
 size_t td_unicode_space_at(const char *p, size_t n);
 /* Length of the white-space character that ends p[0, n), or 0. */
 size_t td_unicode_space_before(const char *p, size_t n);
-/* Length of the character before the end of p[0, n), n > 0. */
+/* Length of the last character of p[0, n), n > 0. */
 size_t td_unicode_length_before(const char *p, size_t n);
 /* Length of the line end at p (\r\n counts as one), or 0. */
 size_t td_unicode_line_end_at(const char *p, size_t n);
-/* Length of a character of an identifier, or 0. */
+/* Length of the identifier character at p, or 0. */
 size_t td_unicode_word_at(const char *p, size_t n);
 size_t td_unicode_count(const char *p, size_t n);
 

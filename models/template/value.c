@@ -1,4 +1,4 @@
-/* Truth, equality, order, hashes, dicts and the client's JSON as values: see value.h. */
+/* Truth, equality, order, hashes, dicts, and conversion of the client's JSON: see value.h. */
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -156,7 +156,7 @@ value td_value_from_json(rendering *r, const cJSON *item, bool trusted)
   return v;
 }
 
-/* ---- what a value is ---- */
+/* ---- properties of values ---- */
 
 const char *td_value_type_name(value v)
 {
@@ -233,7 +233,7 @@ bool td_value_truth(rendering *r, value v)
 
 /* ---- equality and order ---- */
 
-/* Exact, also where an int64 is no double. *unordered: one is not a number. */
+/* Compares exactly, even where a double cannot hold the int64. *unordered: one of them is nan. */
 static int compare_numbers(value a, value b, bool *unordered)
 {
   *unordered = false;
@@ -355,7 +355,7 @@ uint64_t td_value_hash(rendering *r, value v)
   case V_BIGINT: pay_bytes(r, v.s->n); return td_hash_bytes(r->seed, v.s->p, v.s->n);
   case V_BOOL: return td_hash_u64(r->seed, v.b);
   case V_INT: return td_hash_u64(r->seed, (uint64_t)v.i);
-  case V_FLOAT: /* equal numbers hash alike */
+  case V_FLOAT: /* equal numbers must have equal hashes */
     if (v.f == floor(v.f) && fabs(v.f) < 9223372036854775808.0)
       return td_hash_u64(r->seed, (uint64_t)(int64_t)v.f);
     return td_hash_bytes(r->seed, &v.f, sizeof v.f);
@@ -390,7 +390,7 @@ static bool key_is(rendering *r, const dict_entry *e, value key, uint64_t hash)
 
 enum { SMALL_DICT = 8 };
 
-/* The entry of the key, or NULL; *place is where its index goes. */
+/* The key's entry, or NULL. *place is set to the slot for its index. */
 static dict_entry *dict_find(rendering *r, const dict *d, value key, uint64_t hash, size_t *place)
 {
   if (!d->index) {
@@ -413,8 +413,8 @@ static void dict_reindex(rendering *r, dict *d)
 {
   d->index_cap = d->index_cap ? 2 * d->index_cap : 64;
   d->index = td_render_alloc(r, d->index_cap, sizeof *d->index);
-  td_render_pay(
-      r, d->n); /* not by probes: the seed makes them few, and a rendering's price no matter of chance */
+  td_render_pay(r, d->n); /* not per probe: the random seed keeps probes few, and the price of a rendering
+                           * must not depend on chance */
   for (size_t k = 0; k < d->n; k++) {
     size_t i = d->entries[k].hash & (d->index_cap - 1);
     while (d->index[i])

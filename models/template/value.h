@@ -1,11 +1,11 @@
-/* Values of a rendering, after Python's: what a template can hold, print and compare.
+/* Values of a rendering, modelled on Python's: what a template can store, print and compare.
  *
- * Everything lives in the rendering's arena and is immutable but for namespaces, iterators and loops. Every
- * string knows for each byte whether it is vouched for: one flag for all of it, or, once text of both kinds
- * met, a shadow of one byte per byte that every operation cuts and joins along with the text. Numbers and
- * containers carry one flag, so that what is printed of a client's value is the client's, punctuation
- * included. Errors leave a rendering through one longjmp (td_render_fail): there is nothing to release but
- * the arena. */
+ * Everything is in the rendering's arena, and immutable except for namespaces, iterators and loops. Every
+ * string knows which of its bytes are trusted. It has one flag for all of them or, once both kinds were
+ * joined, a shadow with one byte per byte, which every operation cuts and joins along with the text. Numbers
+ * and containers have one flag, so that everything printed from a client's value, including punctuation,
+ * counts as the client's. Errors leave a rendering through one longjmp (td_render_fail): only the arena has
+ * to be released. */
 #ifndef TD_MODELS_TEMPLATE_VALUE_H
 #define TD_MODELS_TEMPLATE_VALUE_H
 
@@ -21,13 +21,13 @@
 #include "models/template/chat_template.h"
 
 typedef enum value_type {
-  V_MISSING, /* no value at all: internal */
+  V_MISSING, /* no value at all; templates never see it */
   V_UNDEFINED,
   V_NONE,
   V_BOOL,
   V_INT,
   V_FLOAT,
-  V_BIGINT, /* an integer beyond 64 bits: can be printed and compared for equality only */
+  V_BIGINT, /* an integer beyond 64 bits: can only be printed and compared for equality */
   V_STR,
   V_LIST,
   V_TUPLE,
@@ -50,7 +50,7 @@ typedef struct iter iter;
 
 typedef struct value {
   uint8_t type;
-  bool tainted; /* came from the client: numbers, bools, none */
+  bool tainted; /* came from the client; for numbers, bools and none */
   union {
     bool b;
     int64_t i;
@@ -72,11 +72,12 @@ typedef struct value {
 struct str {
   const char *p;
   size_t n;
-  const uint8_t *shadow; /* one byte per byte: 1 vouched for; NULL: all as `trusted` says */
-  size_t n_chars;        /* SIZE_MAX: not counted yet */
-  struct str_room *room; /* the growing buffer this string ends in, if any: appending may go on in place */
+  const uint8_t *shadow; /* one byte per byte, 1 if trusted; NULL if `trusted` holds for all bytes */
+  size_t n_chars;        /* SIZE_MAX if not counted yet */
+  struct str_room *room; /* the growing buffer in which this string ends, or NULL; text may be appended there
+                          * in place */
   bool trusted;
-  bool markup; /* |safe: text added to it is HTML-escaped, as the reference does */
+  bool markup; /* |safe: text added to it is HTML-escaped, as in the reference */
 };
 
 struct str_room {
@@ -85,7 +86,7 @@ struct str_room {
 
 struct seq {
   value *items;
-  size_t n, cap; /* cap: of a list that td_seq_push made */
+  size_t n, cap; /* cap: only for a list that td_seq_push made */
   bool tainted;
 };
 
@@ -97,15 +98,15 @@ typedef struct dict_entry {
 struct dict {
   dict_entry *entries;
   size_t n, cap;
-  uint32_t *index; /* open addressing, entry + 1; NULL while small */
+  uint32_t *index; /* open addressing, entry index + 1; NULL while small */
   size_t index_cap;
   bool tainted;
-  bool busy; /* being printed: a namespace can hold itself */
+  bool busy; /* is being printed; needed because a namespace can contain itself */
 };
 
 struct undefined {
-  const char *hint; /* or: */
-  value of;         /* V_MISSING: a plain name */
+  const char *hint; /* the error message, if not NULL; otherwise the message is made from: */
+  value of;         /* the object, or V_MISSING if `name` is a plain name */
   value name;
   bool security;
 };
@@ -114,7 +115,7 @@ struct range {
   int64_t start, stop, step, n;
 };
 
-/* Wraps instead of overflowing in between: the item itself fits. */
+/* Intermediate results may wrap, but the item itself fits. */
 static inline int64_t range_at(const struct range *g, int64_t i)
 {
   return (int64_t)((uint64_t)g->start + (uint64_t)g->step * (uint64_t)i);
@@ -133,7 +134,7 @@ struct method {
 typedef struct activation activation;
 struct activation {
   activation *outer;
-  activation *next_spare; /* outer stays: an escaped loop may still look there */
+  activation *next_spare; /* outer remains valid, because an escaped loop may still use it */
   value *slots;
 };
 
@@ -154,7 +155,7 @@ typedef struct text_out { /* text under construction, in the arena */
   uint8_t *shadow;
   size_t n, cap;
   bool trusted; /* while shadow is NULL */
-  bool root;    /* straight to the rendered text */
+  bool root;    /* writes directly to the rendered text */
 } text_out;
 
 enum { TD_MARK_BYTES = 40 };
@@ -167,13 +168,13 @@ typedef struct rendering {
   td_arena arena;
   jmp_buf fail;
   size_t ops_left;
-  uint64_t seed;        /* of hashes */
-  const str *continued; /* the final message's text, if that is continued; its end is marked by: */
+  uint64_t seed;        /* for hashes */
+  const str *continued; /* the final message's text, if that message is continued; its end is marked by: */
   char mark[TD_MARK_BYTES + 2];
   unsigned depth, macro_depth;
-  value *context; /* per context name of the template: V_MISSING until looked up, then cached */
+  value *context; /* one per context name of the template; V_MISSING until looked up, then cached */
   bool *context_known;
-  activation **spare; /* per function: an activation that can be used again */
+  activation **spare; /* one per function: a list of activations that can be reused */
   activation *env;
   text_out *to;
 } rendering;
@@ -184,8 +185,8 @@ __attribute__((noreturn)) void td_render_fail_status(rendering *r, td_status cod
 #define td_render_fail(r, ...) td_render_fail_status(r, TD_ERR_REQUEST, __VA_ARGS__)
 __attribute__((noreturn)) void td_render_fail_spent(rendering *r);
 void *td_render_alloc(rendering *r, size_t count, size_t size);
-/* Pays for n units of work; fails when the budget is spent. A unit is some 50 ns at most: bytes that are
- * copied or compared cost 1/64 each, those that are decoded 1/16. */
+/* Pays for n steps of work; fails when the budget is spent. A step is about 50 ns at most. Bytes that are
+ * copied or compared cost 1/64 each, bytes that are decoded 1/16. */
 static inline void td_render_pay(rendering *r, size_t n)
 {
   if (n >= r->ops_left)
@@ -195,7 +196,7 @@ static inline void td_render_pay(rendering *r, size_t n)
 }
 static inline void pay_bytes(rendering *r, size_t n) { td_render_pay(r, n / 64 + 1); }
 static inline void pay_chars(rendering *r, size_t n) { td_render_pay(r, n / 16 + 1); }
-/* Stable; the order may fail (no order between the types). */
+/* Stable. order may fail, if the types have no order. */
 typedef int (*td_render_order)(rendering *r, const void *a, const void *b);
 void td_render_sort(rendering *r, const void **items, size_t n, td_render_order order);
 void td_render_deeper(rendering *r);
@@ -215,7 +216,7 @@ value td_value_undefined_of(rendering *r, value of, value name, bool security);
 __attribute__((noreturn)) void td_value_fail_undefined(rendering *r, value u);
 value td_value_list(rendering *r, value *items, size_t n, bool tuple);
 value td_value_pair(rendering *r, value a, value b); /* a tuple */
-void td_seq_push(rendering *r, seq *l, value v);     /* only while nobody else has the list */
+void td_seq_push(rendering *r, seq *l, value v);     /* only while the list is not shared */
 void td_seq_reverse(seq *l);
 value td_value_from_json(rendering *r, const cJSON *item, bool trusted);
 
@@ -226,7 +227,7 @@ str *td_str_literal(rendering *r, const char *s);
 str *td_str_slice(rendering *r, const str *s, size_t from, size_t to); /* bytes; shares */
 str *td_str_concat(rendering *r, const str *a, const str *b);
 size_t td_str_chars(str *s);
-size_t td_str_char_offset(str *s, size_t i); /* byte offset of character i (<= count) */
+size_t td_str_char_offset(str *s, size_t i); /* byte offset of character i (i <= number of characters) */
 static inline bool str_ascii(str *s) { return td_str_chars(s) == s->n; }
 int td_str_compare(const str *a, const str *b);
 static inline bool td_str_equals(const str *a, const char *s) { return text_is((text){a->p, a->n}, s); }
@@ -247,15 +248,16 @@ str *td_out_finish(rendering *r, text_out *o);
 const char *td_value_type_name(value v);
 bool td_value_truth(rendering *r, value v);
 bool td_value_equal(rendering *r, value a, value b);
-/* -1, 0, 1; fails when the types have no order. op is what is asked: of a nan it is false. */
+/* Returns -1, 0 or 1; fails if the types have no order. op is the operator being evaluated: for nan, the
+ * result makes it false. */
 int td_value_compare(rendering *r, value a, value b, token_type op);
 uint64_t td_value_hash(rendering *r, value v);
-bool td_value_length(rendering *r, value v, int64_t *n); /* false: has none */
+bool td_value_length(rendering *r, value v, int64_t *n); /* false: it has no length */
 bool td_value_contains(rendering *r, value container, value item);
 bool td_value_is_tainted(rendering *r, value v);
 dict *td_dict_new(rendering *r, size_t cap, bool tainted);
 void td_dict_set(rendering *r, dict *d, value key, value val);
-value td_dict_get(rendering *r, const dict *d, value key); /* V_MISSING: absent */
+value td_dict_get(rendering *r, const dict *d, value key); /* V_MISSING if absent */
 value td_dict_get_text(rendering *r, const dict *d, text key);
 void td_dict_set_text(rendering *r, dict *d, text key, value val);
 void td_dict_add_keywords(rendering *r, dict *d, const call_args *args);
@@ -270,7 +272,7 @@ typedef value (*iter_next)(rendering *r, iter *it); /* V_MISSING at the end */
 struct iter {
   iter_next next;
   const char *type_name; /* as Python names it: generator, list_iterator ... */
-  value over;            /* keeps what is iterated */
+  value over;            /* the value that is iterated */
   iter *source;
   int64_t i, n;
   void *state;
@@ -280,33 +282,33 @@ enum {
   ITERABLE_TYPES = SEQUENCE_TYPES | 1 << V_VIEW | 1 << V_ITER | 1 << V_LOOP,
 };
 static inline bool td_iterable(value v) { return ITERABLE_TYPES >> v.type & 1; }
-value td_item_at(rendering *r, value of, int64_t i); /* of what has a length and an order, but strings */
-iter *td_iter_of(rendering *r, value v);             /* fails: not iterable */
+value td_item_at(rendering *r, value of, int64_t i); /* for values with length and order, except strings */
+iter *td_iter_of(rendering *r, value v);             /* fails if not iterable */
 value td_iter_next(rendering *r, iter *it);
 iter *td_iter_new(rendering *r, iter_next next, const char *type_name);
 seq *td_iter_collect(rendering *r, value v);
-iter *td_iter_reversed(rendering *r, value v); /* NULL: cannot be walked backwards */
+iter *td_iter_reversed(rendering *r, value v); /* NULL: cannot be iterated backwards */
 
 /* ---- text of values (print.c) ---- */
 str *td_value_str(rendering *r, value v);
 str *td_value_repr(rendering *r, value v);
-void td_value_print(rendering *r, text_out *o, value v); /* str() of it */
-enum { FLOAT_STEPS = 16 };                               /* to be paid for it */
+void td_value_print(rendering *r, text_out *o, value v); /* prints str(v) */
+enum { FLOAT_STEPS = 16 };                               /* the price of printing a float */
 size_t td_float_repr(double f, char out[40]);
-const char *td_value_quoted(rendering *r, value v); /* repr as C string, for messages */
+const char *td_value_quoted(rendering *r, value v); /* repr as a C string, for messages */
 value td_value_tojson(rendering *r, value v, bool ascii, const str *indent, value separators, bool sort_keys);
 
 /* ---- operators (operators.c) ---- */
-bool td_op_compare(rendering *r, uint8_t op, value a, value b); /* of ops[] of N_COMPARE */
+bool td_op_compare(rendering *r, uint8_t op, value a, value b); /* op: as in ops[] of N_COMPARE */
 value td_op_math(rendering *r, token_type op, value a, value b);
 value td_op_negate(rendering *r, value v, bool positive);
-/* may_be_method false: nothing has a method of this name. */
+/* may_be_method is false if no method has this name. */
 value td_op_attribute(rendering *r, value of, text name, value name_value, bool may_be_method);
 value td_op_item(rendering *r, value of, value key);
 value td_op_slice(rendering *r, value of, value start, value stop, value step);
-bool td_op_index(value v, int64_t *i); /* int or bool */
+bool td_op_index(value v, int64_t *i); /* true for int or bool */
 
-/* ---- Python's two ways to format (format.c) ---- */
+/* ---- Python's two formatting methods (format.c) ---- */
 value td_op_format(rendering *r, value format, value args); /* format % args */
 value td_format_braces(rendering *r, str *format, const call_args *args);
 
@@ -315,7 +317,8 @@ void td_execute_root(rendering *r, const function *root);
 value td_call_macro(rendering *r, const struct macro *m, const call_args *args);
 value td_eval(rendering *r, const node *n); /* eval.c */
 void td_assign(rendering *r, const node *target, value v);
-value td_loop_attribute(rendering *r, struct loop *loop, text name); /* globals.c; V_MISSING: none */
+value td_loop_attribute(rendering *r, struct loop *loop, text name); /* globals.c; V_MISSING if there is no
+                                                                      * such attribute */
 value td_loop_new(rendering *r, value over, iter *it);
 bool td_loop_advance(rendering *r, struct loop *loop); /* false at the end */
 value td_context_value(rendering *r, uint32_t index);  /* rendering.c; V_MISSING: unknown name */
@@ -333,7 +336,7 @@ struct call_args {
   size_t n_kw;
 };
 value td_eval_call(rendering *r, value callee, call_args *args); /* eval.c */
-/* A filter or test by its row (builtin.c). */
+/* Calls a filter or test, given its row (builtin.c). */
 value td_call_row(rendering *r, const struct builtin *row, value of, const call_args *args);
 
 #endif
