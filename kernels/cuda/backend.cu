@@ -1,4 +1,4 @@
-// The CUDA backend behind kernels.h: memory, KV stores, life.
+// The CUDA backend behind kernels.h: memory, KV stores, create and destroy.
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/program.cuh"
 #include "kernels/cuda/logits_processors.cuh"
@@ -50,7 +50,7 @@ static size_t be_kv_fixed_bytes(const td_backend *be, const td_kv_spec *s)
   return bytes;
 }
 
-// What gpu_memory_percent leaves after weights, workspace and what other programs hold.
+// What gpu_memory_percent leaves after weights, workspace and other programs.
 static uint64_t be_kv_budget_bytes(const td_backend *be)
 {
   const cuda_backend *b = (const cuda_backend *)be;
@@ -135,7 +135,7 @@ static void be_kv_destroy(td_backend *be, td_kv *store)
   free_kv(b, kv);
 }
 
-// ---- life ----
+// ---- create, destroy ----
 
 static void be_destroy(td_backend *be)
 {
@@ -213,8 +213,8 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
   b->base.kv_dtype = TD_BF16;
   b->config = *config;
   td_backend_choose_sizes(&b->config, 256, 4096);
-  const char *share = getenv("TANDEM_SHARE"); // for tests of a whole daemon: a small model's decodes would
-                                              // share nothing by predicted time
+  const char *share = getenv("TANDEM_SHARE"); // lets tests of a whole daemon force sharing, which a small
+                                              // model's predicted times would never choose
   if (share && strcmp(share, td_attention_always.name) == 0 && !b->config.attention_policy)
     b->config.attention_policy = &td_attention_always;
   b->base.pipeline_depth = 2;

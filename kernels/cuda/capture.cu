@@ -1,19 +1,16 @@
-// Captured steps: CUDA graphs of decode steps, one for each of some row counts; and anew when its linears
-// have got other algorithms.
-//
-// A step runs on the smallest captured one that is for as many rows, which may have more than it. Kernels
-// that write beyond a row's own output (KV lines, sampled ids) look at the true counts on the device. Grids
-// are as large as any step of so many rows needs; where that is much more than most need, attention for
-// decodes, they are set anew before a launch: 2,400 blocks that find nothing to do take 2.5 us, in each
-// layer.
+// Captured steps: one CUDA graph for each of some row counts. A step is captured again when tuning has
+// changed the algorithms of its linears.
+// A step is launched from the smallest captured step that holds its rows, so there may be padded rows.
+// Kernels that write more than a row's own output (KV lines, sampled ids) read the true counts on the device.
+// Grids are as large as any step of that many rows needs. For decode attention this is far more than most
+// steps need, and 2,400 idle CTAs take 2.5 us a layer, so its grids are set again before a launch.
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/program.cuh"
 
 #include <algorithm>
 #include <utility>
 
-// The frame of a step that exists only to be queued: its grids are for n_rows, its counts say that there are
-// none.
+// Prepares the frame of an empty step: grids are sized for n_rows, but the counts on the device are zero.
 static void frame_empty_step(cuda_backend *b, td_plan *plan, const cuda_program &p, uint32_t n_rows,
                              attention_mode mode)
 {
@@ -46,7 +43,7 @@ td_status td_cuda_run_empty_step(cuda_backend *b, uint32_t n_rows, const cuda_pr
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "a step could not be tried");
 }
 
-// Where the captured step launches attention for decodes.
+// Finds the nodes of the captured graph that are decode attention.
 static cudaError_t find_decodes(const cuda_backend *b, captured_step *r)
 {
   for (const attention_group *g : groups_of{&b->attention})
@@ -70,7 +67,7 @@ static void free_step(const captured_step &s)
     cudaGraphDestroy(s.graph);
 }
 
-// In the place of an earlier one for the same steps, if there is one.
+// Replaces the captured step for the same row count and mode, if there is one.
 static void keep_step(cuda_program *p, captured_step &&s)
 {
   for (captured_step &old : p->captured)
@@ -92,7 +89,7 @@ static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t least_ro
   for (attention_group *g : groups_of{&b->attention})
     g->captured_decodes.clear();
   const char *not_fused = td_fused_make(b, p->ops, n_rows, &fused);
-  // once for real: what libraries set up at first use must not happen while capturing
+  // a first run outside the capture: libraries may set up things at first use that must not be captured
   not_fused ? td_cuda_run(b, *p) : td_fused_queue(b, fused);
   note(&b->device, cudaStreamSynchronize(b->device.stream));
   note(&b->device, cudaStreamBeginCapture(b->device.stream, cudaStreamCaptureModeThreadLocal));
@@ -113,7 +110,7 @@ static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t least_ro
   return TD_OK;
 }
 
-// Twice where decodes may share prefixes: steps in which they do not have a kernel that knows nothing of it,
+// Captures twice if decodes may share prefixes. Steps without shared prefixes use a simpler attention kernel
 // and may be fused.
 td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t least_rows, uint32_t n_rows,
                           td_capture *out, td_error *err)
@@ -129,7 +126,7 @@ td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t least_
   return capture_one(b, p, least_rows, n_rows, false, out, err);
 }
 
-// The smallest captured step that is for this one, or null.
+// The smallest captured step that serves the current plan, or null.
 static captured_step *captured_for(const cuda_backend *b, cuda_program *p, const td_plan *plan)
 {
   captured_step *best = nullptr;
@@ -143,8 +140,8 @@ static captured_step *captured_for(const cuda_backend *b, cuda_program *p, const
   return best;
 }
 
-// As many blocks for the decodes as this step's items need, or somewhat more, so that one step is seldom set
-// otherwise than the one before.
+// Sets the decode grids to what this step's work list needs. They may stay somewhat larger, so that few steps
+// have to change them.
 static void fit_decodes(cuda_backend *b, captured_step *r)
 {
   enum { SPARE_BLOCKS = 384, GRAIN_BLOCKS = 128 };

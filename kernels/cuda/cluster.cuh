@@ -1,5 +1,5 @@
-// A cluster's CTAs (PTX ISA, from sm_90 on; before, a CTA is alone): which of them this is, where the others'
-// shared memory lies, and a barrier of all threads of all of them.
+// Clusters of CTAs (PTX ISA, from sm_90 on): a CTA's rank, the addresses of other CTAs' shared memory, and a
+// barrier over all threads of the cluster. On older GPUs a CTA is alone and the barrier does nothing.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ __device__ __forceinline__ uint32_t cluster_rank()
   return r;
 }
 
-// Where what lies at this shared-memory address here lies in the CTA of that rank.
+// Maps a shared-memory address of this CTA to the same place in the CTA of that rank.
 __device__ __forceinline__ uint32_t address_in_cluster(uint32_t address, uint32_t rank)
 {
   uint32_t a;

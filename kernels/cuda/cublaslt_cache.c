@@ -1,13 +1,13 @@
-/* The cache file of measured algorithms. See cublaslt_cache.h.
+/* The cache file of tuned cuBLASLt algorithms. See cublaslt_cache.h.
  *
  *   tandem-linears 1
  *   NAME OF DEVICE, CAPABILITY, DRIVER, RUNTIME, LIBRARY
- *   n_out n_in f32 bias bucket us WORD0 .. WORD7      numbers decimal, us with 3 digits after the dot, words
- * in hex
+ *   n_out n_in f32 bias bucket us WORD0 .. WORD7
  *   ...
  *   xxh3 CHECKSUM of all bytes before this line
  *
- * The checksum finds damage, not malice: whoever uses an entry asks the library whether it is one. */
+ * Numbers are decimal, us has 3 digits after the dot, words are hexadecimal. The checksum detects damage, not
+ * malice: before an algorithm is used, the library checks it. */
 #include "kernels/cuda/cublaslt_cache.h"
 
 #include <inttypes.h>
@@ -79,8 +79,7 @@ typedef struct cursor {
   const char *at, *end;
 } cursor;
 
-/* A number of base 10 or 16 and the character behind it. Nothing else: no sign, no spaces, nothing above max.
- */
+/* Reads a number of base 10 or 16, at most max, and the character after it. Signs and spaces are errors. */
 static bool take_number(cursor *c, uint64_t base, uint64_t max, char behind, uint64_t *out)
 {
   uint64_t v = 0;

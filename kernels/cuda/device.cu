@@ -1,4 +1,4 @@
-// The device: found, opened, its memory.
+// Opens the device, checks what it can do, and manages its memory.
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -40,7 +40,7 @@ void td_cuda_free(cuda_device *d, void *memory)
 static td_status alloc_filled(cuda_device *d, size_t bytes, int byte, void **out, td_error *err)
 {
   TD_TRY(td_cuda_alloc_raw(d, bytes, out, err));
-  // the stream does not wait for the default stream, so what other calls copy must come behind this
+  // on this stream, because it does not wait for the default stream and later copies must come after the fill
   cudaError_t e = cudaMemsetAsync(*out, byte, bytes ? bytes : 1, d->stream);
   if (e == cudaSuccess)
     e = cudaStreamSynchronize(d->stream);
@@ -63,9 +63,9 @@ cudaError_t td_cuda_copy_in(cuda_device *d, void *dst, const void *src, size_t b
   return e == cudaSuccess ? cudaStreamSynchronize(d->stream) : e;
 }
 
-// ---- what it is ----
+// ---- what the device is ----
 
-// Whether the build has code for this device, and whether that is sm_90a's.
+// Its launch shows whether the build has code for this device, and its result whether that is sm_90a code.
 static __global__ void probe_kernel(uint32_t *has_wgmma)
 {
 #ifdef TD_HAS_WGMMA
@@ -73,7 +73,7 @@ static __global__ void probe_kernel(uint32_t *has_wgmma)
 #endif
 }
 
-// "12.8" of 12080.
+// 12080 becomes "12.8".
 static void version_text(int v, char out[16]) { snprintf(out, 16, "%d.%d", v / 1000, v % 1000 / 10); }
 
 static __global__ void trap_kernel() { __trap(); }
@@ -108,8 +108,8 @@ static td_status count_devices(int *n, td_error *err)
                  cudaGetErrorString(e));
 }
 
-// By clocks and widths. A multiprocessor's bf16 tensor operations in a cycle: 2,048 of compute
-// capability 8.0, 4,096 of 9, a quarter of that in GPUs for desktops.
+// Peak rates from clocks and widths. bf16 tensor operations per SM and cycle: 2,048 for compute capability
+// 8.0, 4,096 for 9 and 10, a quarter of that for desktop GPUs.
 static void rate(cuda_device *d, const cudaDeviceProp *prop)
 {
   int memory_khz = 0, bus_bits = 0, khz = 0;
@@ -184,7 +184,7 @@ static td_status run_probe(cuda_device *d, td_error *err)
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "the device cannot be used");
 }
 
-// ---- life ----
+// ---- open, close ----
 
 td_status td_cuda_device_open(cuda_device *d, uint32_t id, td_error *err)
 {

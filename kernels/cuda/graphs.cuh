@@ -1,7 +1,7 @@
 // Captured steps: CUDA graphs of decode steps (capture.cu).
 //
-// Owner: a compiled program. Life: from td_backend_ops.capture until the program is discarded; what a graph
-// points to (weights, buffers, KV stores, the frame) lives as long.
+// Owner: a compiled program. Lifetime: from td_backend_ops.capture until the program is discarded. What a
+// graph points to (weights, buffers, KV stores, the frame) must live as long.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,21 +11,22 @@
 
 struct attention_group;
 
-// A kernel of a captured step, as it is now; most_blocks: as it was captured.
+// A kernel node of a captured step with its current parameters. most_blocks: the grid as captured, its upper
+// limit.
 struct captured_kernel {
   cudaGraphNode_t node;
   cudaKernelNodeParams params;
   uint32_t most_blocks;
-  const attention_group *group; // whose decodes it does
+  const attention_group *group; // the KV group whose decodes this kernel computes
 };
 
 struct captured_step {
-  uint32_t least_rows, n_rows; // of the steps that are launched from it; n_rows: of its grids
-  bool of_plan;      // its attention is by a plan of what rows share; else none of the step's rows may share
-                     // anything
-  cudaGraph_t graph; // kept: what the params of `decodes` point to is its nodes'
+  uint32_t least_rows, n_rows; // row counts that it serves; the grids are for n_rows
+  bool of_plan;      // decodes use an attention plan with shared prefixes; if false, no rows of the step may
+                     // share a prefix
+  cudaGraph_t graph; // kept because params in `decodes` point into its nodes
   cudaGraphExec_t exec;
-  std::vector<captured_kernel> decodes; // attention for decodes, one a layer
+  std::vector<captured_kernel> decodes; // decode attention, one kernel a layer
 };
 
 typedef std::vector<captured_step> cuda_graphs;

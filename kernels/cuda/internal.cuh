@@ -1,20 +1,21 @@
-// The backend, as the files of kernels/cuda/ see it: its parts, each in a header that says who owns it and
-// how long it lives, and the ops.
+// The backend as the files of kernels/cuda/ see it: its parts and the ops. Each part has a header that says
+// who owns it and how long it lives.
 //
-//   device.cuh           the device, its stream and memory             device.cu
-//   frame.cuh            what one step carries                         step.cu
-//   sampling.cuh         sampling state of the slots                   step.cu, sample.cu
-//   logits_processors.cuh          rows that are not plain, log-probabilities    logits_processors.cu,
-//   sample.cu, logprob.cu attention_group.cuh  KV stores, groups, the step's mode attention_group.cu
-//   weights.cuh          weights, there and on their way               weights.cu
-//   linears.cuh          what linears need                             linear.cu and the files of README.md
-//   graphs.cuh           captured steps: a compiled program's own      capture.cu
-//   program.cuh          compiled programs                             program.cu
-//   attention.cuh        attention's kernels; attention_*.cuh are parts of these
-//   kernel.cuh           what kernels share; mbarrier.cuh, tma.cuh, wgmma.cuh, ring.cuh: Hopper's
-//   instructions
+//   device.cuh              device, stream, memory                       device.cu
+//   frame.cuh               what one step sends up and gets back         step.cu
+//   sampling.cuh            sampler state of the slots                   step.cu, sample.cu
+//   logits_processors.cuh   logits entries that are not plain            logits_processors.cu, sample.cu,
+//                                                                        logprob.cu
+//   attention_group.cuh     KV stores, KV groups, attention modes        attention_group.cu
+//   weights.cuh             weights, loaded and being loaded             weights.cu
+//   linears.cuh             what linears need besides weights            linear.cu, gemm_*.cu
+//   graphs.cuh              captured steps of a compiled program         capture.cu
+//   program.cuh             compiled programs                            program.cu
+//   attention.cuh           attention's kernels; attention_*.cuh are parts of them
+//   kernel.cuh              what all kernels use
+//   mbarrier.cuh, tma.cuh, wgmma.cuh, ring.cuh   Hopper's instructions
 //
-// Activations are bf16, sums are f32. One stream; ops are queued, td_cuda_wait waits.
+// Activations are bf16, sums are f32. All ops go to one stream; td_cuda_wait waits for a step's end.
 #pragma once
 
 #include "kernels/cuda/attention_group.cuh"
@@ -47,7 +48,7 @@ template <typename T> static inline T *at(td_devptr p) { return (T *)p.addr; }
 
 // step.cu
 td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err);
-td_status td_cuda_fit_packed(cuda_backend *b, td_error *err); // room for a plan and items of each KV group
+td_status td_cuda_fit_packed(cuda_backend *b, td_error *err); // grows the packed plan to hold all KV groups
 void td_cuda_free_step_memory(cuda_backend *b);
 void td_cuda_submit(td_backend *be, td_compiled *forward, const td_plan *plan);
 void td_cuda_sample_step(td_backend *be, td_compiled *sampling, const td_sample_input *input);

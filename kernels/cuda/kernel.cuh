@@ -1,4 +1,4 @@
-// What kernels share: the order of launches, sums of a warp, and eight bf16 at once.
+// What all kernels use: programmatic dependent launch, reductions over a warp, and loads of eight bf16.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,11 +9,11 @@
 
 typedef __nv_bfloat16 bf16;
 
-// Of a page's tokens, which are a power of two: kernels shift where a division would take as long as the
-// rest.
+// log2 of a page's token count, which is a power of two. Kernels shift by it, because a division would take
+// as long as the rest of the address arithmetic.
 __device__ __forceinline__ uint32_t log2_of(uint32_t n) { return 31 - __clz(n); }
 
-// Lets the next kernel be launched while this one runs.
+// Lets the next kernel in the stream start while this one still runs (programmatic dependent launch).
 __device__ __forceinline__ void let_next_start()
 {
 #if __CUDA_ARCH__ >= 900
@@ -21,7 +21,7 @@ __device__ __forceinline__ void let_next_start()
 #endif
 }
 
-// Until the kernels before are done and their writes can be seen.
+// Waits until the kernels before have ended and their writes are visible.
 __device__ __forceinline__ void wait_for_input()
 {
 #if __CUDA_ARCH__ >= 900
@@ -43,8 +43,8 @@ __device__ __forceinline__ float warp_max(float v)
   return v;
 }
 
-// Eight bf16 at once: the 16-byte unit of every load and store here. A struct of bf16 would be copied member
-// by member, in loads and stores of 4 bytes.
+// Eight bf16, the 16-byte unit of every load and store here. The compiler would copy a struct of eight bf16
+// members in loads and stores of 4 bytes.
 struct bf16x8 {
   uint4 pairs;
 };

@@ -1,10 +1,9 @@
-// Products: out[n, n_out] = x[n, n_in] * weight[n_out, n_in]^T + bias, or += that.
-//
-// Few rows are bound by reading the weights. gemm_fused.cu and gemm_skinny.cu take them on Hopper;
-// elsewhere, or where they cannot, up to 8 rows go to the kernel here: 16 weight rows per block, the block's
-// warps share n_in between them, weights stream from memory straight into tensor-core operands. That works
-// because a product does not care in which order k is summed: a lane's 16-byte load holds 8 neighbouring k,
-// and both operands use the same order. The rest goes to cuBLASLt (gemm_cublaslt.cu).
+// Linears: out[n, n_out] = x[n, n_in] * weight[n_out, n_in]^T + bias, or out += that.
+// With few rows, reading the weights takes most of the time. On Hopper gemm_fused.cu and gemm_skinny.cu
+// compute these. On other GPUs, or for shapes that those two cannot do, up to 8 rows go to the kernel in this
+// file: 16 weight rows a CTA, n_in divided between the CTA's warps, weights loaded straight into tensor-core
+// operands. This works because k may be summed in any order: a lane's 16-byte load holds 8 neighbouring k,
+// and both operands use the same order. All other row counts go to cuBLASLt (gemm_cublaslt.cu).
 #include "kernels/cuda/internal.cuh"
 #include "kernels/cuda/mma.cuh"
 
@@ -21,7 +20,8 @@ __device__ __forceinline__ uint4 load_streaming(const void *p)
   return v;
 }
 
-// Weights of FEW_UNROLL x 32 columns from k0 on, for this lane's two rows; zero past n_in, a multiple of 32.
+// Loads FEW_UNROLL x 32 weight columns from k0 on, for this lane's two rows. Columns past n_in (a multiple of
+// 32) are 0.
 __device__ __forceinline__ void load_weights(uint4 a0[FEW_UNROLL], uint4 a1[FEW_UNROLL], const bf16 *w0,
                                              const bf16 *w1, uint32_t k0, uint32_t n_in)
 {
@@ -33,8 +33,8 @@ __device__ __forceinline__ void load_weights(uint4 a0[FEW_UNROLL], uint4 a1[FEW_
   }
 }
 
-// Begins to read its weights, which depend on nothing, before it waits for its input: short matrices are
-// mostly ramp else.
+// Starts loading weights, which depend on no other kernel, before it waits for its input. Otherwise short
+// matrices would spend most of their time on the first loads.
 template <typename OUT>
 __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
     few_rows_kernel(const bf16 *w, const bf16 *bias, const bf16 *x, OUT *out, bool add, uint32_t n,
@@ -43,10 +43,10 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
   __shared__ float partial[FEW_WARPS][16][FEW_ROWS_MAX + 1];
   const uint32_t step = 32 * FEW_UNROLL;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  uint32_t j = blockIdx.x * 16 + g, k0 = warp * step; // this lane's weight rows: j and j + 8
+  uint32_t j = blockIdx.x * 16 + g, k0 = warp * step; // this lane's weight rows are j and j + 8
   const bf16 *w0 = w + (size_t)min(j, n_out - 1) * n_in + t * 8;
   const bf16 *w1 = w + (size_t)min(j + 8, n_out - 1) * n_in + t * 8;
-  const bf16 *xr = x + (size_t)min(g, n - 1) * n_in + t * 8; // rows past n are computed and dropped
+  const bf16 *xr = x + (size_t)min(g, n - 1) * n_in + t * 8; // rows past n repeat the last
   float acc[4] = {};
   uint4 a0[FEW_UNROLL], a1[FEW_UNROLL];
   let_next_start();
@@ -106,7 +106,7 @@ void td_cuda_linear(cuda_backend *b, const td_linear_params *params, uint32_t n_
   if (!b->config.batch_invariant && (td_fused_linear(b, p) || td_stream_linear(b, p)))
     return;
   TD_BUG_ON(p->out_f32 &&
-            p->weight->has_bias); // only the output head gives f32, and no model served has a bias there
+            p->weight->has_bias); // only the output head is f32, and no supported model has a bias there
   if (b->config.batch_invariant || p->n > few_rows_max(cuda_weight(p->weight)))
     td_lt_linear(b, p);
   else if (p->out_f32)

@@ -1,5 +1,5 @@
-// Barriers in shared memory that count arrivals and bytes of asynchronous copies (PTX ISA, mbarrier and
-// cp.async.bulk; from sm_90 on). Addresses are those of shared_address.
+// mbarriers: barriers in shared memory that count arrivals and the bytes of asynchronous copies (PTX ISA,
+// mbarrier and cp.async.bulk; from sm_90 on). All addresses are 32-bit shared addresses (shared_address).
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,9 @@ __device__ __forceinline__ void barrier_init(uint32_t bar, uint32_t arrivals)
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
 }
 
-// After the inits, by the thread that did them, which may copy at once; others when the block has met. A copy
-// reaches its barrier by the generic proxy (PTX ISA, cp.async.bulk), so none needs a fence of proxies.
+// Call after barrier_init, in the same thread. That thread may start copies right after; other threads only
+// after a CTA barrier. A bulk copy signals its mbarrier through the generic proxy (PTX ISA, cp.async.bulk),
+// so no copy needs a proxy fence here.
 __device__ __forceinline__ void fence_barrier_init()
 {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -31,14 +32,14 @@ __device__ __forceinline__ void barrier_arrive(uint32_t bar)
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 
-// Arrives, and lets the phase end only when so many more bytes have come.
+// Arrives, and makes the phase wait for that many bytes more.
 __device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes)
 {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 
-// Until the phase of this parity has ended. A fresh barrier is in phase 0; "the one before", parity 1, has
-// ended.
+// Waits until the phase of this parity has ended. A fresh barrier is in phase 0; the phase before it, parity
+// 1, counts as ended.
 __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity)
 {
   asm volatile("{.reg .pred done;\n"
@@ -48,14 +49,14 @@ __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity)
                : "memory");
 }
 
-// bar: of another CTA, by address_in_cluster (cluster.cuh). Without `.release.cluster`, which would be a
-// fence of the whole GPU: what arrives here has only read.
+// bar: a barrier of another CTA, by address_in_cluster (cluster.cuh). The arrival has no `.release.cluster`,
+// which would act as a fence of the whole GPU. It needs none, because the arriving warp has only read.
 __device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t bar)
 {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 
-// bytes: a multiple of 16, as are both addresses.
+// bytes and both addresses: multiples of 16.
 __device__ __forceinline__ void copy_bulk(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar)
 {
   asm volatile(
@@ -64,8 +65,8 @@ __device__ __forceinline__ void copy_bulk(uint32_t dst, const void *src, uint32_
       : "memory");
 }
 
-// To the same address in all CTAs of the cluster that `ctas` names, bit by bit; each one's barrier counts the
-// bytes.
+// Copies to the same address in each CTA of the cluster whose bit is set in `ctas`. Each of these CTAs'
+// barriers counts the bytes.
 __device__ __forceinline__ void copy_bulk_to(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar,
                                              uint16_t ctas)
 {
@@ -75,7 +76,8 @@ __device__ __forceinline__ void copy_bulk_to(uint32_t dst, const void *src, uint
                : "memory");
 }
 
-// Of what is read once: without this hint memory gives a fifth less than it can (kernels/cuda/README.md).
+// L2 policy for data that is read once (evict first). Without it, loads reach a fifth less bandwidth
+// (kernels/cuda/README.md).
 __device__ __forceinline__ uint64_t read_once_policy()
 {
   uint64_t p;
@@ -92,8 +94,8 @@ __device__ __forceinline__ void copy_bulk_once(uint32_t dst, const void *src, ui
                : "memory");
 }
 
-// Before asynchronous reads of what this thread wrote to shared memory by ordinary stores, or of what the
-// kernels before wrote to global memory by theirs.
+// Proxy fences. An asynchronous copy or wgmma needs one before it reads what this thread wrote to shared
+// memory with ordinary stores, or what earlier kernels wrote to global memory with theirs.
 __device__ __forceinline__ void fence_shared_writes()
 {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -103,8 +105,9 @@ __device__ __forceinline__ void fence_global_writes()
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-// fence_barrier_init with a fence of proxies: attention of one row takes 1 % longer without (192 steps of the
-// trace bucketed B1 in two runs), a product less.
+// fence_barrier_init and a proxy fence. The proxy fence is not needed for correctness, but without it
+// attention of one row takes 1 % longer (192 steps of the trace bucketed B1 in two runs), and a GEMM takes
+// longer by less than that.
 __device__ __forceinline__ void barriers_made()
 {
   fence_barrier_init();

@@ -1,11 +1,11 @@
-// Matrix products of one warp (PTX ISA, mma.sync; from sm_80 on) and the moves of their 8 x 8 fragments to
-// and from shared memory.
+// Matrix products of one warp (PTX ISA, mma.sync; from sm_80 on), and moves of their 8 x 8 fragments between
+// registers and shared memory.
 #pragma once
 
 #include <cstdint>
 
-// c[16, 8] += a[16, 16] * b[16, 8], bf16 operands and f32 sums. A thread holds of rows g and g + 8 (g = lane
-// / 4) the columns 2t and 2t + 1 (t = lane % 4), in c[0..1] and c[2..3].
+// c[16, 8] += a[16, 16] * b[16, 8], bf16 operands and f32 sums. With g = lane / 4 and t = lane % 4, a thread
+// holds columns 2t and 2t + 1 of row g in c[0..1], and of row g + 8 in c[2..3].
 __device__ __forceinline__ void mma_16816(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "

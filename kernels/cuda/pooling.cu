@@ -1,5 +1,5 @@
-// Pooling: a vector for each sequence out of its tokens, chunk after chunk. A thread has one element of a
-// row's vector, and adds token after token in f64: what comes out does not depend on chunks.
+// Pooling: one vector for each sequence, made of its tokens chunk by chunk. A thread computes one element and
+// adds tokens in order in f64, so the result does not depend on how the prompt is cut into chunks.
 #include "kernels/cuda/internal.cuh"
 
 enum { POOL_THREADS = 128 };
@@ -10,7 +10,7 @@ __global__ void pool_kernel(const bf16 *x, device_batch batch, td_pooling poolin
   uint32_t i = blockIdx.x * POOL_THREADS + threadIdx.x;
   let_next_start();
   wait_for_input();
-  if (i >= width || blockIdx.y >= batch.counts[COUNT_ROWS]) // a step that is only timed has no true rows
+  if (i >= width || blockIdx.y >= batch.counts[COUNT_ROWS]) // a dummy step has no true rows
     return;
   td_plan_row r = batch.rows[blockIdx.y];
   const bf16 *at = x + (size_t)r.q_start * width + i;

@@ -1,8 +1,7 @@
-// Programs: compiled once, run op by op where no captured step serves.
-//
-// The one pass over the list here: a linear and the SwiGLU behind it become one op, which
-// gemm_skinny_swiglu.cu and gemm_swiglu.cu do in steps where they are faster. Others read the list:
-// fused_plan.cu makes large kernels of a step's ops, cublaslt_tune.cu finds its linears.
+// Compiles a program, and runs it op by op where no captured step serves.
+// Compiling has one pass: a linear followed by SwiGLU becomes one op. gemm_skinny_swiglu.cu and
+// gemm_swiglu.cu compute it where they are faster than two kernels. fused_plan.cu and cublaslt_tune.cu read
+// the compiled list: the one makes large kernels of a step's ops, the other finds the linears to tune.
 #include "kernels/cuda/program.cuh"
 
 #include <new>
@@ -38,7 +37,7 @@ static td_status check_op(const cuda_backend *b, const td_op &o, td_error *err)
                  g.width);
 }
 
-// Any, where no op has to do with KV.
+// If no op uses KV, the value does not matter.
 static uint32_t page_tokens_of(const td_program *program)
 {
   for (uint32_t i = 0; i < program->n_ops; i++)

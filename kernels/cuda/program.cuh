@@ -1,4 +1,4 @@
-// A program as this backend runs it, and who reads it.
+// A program as this backend runs it, and the files that read its ops.
 #pragma once
 
 #include "kernels/cuda/graphs.cuh"
@@ -6,9 +6,9 @@
 
 // What a td_compiled * points to.
 struct cuda_program {
-  std::vector<td_op> ops; // a product with SwiGLU behind it is one op, with gate_up
-  uint32_t n_unsampled;   // as of td_program
-  uint32_t page_tokens;   // of the KV store that its ops name
+  std::vector<td_op> ops; // a linear followed by SwiGLU is one op, with gate_up
+  uint32_t n_unsampled;   // as in td_program
+  uint32_t page_tokens;   // of the KV store that its ops use
   cuda_graphs captured;
   struct cuda_tuner *tuner; // null: tuning has not begun
 };
@@ -18,18 +18,17 @@ static inline cuda_program *program_of(td_compiled *compiled) { return (cuda_pro
 // program.cu
 td_status td_cuda_compile(td_backend *be, const td_program *program, td_compiled **out, td_error *err);
 void td_cuda_discard(td_backend *be, td_compiled *compiled);
-void td_cuda_run(cuda_backend *b, const cuda_program &p); // of the current plan, op by op
+void td_cuda_run(cuda_backend *b, const cuda_program &p); // runs the current plan, op by op
 void td_cuda_run_op(cuda_backend *b, const td_op &o);
-td_linear_params
-td_cuda_glu_linear(const td_linear_swiglu_params &g); // the first of the two ops that it stands for
+td_linear_params td_cuda_glu_linear(const td_linear_swiglu_params &g); // the first of the two ops it replaces
 
 // capture.cu
 td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t least_rows, uint32_t n_rows,
                           td_capture *out, td_error *err);
 bool td_cuda_launch_captured(cuda_backend *b,
-                             cuda_program *p); // the current plan's step; false: there is none that fits
+                             cuda_program *p); // launches the current plan; false: no captured step fits
 void td_cuda_free_captured(cuda_program *p);
-// A step of n_rows decodes with no true rows, run to its end.
+// Runs a step with grids for n_rows decodes and true counts of zero, and waits for its end.
 td_status td_cuda_run_empty_step(cuda_backend *b, uint32_t n_rows, const cuda_program &p, td_error *err);
 
 // cublaslt_tune.cu

@@ -1,16 +1,15 @@
-// A ring of pipeline stages in shared memory: producers fill them with asynchronous copies, consumers read
+// A ring of pipeline stages in shared memory: producers fill stages with asynchronous copies, consumers read
 // them (from sm_90 on).
-//
-// Each stage has two mbarriers. "Full" ends a phase when a producer has said how many bytes come and they
-// have come. "Empty" ends one when all consumers have released the stage. A phase ends once a round of the
-// ring, so whoever waits must know the parity of its round: the ring keeps it beside the stage's index, and
-// no kernel has phase bits of its own.
+// Each stage has two mbarriers. A phase of the "full" barrier ends when a producer has announced the number
+// of bytes and they have arrived. A phase of the "empty" barrier ends when all consumers have released the
+// stage. There is one phase for each round of the ring, so a thread that waits must know its round's parity.
+// The ring keeps the parity with the stage index; no kernel has phase bits of its own.
 //   producer: acquire(), expect(bytes), copies to data() that complete full(), advance()
 //   consumer: wait_full(), reads data(), release(), advance()
-// Each thread has a copy of this struct: where the ring lies, and which stage the thread is at. All threads
-// of a role go through the same stages in the same order. A producer's parity is the opposite of a consumer's
-// (as_producer): in its first round it waits for the end of a phase before the first, which an mbarrier takes
-// as ended, as its stages are empty from the start.
+// Each thread has its own copy of this struct: where the ring lies, and the thread's current stage. All
+// threads of a role go through the same stages in the same order. A producer's parity is the opposite of a
+// consumer's (as_producer). In its first round a producer waits for the phase before the first, which counts
+// as ended for a fresh mbarrier, so it finds all stages empty.
 #pragma once
 
 #include "kernels/cuda/mbarrier.cuh"
@@ -21,15 +20,16 @@ struct pipeline_stage {
   uint32_t index, phase;
 };
 
-// STAGES, STAGE_BYTES: 0 if only known at run time. CONSUMERS: how many releases make a stage empty. 0: the
-// ring has no empty barriers, for a warp that fills only stages that it has read itself.
+// STAGES, STAGE_BYTES: 0 if known only at run time. CONSUMERS: number of releases that make a stage empty.
+// CONSUMERS 0: the ring has no empty barriers, because one warp both fills and reads its stages.
 template <uint32_t STAGES, uint32_t STAGE_BYTES, uint32_t CONSUMERS> struct ring {
   static constexpr uint32_t BARRIERS = STAGES * (CONSUMERS > 0 ? 2 : 1);
-  uint32_t first = 0, full_bars = 0, empty_bars = 0; // addresses of shared memory
-  uint32_t count = 0, bytes = 0;                     // of the stages, where known at run time only
+  uint32_t first = 0, full_bars = 0, empty_bars = 0; // shared addresses
+  uint32_t count = 0, bytes = 0;                     // number of stages and bytes of a stage, if known only
+                                                     // at run time
   pipeline_stage now = {0, 0};
 
-  // barriers: 8 bytes for each stage's full one, then for each one's empty one.
+  // barriers: 8 bytes each, first the full barriers of all stages, then the empty ones.
   __device__ __forceinline__ void place(uint32_t data, uint32_t barriers, uint32_t n_stages = STAGES,
                                         uint32_t stage_bytes = STAGE_BYTES)
   {
@@ -46,8 +46,8 @@ template <uint32_t STAGES, uint32_t STAGE_BYTES, uint32_t CONSUMERS> struct ring
   __device__ __forceinline__ uint32_t full(uint32_t index) const { return full_bars + index * 8; }
   __device__ __forceinline__ uint32_t empty(uint32_t index) const { return empty_bars + index * 8; }
 
-  // Barriers of some stages, by one thread. A fence follows (fence_barrier_init, barriers_made) and then a
-  // meeting of all who use them.
+  // Initialises the barriers of stages [from, to); one thread calls it. A fence must follow
+  // (fence_barrier_init, barriers_made), then a barrier of all threads that use the ring.
   __device__ __forceinline__ void init(uint32_t from, uint32_t to) const
   {
 #pragma unroll(STAGES > 0 ? STAGES : 4)
@@ -58,8 +58,8 @@ template <uint32_t STAGES, uint32_t STAGE_BYTES, uint32_t CONSUMERS> struct ring
     }
   }
 
-  // Where a consumer, or a producer, stands at number n, counted on over all rounds: for threads that count
-  // anyway.
+  // The stage and phase of a consumer, or a producer, at position n counted over all rounds. For threads that
+  // keep such a count anyway.
   __device__ __forceinline__ static pipeline_stage nth(uint32_t n) { return {n % STAGES, n / STAGES & 1}; }
   __device__ __forceinline__ static pipeline_stage nth_as_producer(uint32_t n)
   {
@@ -73,7 +73,7 @@ template <uint32_t STAGES, uint32_t STAGE_BYTES, uint32_t CONSUMERS> struct ring
     now.phase ^= wraps;
   }
 
-  // ---- by producers ----
+  // ---- for producers ----
 
   __device__ __forceinline__ ring as_producer() const
   {
@@ -81,20 +81,20 @@ template <uint32_t STAGES, uint32_t STAGE_BYTES, uint32_t CONSUMERS> struct ring
     r.now = {0, 1};
     return r;
   }
-  // Until no consumer reads the stage any more.
+  // Waits until all consumers have released the stage.
   __device__ __forceinline__ void acquire(pipeline_stage s) const
   {
     static_assert(CONSUMERS > 0, "a stage without an empty barrier is acquired by program order");
     barrier_wait(empty(s.index), s.phase);
   }
   __device__ __forceinline__ void acquire() const { acquire(now); }
-  // The stage is full when so many bytes have come. One thread says so once a round; copies of others may
-  // have begun before.
+  // Announces the bytes that make the stage full. One thread calls it once a round; other threads' copies may
+  // already be under way.
   __device__ __forceinline__ void expect(uint32_t n_bytes) const { barrier_expect(full(now.index), n_bytes); }
-  // The same of a stage whose data are there: the producer wrote the last of them itself.
+  // Marks a stage full without bytes to wait for, because the producer wrote the last of its data itself.
   __device__ __forceinline__ void commit(uint32_t index) const { barrier_arrive(full(index)); }
 
-  // ---- by consumers ----
+  // ---- for consumers ----
 
   __device__ __forceinline__ void wait_full(pipeline_stage s) const { barrier_wait(full(s.index), s.phase); }
   __device__ __forceinline__ void wait_full() const { wait_full(now); }
@@ -103,13 +103,14 @@ template <uint32_t STAGES, uint32_t STAGE_BYTES, uint32_t CONSUMERS> struct ring
     static_assert(CONSUMERS > 0, "a stage without an empty barrier is released by program order");
     barrier_arrive(empty(index));
   }
-  // The same, of the ring of a CTA of the cluster, where empty(0) lies at empty_there (address_in_cluster).
+  // Releases a stage of another CTA's ring in the cluster. empty_there: that ring's empty(0), by
+  // address_in_cluster.
   __device__ __forceinline__ void release_in_cluster(uint32_t empty_there, uint32_t index) const
   {
     barrier_arrive_in_cluster(empty_there + index * 8);
   }
 
-  // ---- of the stage that this thread is at ----
+  // ---- the thread's current stage ----
 
   __device__ __forceinline__ uint32_t data() const { return data(now.index); }
   __device__ __forceinline__ uint32_t full() const { return full(now.index); }

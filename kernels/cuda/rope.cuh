@@ -1,11 +1,11 @@
-// A head's norm and its rotation by the token's position. A lane has two 16-byte chunks of the head that hold
-// whole pairs; its lanes are a segment of a warp.
+// Norm and rotation of one head. A head belongs to a segment of a warp's lanes. Each lane has two 16-byte
+// chunks of the head, which together hold whole rotation pairs.
 #pragma once
 
 #include "kernels/cuda/internal.cuh"
 
 #ifdef __CUDACC__
-// Cosine and sine of a pair at a position, times the attention factor.
+// Cosine and sine of one pair at a position, both multiplied by the attention factor.
 __device__ __forceinline__ float2 rotation_of(int32_t pos, float inv_freq, float attn_factor)
 {
   float sn, cs;
@@ -13,7 +13,7 @@ __device__ __forceinline__ float2 rotation_of(int32_t pos, float inv_freq, float
   return make_float2(cs * attn_factor, sn * attn_factor);
 }
 
-// Which chunks are a lane's; halves: pairs are as in TD_ROPE_HALVES.
+// The chunks of a lane. halves: pairs as in TD_ROPE_HALVES.
 __device__ __forceinline__ uint32_t first_chunk(uint32_t lane, bool halves)
 {
   return halves ? lane : 2 * lane;
@@ -23,7 +23,7 @@ __device__ __forceinline__ uint32_t second_chunk(uint32_t lane, uint32_t rotary_
   return halves ? lane + rotary_dim / 16 : 2 * lane + 1;
 }
 
-// In halves, pair i is elements i and i + rotary_dim / 2; else 2i and 2i + 1.
+// Pair i is elements i and i + rotary_dim / 2 with halves, else 2i and 2i + 1.
 __device__ __forceinline__ void rotate(float x[2][8], const float2 *rotations, uint32_t chunk0, bool halves)
 {
 #pragma unroll
@@ -36,7 +36,8 @@ __device__ __forceinline__ void rotate(float x[2][8], const float2 *rotations, u
   }
 }
 
-// Of all lanes of the segment, a power of two; mask: the lanes of the warp that are here, whole segments.
+// Sum over a segment of `lanes` lanes, a power of two. mask: the lanes of the warp that take part, whole
+// segments.
 __device__ __forceinline__ float segment_sum(float v, uint32_t lanes, uint32_t mask)
 {
   for (uint32_t o = lanes / 2; o > 0; o >>= 1)

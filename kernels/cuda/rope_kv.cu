@@ -1,8 +1,7 @@
-// Per token: RMSNorm of q and k heads (where the model has it), rotation by the position, and the write of k
-// and v to the token's line in its page. q is rotated in place.
-//
-// A lane takes two 16-byte chunks of a head that hold whole pairs, so that a head is a segment of head_dim /
-// 16 lanes. The sines of a token are computed once for all its heads.
+// For each token: RMSNorm of q and k heads (if the model has it), rotation by the position, and the write of
+// k and v to the token's line in its page. q is rotated in place.
+// A lane has two 16-byte chunks of a head that hold whole rotation pairs, so head_dim / 16 lanes have a head.
+// The sines of a token are computed once for all of its heads.
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/rope.cuh"
 
@@ -15,7 +14,7 @@ struct rope_args {
   float attn_factor, eps;
   int style;
   uint32_t n_heads, n_kv_heads, head_dim, rotary_dim,
-      lanes; // lanes of a segment: a power of two, head_dim / 16 or more
+      lanes; // lanes of a segment: a power of two, at least head_dim / 16
 };
 
 // A lane's part of a head.
@@ -33,8 +32,8 @@ __device__ __forceinline__ head_part load_part(const bf16 *head, const uint32_t 
   return p;
 }
 
-// captured: the plan was unpacked before the first kernel of the step began, so it may be read before the
-// wait.
+// captured: the plan was unpacked before the step's first kernel began, so this kernel may read it before
+// wait_for_input().
 template <bool HALVES>
 __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, device_batch batch, bool captured)
 {
@@ -42,7 +41,7 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, devi
   uint32_t token = blockIdx.x, lane = threadIdx.x % a.lanes, segment = threadIdx.x / a.lanes;
   uint32_t n_qk = a.n_heads + a.n_kv_heads, n_all = n_qk + a.n_kv_heads,
            heads_at_once = ROPE_THREADS / a.lanes;
-  // behind the rotated part of a head, a lane's chunks are neighbours, as they are without HALVES
+  // a lane's two chunks are neighbours in the part of a head that is not rotated, as they are without HALVES
   bool mine = lane < a.head_dim / 16, turns = lane < a.rotary_dim / 16;
   uint32_t chunk[2] = {first_chunk(lane, HALVES && turns), second_chunk(lane, a.rotary_dim, HALVES && turns)};
   bf16 *heads = a.qkv + (size_t)token * n_all * a.head_dim;
@@ -64,7 +63,7 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, devi
   for (uint32_t i = threadIdx.x; i < a.rotary_dim / 2; i += ROPE_THREADS)
     rotations[i] = rotation_of(pos, a.inv_freq[i], a.attn_factor);
   __syncthreads();
-  // whole warps go round together: segments past the last head only take part in the sums
+  // warps loop together: segments past the last head only take part in the sums
   for (; h0 < n_all; h0 += gridDim.y * heads_at_once) {
     uint32_t h = h0 + segment, h_next = h + gridDim.y * heads_at_once;
     bool active = mine && h < n_all, is_v = h >= n_qk;
@@ -99,7 +98,7 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, devi
 void td_cuda_rope_kv(cuda_backend *b, const td_rope_kv_params *p, uint32_t n_rows)
 {
   TD_BUG_ON(p->rotary_dim > p->head_dim || p->rotary_dim % 16 != 0 || p->head_dim % 16 != 0 ||
-            p->head_dim > HEAD_DIM_MAX); // refused at load
+            p->head_dim > HEAD_DIM_MAX); // rejected when the model was loaded
   uint32_t lanes = 4;
   while (lanes < p->head_dim / 16)
     lanes *= 2;
@@ -116,8 +115,8 @@ void td_cuda_rope_kv(cuda_backend *b, const td_rope_kv_params *p, uint32_t n_row
                  p->head_dim,
                  p->rotary_dim,
                  lanes};
-  // where those all run at once, a token's heads have several blocks; else one, so that its sines are
-  // computed once
+  // A token's heads are divided over several CTAs if all of these run at once. Otherwise a token has one CTA,
+  // so that its sines are computed only once.
   uint32_t n_all = p->n_heads + 2 * p->n_kv_heads, n = b->frame.plan->n_tokens,
            rounds = (n_all * lanes + ROPE_THREADS - 1) / ROPE_THREADS;
   dim3 grid(n, n * rounds <= ROPE_SM_BLOCKS * (uint32_t)b->device.n_sms ? rounds : 1);

@@ -1,7 +1,6 @@
-// Sampling state of the slots, on the device and as the host last said it (step.cu).
-//
-// Owner: the backend. Life: from its creation to its end; a slot's state is replaced whole, and travels with
-// the next plan.
+// Sampler state of the slots: on the device, and the host's newest copy (step.cu).
+// Owner: the backend. Lifetime: the backend's. The host replaces a slot's state as a whole; the new state
+// goes up with the next plan.
 #pragma once
 
 extern "C" {
@@ -13,8 +12,8 @@ extern "C" {
 struct cuda_sampling {
   td_sampling *slots;  // device, [max_slots]
   td_sampling *host;   // [max_slots]
-  uint32_t *changed;   // [max_slots] slots whose sampling changed since the last plan
+  uint32_t *changed;   // [max_slots] slots whose parameters changed since the last plan
   uint8_t *is_changed; // [max_slots]
   uint32_t n_changed;
-  struct sampling_extra *extra; // logits_processors.cuh: state of slots that need more
+  struct sampling_extra *extra; // logits_processors.cuh: state of slots that are not plain
 };

@@ -1,13 +1,12 @@
-// The step's frame. A plan goes up as one packed copy; one kernel unpacks it to fixed addresses, so that a
-// captured step (a CUDA graph) finds every plan in the same place; the sampled ids come back as one copy.
-//
-// A forward and the sampling behind it are queued apart (kernels.h). Where the host is not asked for
-// anything, one follows the other at once, and the device sees no gap; else the two events of a step that may
-// wait tell what it waited.
-//
-// Two packed blocks take turns: the host packs step k + 1 while the device still runs step k. Everything is
-// in one stream, so step k + 1 reads what step k sampled without asking the host. Faults are noted as they
-// appear and told by the wait.
+// A step's way to the device and back. The plan goes up as one packed copy. A kernel unpacks it to fixed
+// addresses, so a captured step (a CUDA graph) finds every plan at the same place. The sampled ids come back
+// as one copy.
+// The forward and the sampling are queued by two calls (kernels.h). Usually the second follows the first
+// immediately and the device does not idle in between. If the sampling may have to wait for the host, two
+// events measure that wait.
+// Two packed blocks alternate: the host packs step k + 1 while the device still runs step k. Both steps are
+// in one stream, so step k + 1 reads the ids that step k sampled without a detour through the host. The first
+// error of a step is kept, and td_cuda_wait returns it.
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/program.cuh"
 #include "kernels/cuda/logits_processors.cuh"
@@ -25,25 +24,25 @@ typedef struct sampling_update {
   td_sampling sampling;
 } sampling_update;
 
-// Behind the last of them two for each KV group: its items, and what its rows share.
+// Two more sections for each KV group follow: its work items, and its attention plan.
 enum section { TOKEN_IDS, POSITIONS, KV_LINES, ROWS, LOGITS, PAGE_UPDATES, SAMPLING, OF_GROUPS };
 enum { N_SECTIONS = OF_GROUPS + 2 * GROUP_SLOTS };
 
 typedef struct packed_header {
   uint32_t counts[GROUP_SLOTS][N_COUNTS];
   struct {
-    uint32_t at, n_dwords; // from the block's begin, both in 4-byte units
+    uint32_t at, n_dwords; // offset in the block and length, both in units of 4 bytes
   } section[N_SECTIONS];
 } packed_header;
 
 typedef struct unpacked {
-  uint32_t *section[LOGITS + 1]; // where the first sections go
+  uint32_t *section[LOGITS + 1]; // destinations of the sections before PAGE_UPDATES
   uint32_t *of_groups[2 * GROUP_SLOTS];
   uint32_t n_counts, n_of_groups;
   uint32_t *counts;
   int32_t *page_table;
   td_sampling *sampling;
-  const int32_t *sampled; // of the step before
+  const int32_t *sampled; // ids sampled by the step before
 } unpacked;
 
 static size_t packed_bytes_max(const cuda_backend *b)
@@ -58,7 +57,7 @@ static size_t packed_bytes_max(const cuda_backend *b)
   return bytes;
 }
 
-// Room for n_bytes in the block being packed.
+// Reserves n_bytes for a section in the block being packed.
 static void *pack_section(cuda_backend *b, uint32_t id, size_t n_bytes)
 {
   step_block *k = &b->frame.blocks[b->frame.packing];
@@ -71,8 +70,8 @@ static void *pack_section(cuda_backend *b, uint32_t id, size_t n_bytes)
   return at;
 }
 
-// Where the KV of a row's tokens goes: found here, on the device it would be four loads one after another.
-// Plans without pages write none.
+// Finds where the KV of a row's tokens goes. The device would need four dependent loads for it. Plans without
+// pages have no KV to write.
 static void find_kv_lines(const td_plan *plan, const td_plan_row *row, uint32_t *kv_lines)
 {
   if (plan->page_table_len == 0)
@@ -167,7 +166,8 @@ __global__ void __launch_bounds__(UNPACK_THREADS) unpack_kernel(const uint32_t *
   for (uint32_t i = first; i < h->section[TOKEN_IDS].n_dwords; i += stride) {
     int32_t id = (int32_t)packed[h->section[TOKEN_IDS].at + i];
     to.section[TOKEN_IDS][i] =
-        (uint32_t)(id >= 0 ? id : max(to.sampled[-1 - id], 0)); // a NaN row's token is never told
+        (uint32_t)(id >= 0 ? id : max(to.sampled[-1 - id], 0)); // a row of NaN logits sampled no id; its
+                                                                // token is never reported, so any id will do
   }
 #pragma unroll
   for (int s = POSITIONS; s <= LOGITS; s++)
@@ -219,7 +219,7 @@ void td_cuda_submit(td_backend *be, td_compiled *forward, const td_plan *plan)
   b->frame.packing ^= 1;
 }
 
-// The block of the step whose sampling is not yet queued.
+// The block of the step whose sampling has not been queued yet.
 static step_block *block_to_sample(cuda_backend *b) { return &b->frame.blocks[b->frame.packing ^ 1]; }
 
 bool td_cuda_forward_ended(td_backend *be)
@@ -231,7 +231,7 @@ bool td_cuda_forward_ended(td_backend *be)
   k->may_wait = true;
   cudaError_t e = cudaEventQuery(k->forward_end);
   if (e == cudaErrorNotReady) {
-    (void)cudaGetLastError(); // or the next launch's check would find it
+    (void)cudaGetLastError(); // clears the error, or the next launch would report it
     return false;
   }
   note(&b->device, e);
@@ -258,9 +258,10 @@ void td_cuda_sample_step(td_backend *be, td_compiled *sampling, const td_sample_
   b->frame.plan = nullptr;
 }
 
-// Device time of the step, without what it waited for its sampling; and what it waited, there and since the
-// end of the step before: a gap only if there was work, so no long ones. The other block is the step
-// before's, or, if the step after is under way, that one's already.
+// Sets busy_us, the step's device time without the wait for its sampling, and idle_us. idle_us is that wait
+// plus the idle time since the end of the step before. Long idle times do not count, because then there was
+// no work. If the other block is already under way again, it holds the step after this one, and the end of
+// the step before is in its other phase.
 static void note_times(cuda_backend *b, const step_block *k, td_outcome *out)
 {
   enum { WORKING_GAP_MS = 5 };
@@ -279,7 +280,7 @@ static void note_times(cuda_backend *b, const step_block *k, td_outcome *out)
   out->idle_us = ((idle_ms > 0 ? idle_ms : 0) + waited_ms) * 1000;
 }
 
-// What was chosen, as td_outcome tells it.
+// Sets n_ids and flags of the outcome from the sampled ids.
 static void read_sampled(step_block *k)
 {
   const td_plan *plan = k->plan;
@@ -322,7 +323,7 @@ void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *samp
   cuda_backend *b = self(be);
   TD_BUG_ON(slot >= b->config.max_slots);
   td_sampler_cache_leave(&b->sampling.extra->cache, slot);
-  b->sampling.host[slot] = *sampling; // travels with the next plan
+  b->sampling.host[slot] = *sampling; // goes up with the next plan
   if (!b->sampling.is_changed[slot]) {
     b->sampling.is_changed[slot] = 1;
     b->sampling.changed[b->sampling.n_changed++] = slot;
@@ -357,7 +358,7 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
   const td_backend_config *c = &b->config;
   uint32_t n_logits = b->base.max_logits;
   b->frame.page_table_entries = c->max_rows * ((c->max_context_tokens + 15) / 16);
-  // the scheduler's bound on the updates of one plan (scheduler/README.md), from the same sizes
+  // the scheduler's limit of page updates in a plan (scheduler/README.md), from the same sizes
   b->frame.max_page_updates = b->frame.page_table_entries + 4096 + 2 * (c->max_tokens / 16 + c->max_rows);
   b->sampling.host = (td_sampling *)calloc(c->max_slots, sizeof *b->sampling.host);
   b->sampling.changed = (uint32_t *)calloc(c->max_slots, sizeof *b->sampling.changed);

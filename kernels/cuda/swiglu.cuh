@@ -1,4 +1,4 @@
-// SwiGLU in the epilogue of a product.
+// SwiGLU as the epilogue of a GEMM.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,8 +17,9 @@ __device__ __forceinline__ float inverse(float x)
   return x;
 }
 
-// silu(gate) * up, of two elements with one division: their divisors are bounded (a gate below -41 gives less
-// than 1e-16), so that the product of both is finite, and neither can spoil the other.
+// silu(gate) * up for two elements of one token, with one division for both. Each divisor is bounded (a gate
+// below -41 gives less than 1e-16), so their product is finite and one element cannot make the other inf or
+// NaN.
 __device__ __forceinline__ uint32_t swiglu_two(float g0, float g1, float u0, float u1)
 {
   const float minus_log2_e = -1.44269504f, most = 60.0f;
@@ -29,7 +30,8 @@ __device__ __forceinline__ uint32_t swiglu_two(float g0, float g1, float u0, flo
   return *(uint32_t *)&v;
 }
 
-// The same of one element, where its neighbours are of other tokens: a token's bits must not hang on them.
+// The same for one element, for layouts where its neighbours belong to other tokens: a token's bits must not
+// depend on other tokens.
 __device__ __forceinline__ float swiglu_one(float g, float u)
 {
   const float minus_log2_e = -1.44269504f, most = 60.0f;

@@ -1,5 +1,6 @@
-// Boxes of a matrix to shared memory by tensor maps (PTX ISA, cp.async.bulk.tensor; from sm_90 on). They lie
-// there in rows of 128 bytes, swizzled as wgmma wants them: a k tile is 64 columns of so many rows.
+// Copies of boxes of a matrix to shared memory by tensor maps (TMA; PTX ISA, cp.async.bulk.tensor; from sm_90
+// on). In shared memory a box has rows of 128 bytes with wgmma's 128-byte swizzle. A k tile is 64 columns of
+// a box's rows.
 #pragma once
 
 #include <cuda.h>
@@ -7,7 +8,7 @@
 #include "kernels/cuda/mbarrier.cuh"
 
 enum {
-  K_TILE = 64, // columns, of bf16: the swizzle's width
+  K_TILE = 64, // bf16 columns, as wide as the swizzle
   K_TILE_ROW_BYTES = K_TILE * 2,
 };
 
@@ -17,7 +18,8 @@ __device__ __forceinline__ void read_map(const CUtensorMap *map)
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Maps have three dimensions: 64 columns, rows, and which k tile.
+// `once`: for data that is read once, see read_once_policy. A map has three dimensions: 64 columns, rows, k
+// tiles.
 __device__ __forceinline__ void fetch_once(uint32_t dst, const CUtensorMap *map, uint32_t bar, uint32_t row,
                                            uint32_t k_tile, uint64_t policy)
 {
@@ -28,7 +30,8 @@ __device__ __forceinline__ void fetch_once(uint32_t dst, const CUtensorMap *map,
       : "memory");
 }
 
-// The same of a map of four dimensions: 64 columns, rows, which half of the matrix, which k tile.
+// The same for a map of four dimensions: 64 columns, rows, halves of the matrix, k tiles. Fetches both
+// halves.
 __device__ __forceinline__ void fetch_pairs_once(uint32_t dst, const CUtensorMap *map, uint32_t bar,
                                                  uint32_t row, uint32_t k_tile, uint64_t policy)
 {
@@ -48,8 +51,8 @@ __device__ __forceinline__ void fetch(uint32_t dst, const CUtensorMap *map, uint
                : "memory");
 }
 
-// To the same address in all CTAs of the cluster that `ctas` names, bit by bit; each one's barrier counts the
-// bytes.
+// Copies to the same address in each CTA of the cluster whose bit is set in `ctas`. Each of these CTAs'
+// barriers counts the bytes.
 __device__ __forceinline__ void fetch_half_to(uint32_t dst, const CUtensorMap *map, uint32_t bar,
                                               uint32_t row, uint32_t half, uint32_t k_tile, uint16_t ctas,
                                               uint64_t policy)
@@ -71,8 +74,9 @@ __device__ __forceinline__ void fetch_to(uint32_t dst, const CUtensorMap *map, u
       : "memory");
 }
 
-// From shared memory; rows and k tiles past the end are left out. The copies that a thread asked for are its
-// group once it ends it; what they read may be written again, or the CTA end, after the wait.
+// Copies a box from shared memory; rows and k tiles past the matrix's end are not written. end_stores commits
+// the thread's copies so far as a bulk group. After wait_stores_read, their source may be overwritten or the
+// CTA may end.
 __device__ __forceinline__ void store_box(const CUtensorMap *map, uint32_t src, uint32_t row, uint32_t k_tile)
 {
   asm volatile(

@@ -1,8 +1,8 @@
-// Weights to the device, as bf16 whatever the file holds; parts of one product side by side.
-//
-// Reader threads (kernels/weight_reader.h) fill pinned buffers; each has two, and a stream of its own, so
-// that it reads the next piece while the last one crosses the bus. Imports return at once; weights_wait is
-// where all of it has arrived.
+// Loads weights to the device, as bf16 whatever type the file has. The parts of one weight lie one after
+// another.
+// Reader threads (kernels/weight_reader.h) fill pinned buffers. Each thread has a stream and two buffers, so
+// it reads the next piece while the last one crosses the bus. Imports return immediately; weights_wait waits
+// for all copies.
 #include "kernels/cuda/internal.cuh"
 
 #include <new>
@@ -17,12 +17,12 @@ extern "C" {
 td_weight_type td_cuda_weight_type(const td_backend *be, td_dtype stored)
 {
   (void)be;
-  (void)stored; // whatever the file holds
+  (void)stored; // all types are widened or rounded to bf16
   return {TD_BF16, TD_BF16, TD_SCALES_NONE};
 }
 
-// Two elements a thread at a time: what a 4-byte store holds. Rows are `stride` elements apart in what is
-// made up; that of a whole matrix is n_cols.
+// Made-up weights, two elements a thread and store. Element numbers are those of the whole matrix, whose rows
+// are `stride` elements apart (n_cols unless this is a shard).
 static __global__ void dummy_kernel(uint32_t *dst, uint64_t n_pairs, uint64_t seed, uint64_t first,
                                     uint64_t n_cols, uint64_t stride)
 {
@@ -33,7 +33,7 @@ static __global__ void dummy_kernel(uint32_t *dst, uint64_t n_pairs, uint64_t se
   }
 }
 
-// n_cols is a multiple of 8, so the pairs are whole.
+// n_cols is a multiple of 8, so pairs never cross a row.
 static td_status make_up(cuda_backend *b, const td_weight_part *part, uint64_t n_cols, bf16 *dst,
                          td_error *err)
 {
@@ -46,10 +46,10 @@ static td_status make_up(cuda_backend *b, const td_weight_part *part, uint64_t n
 
 // ---- from memory or a file ----
 
-struct lane { // of one reader thread
+struct lane { // one for each reader thread
   cudaStream_t stream;
   unsigned char *buffers[2]; // pinned
-  cudaEvent_t sent[2];       // what was last sent from the buffer has arrived
+  cudaEvent_t sent[2];       // the last copy from this buffer has arrived
   uint32_t next;
 };
 
@@ -61,7 +61,7 @@ struct weight_lanes {
 
 static td_status open_lane(weight_lanes *w, lane *l, td_error *err)
 {
-  cudaError_t e = cudaSetDevice(w->device); // per thread
+  cudaError_t e = cudaSetDevice(w->device); // the current device is per thread
   if (e == cudaSuccess)
     e = cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking);
   for (int i = 0; i < 2 && e == cudaSuccess; i++) {
@@ -90,7 +90,7 @@ static td_status lane_buffer(void *arg, uint32_t thread, void **out, td_error *e
   lane *l = &w->lanes[thread];
   if (!l->sent[1])
     TD_TRY(open_lane(w, l, err));
-  cudaError_t e = cudaEventSynchronize(l->sent[l->next]); // at once where nothing was sent yet
+  cudaError_t e = cudaEventSynchronize(l->sent[l->next]); // returns immediately if nothing has been sent yet
   *out = l->buffers[l->next];
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "copy of weights");
 }
@@ -146,7 +146,7 @@ td_status td_cuda_weights_wait(td_backend *be, td_error *err)
     st = td_weight_reader_finish(b->weights.loading->reader, err);
     close_lanes(&b->weights);
   }
-  cudaError_t e = cudaStreamSynchronize(b->device.stream); // made-up weights, biases
+  cudaError_t e = cudaStreamSynchronize(b->device.stream); // made-up weights and biases
   return st != TD_OK || e == cudaSuccess ? st : td_cuda_fail(err, e, "weights");
 }
 
@@ -188,7 +188,7 @@ td_status td_cuda_weight_import(td_backend *be, const td_weight_part *parts, uin
     n_rows += parts[i].n_rows;
     any_bias |= parts[i].bias != nullptr;
   }
-  if (n_cols % 8 != 0) // 16-byte loads
+  if (n_cols % 8 != 0) // kernels load 16 bytes at a time
     return td_fail(err, TD_ERR_UNSUPPORTED, "the CUDA backend needs rows in multiples of 8, not %llu x %llu",
                    (unsigned long long)n_rows, (unsigned long long)n_cols);
   td_cuda_weight *w = new (std::nothrow) td_cuda_weight();
@@ -203,7 +203,7 @@ td_status td_cuda_weight_import(td_backend *be, const td_weight_part *parts, uin
   for (uint32_t i = 0; i < n_parts; i++)
     w->types[i] = td_cuda_weight_type(be, parts[i].dtype);
   TD_TRY(td_cuda_alloc_raw(&b->device, n_rows * n_cols * sizeof(bf16), (void **)&w->data,
-                           err)); // all of it will be written
+                           err)); // not zeroed: all of it will be written
   if (any_bias)
     TD_TRY(td_cuda_alloc_array(&b->device, n_rows, &w->bias, err));
   td_stream_plan_weight(b, w);

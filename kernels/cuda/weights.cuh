@@ -1,7 +1,6 @@
-// Weights on the device, and those on their way (weights.cu).
-//
-// Owner: the backend. Life: from weight_import to the backend's end; what loads them from the first import to
-// weights_wait.
+// Weights on the device, and the loading of weights (weights.cu).
+// Owner: the backend. Lifetime: from weight_import to the backend's end. The loader exists from the first
+// import to weights_wait.
 #pragma once
 
 #include "kernels/cuda/kernel.cuh"
@@ -16,22 +15,23 @@ extern "C" {
 
 struct cuda_backend;
 
-// How products of few rows walk over a weight (gemm_skinny.cu). tile_rows 0: they go another way.
+// How the GEMMs of few rows cut a weight into tiles (gemm_skinny.cu). tile_rows 0: they cannot serve this
+// weight.
 struct td_stream_plan {
   CUtensorMap map;
   uint32_t tile_rows, slices;
 };
 
-// What a td_weight * points to. Every part has the type that td_cuda_weight_type says, bf16 yet: data and the
-// kernels that read it change with it.
+// What a td_weight * points to. All parts have the type that td_cuda_weight_type returns, so far always bf16.
+// Other types would need another `data` and other kernels.
 struct td_cuda_weight : td_weight {
-  bf16 *data; // [n_out, n_in], parts one after another
+  bf16 *data; // [n_out, n_in]; the rows of all parts, part after part
   bf16 *bias; // [n_out] or null
   td_stream_plan stream;
 };
 
 static inline const td_cuda_weight *cuda_weight(const td_weight *w) { return (const td_cuda_weight *)w; }
-// Kernels of this type alone may do its products.
+// Whether a weight has this type. Kernels check it because each of them handles one type only.
 static inline bool is_of_type(const td_weight *w, td_dtype storage, td_dtype compute)
 {
   return w->types[0].storage == storage && w->types[0].compute == compute;
@@ -46,4 +46,4 @@ td_weight_type td_cuda_weight_type(const td_backend *be, td_dtype stored);
 td_status td_cuda_weight_import(td_backend *be, const td_weight_part *parts, uint32_t n_parts,
                                 uint64_t n_cols, td_weight **out, td_error *err);
 td_status td_cuda_weights_wait(td_backend *be, td_error *err);
-void td_cuda_weights_abandon(cuda_weights *w); // the end of a start that failed
+void td_cuda_weights_abandon(cuda_weights *w); // cleanup after a start that failed

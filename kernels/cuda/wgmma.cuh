@@ -1,8 +1,7 @@
-// Warpgroup matrix products of Hopper (PTX ISA, wgmma): bf16 operands, f32 sums, 64 rows a warpgroup.
-//
-// `c` is a warpgroup's 64 x N result: a thread of warp w holds of rows 16w + g and 16w + g + 8 (g = lane / 4)
-// the columns 8j + 2t and + 1 (t = lane % 4), in c[4j..4j+1] and c[4j+2..4j+3]. The products run on while the
-// threads go on: no register of theirs may be touched until wgmma_wait says that they are done.
+// Hopper's matrix products of a warpgroup (PTX ISA, wgmma): bf16 operands, f32 sums, 64 rows.
+// `c` is the warpgroup's 64 x N result. With g = lane / 4 and t = lane % 4, a thread of warp w holds columns
+// 8j + 2t and 8j + 2t + 1: of row 16w + g in c[4j..4j+1], and of row 16w + g + 8 in c[4j+2..4j+3]. wgmma runs
+// asynchronously: threads must not touch its registers until wgmma_wait has said that it is done.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +10,10 @@
 #define TD_HAS_WGMMA 1
 #endif
 
-// Of an operand in shared memory with 128-byte or 64-byte swizzle: leading and stride offset in bytes (PTX
-// ISA, "matrix descriptor"). `address16` is its address in units of 16 bytes: offsets are then added to it,
-// and where it is the same for the whole warp (warp_uniform) that is a single instruction beside the
-// products, where it would else be a dozen.
+// Matrix descriptor of a shared-memory operand with 128-byte or 64-byte swizzle (PTX ISA, "matrix
+// descriptor"). leading_bytes, stride_bytes: the descriptor's leading and stride offsets. address16: the
+// address in units of 16 bytes, so that callers can add offsets to it. If it is uniform over the warp
+// (warp_uniform), that addition is one instruction instead of a dozen.
 __device__ __forceinline__ uint64_t wgmma_operand(uint32_t address16, uint32_t leading_bytes,
                                                   uint32_t stride_bytes, uint32_t swizzle_bytes = 128)
 {
@@ -22,7 +21,7 @@ __device__ __forceinline__ uint64_t wgmma_operand(uint32_t address16, uint32_t l
          (address16 + (leading_bytes >> 4 << 16));
 }
 
-// What is the same for all threads of a warp, so that the compiler knows it.
+// A value that is the same in all threads of a warp, in a form that shows this to the compiler.
 __device__ __forceinline__ uint32_t warp_uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 #ifdef TD_HAS_WGMMA
@@ -36,7 +35,7 @@ template <int N> __device__ __forceinline__ void wgmma_wait()
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-// Keeps the compiler from moving uses of registers across a wait.
+// Keeps the compiler from moving uses of these registers across a wait.
 template <int N> __device__ __forceinline__ void wgmma_hold(float (&c)[N])
 {
 #pragma unroll
@@ -61,9 +60,9 @@ template <int N> __device__ __forceinline__ void wgmma_hold(float (&c)[N])
   ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"                             \
   ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
-// N registers for each thread of the warpgroup, fewer or more than the kernel starts with: producers give
-// theirs to the warpgroups that multiply. A kernel calls each once, in the two branches of one if, and has a
-// cap of registers at entry (__launch_bounds__(threads, 1)).
+// setmaxnreg: changes a warpgroup's registers per thread to N. Producers give registers to the warpgroups
+// that run wgmma. A kernel calls each function once, in the two branches of one `if`, and must have a
+// register limit at entry (__launch_bounds__(threads, 1)).
 template <int N> __device__ __forceinline__ void warpgroup_reg_dealloc()
 {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
@@ -73,7 +72,7 @@ template <int N> __device__ __forceinline__ void warpgroup_reg_alloc()
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-// c = a * b^T (or c += with add), of 8 columns. TRANSPOSED: a has its rows in shared memory's rows, else k.
+// c = a * b^T (c += if add), n = 8. TRANSPOSED: a is M-major in shared memory, else K-major.
 template <bool TRANSPOSED>
 __device__ __forceinline__ void wgmma_8(float (&c)[4], uint64_t a, uint64_t b, bool add)
 {
@@ -83,7 +82,7 @@ __device__ __forceinline__ void wgmma_8(float (&c)[4], uint64_t a, uint64_t b, b
                : "l"(a), "l"(b), "r"((int)add), "n"(TRANSPOSED ? 1 : 0));
 }
 
-// c = a * b^T (or c += with add): both from shared memory, both with k in their rows.
+// c = a * b^T (c += if add). Both operands are in shared memory, K-major.
 __device__ __forceinline__ void wgmma_ss(float (&c)[8], uint64_t a, uint64_t b, bool add)
 {
   asm volatile("{.reg .pred p; setp.ne.b32 p, %10, 0;\n"
@@ -137,8 +136,8 @@ __device__ __forceinline__ void wgmma_ss(float (&c)[128], uint64_t a, uint64_t b
                : "l"(a), "l"(b), "r"((int)add));
 }
 
-// c += a * b: a from registers (of a 64 x 16 matrix, as mma.m16n8k16 has it, warp by warp), b from shared
-// memory with n in its rows.
+// c += a * b. a: 64 x 16 in registers, each warp's rows in mma.m16n8k16's layout. b: in shared memory,
+// N-major.
 __device__ __forceinline__ void wgmma_rs(float (&c)[32], const uint32_t *a, uint64_t b)
 {
   asm volatile("{.reg .pred p; setp.eq.b32 p, 0, 0;\n"
