@@ -1,9 +1,9 @@
-// Paged attention for hybrid batches: every row of the plan in one launch, prefill chunks and decodes alike.
-//
-// A CTA takes a tile of query rows of one sequence and one kv head: tokens x the heads of the GQA group. KV
-// tiles of 64 tokens come through shared memory, double buffered. In a prefill tile (64 query rows) each of
-// the four warps owns 16 rows. In a decode tile (16 query rows) all warps own the same rows; each takes a
-// quarter of every KV tile, and their sums are added at the end. Long decodes are split over CTAs. On Hopper
+// Paged attention for hybrid steps: one launch computes every row of the plan, prefill chunks and decodes
+// alike.
+// A CTA takes a tile of query rows of one sequence and one kv head: tokens x heads of the GQA group. KV tiles
+// of 64 tokens go through shared memory, double buffered. In a prefill tile (64 query rows) each of the four
+// warps has 16 rows. In a decode tile (16 query rows) all warps have the same rows; each takes a quarter of
+// every KV tile, and the epilogue adds their sums. Long decodes are divided into KV splits. On Hopper
 // attention_prefill.cu and attention_decode.cu serve most head sizes instead. Source: FlashAttention-2's
 // loop, FlashDecoding's split.
 #include "kernels/cuda/attention_epilogue.cuh"
@@ -12,16 +12,16 @@ enum { KV_TILE = 64 };
 
 __device__ __forceinline__ void copy_async_16(uint32_t dst, const void *src, bool real)
 {
-  // fills with zeros when not real: V lines past the end must not be NaN
+  // fills with zeros if not real: V lines past the end must not be NaN
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(real ? 16 : 0));
 }
 
 template <int HD> struct tile_shape {
   static constexpr int TILE_BYTES = KV_TILE * padded_lines<HD>::STRIDE_CHUNKS * 16;
-  static constexpr int SMEM_BYTES = 4 * TILE_BYTES; // K and V, two stages
+  static constexpr int SMEM_BYTES = 4 * TILE_BYTES; // two stages of K and V
 };
 
-// Starts the copy of K and V of tokens [kv0, kv0 + 64); lines at or past kv_end are zero.
+// Starts copying K and V of tokens [kv0, kv0 + 64). Lines from kv_end on are zeroed.
 template <int HD>
 __device__ __forceinline__ void load_tile(uint32_t smem, const bf16 *kv, const int32_t *pages,
                                           uint32_t page_tokens, uint32_t n_kv_heads, uint32_t kv_head,
@@ -173,7 +173,7 @@ void td_cuda_attention(cuda_backend *b, const td_attention_params *p, uint32_t n
       td_cuda_decode_attention(b, g, a, grid.n_tiles, grid.n_decode);
     return;
   }
-  switch (p->head_dim) { // others were refused by kv_create
+  switch (p->head_dim) { // kv_create rejected all others
   case 64: launch<64>(b, g, a, grid.n_tiles + grid.n_decode); break;
   case 96: launch<96>(b, g, a, grid.n_tiles + grid.n_decode); break;
   case 128: launch<128>(b, g, a, grid.n_tiles + grid.n_decode); break;

@@ -1,8 +1,7 @@
-// What prefill's CTAs leave of colocated decodes (attention_colocated.cuh): CTAs of one such warpgroup and
-// its producer warp, several on an SM.
-//
-// They begin beside prefill where it leaves SMs free, and on each other SM when prefill's CTA has ended
-// there. They take tickets until there are none.
+// Computes the colocated decodes that prefill's CTAs leave over (attention_colocated.cuh). A CTA here is one
+// such warpgroup and its producer warp; several fit on an SM.
+// These CTAs begin beside prefill where it leaves SMs free, and on every other SM when prefill's CTA there
+// has ended. They take tickets until no work item is left.
 #include "kernels/cuda/attention_colocated.cuh"
 
 #include <algorithm>
@@ -12,7 +11,7 @@ enum { REST_THREADS = WG + 32, REST_CTAS_OF_SM = 3 };
 template <int HD> constexpr int rest_smem_bytes()
 {
   return 1024 + colocated_shape<HD>::BYTES;
-} // and room to align
+} // 1024 bytes to align
 
 template <int HD>
 __global__ void __launch_bounds__(REST_THREADS, REST_CTAS_OF_SM)
@@ -53,7 +52,7 @@ static void launch(cuda_backend *b, const attention_group *g, const attention_ar
 void td_cuda_colocated_rest(cuda_backend *b, const attention_group *g, const attention_args &a,
                             uint32_t first, uint32_t n_works)
 {
-  switch (g->spec.head_dim) { // colocated_rows said so
+  switch (g->spec.head_dim) { // other head sizes have no colocated_rows
   case 64: launch<64>(b, g, a, first, n_works); break;
   case 128: launch<128>(b, g, a, first, n_works); break;
   default: TD_BUG_ON(true);

@@ -1,16 +1,14 @@
-// Decodes on the SMs of prefill tiles: one more warpgroup of prefill's CTA does them, with a producer warp of
-// its own.
-//
-// The one idea: a decode has few query rows and prefill has all registers, so the operands exchange their
-// roles. Keys (then elements of V) are wgmma's 64 rows, the query rows its 8 columns. So a thread has 4
-// scores and HD / 16 sums, K and V are read from shared memory once, as they are in the page, and hardly an
-// instruction is issued beside those of prefill's softmax. Memory streams while the tensor cores work.
-//
-// Warpgroups take work items by tickets, in the order of the list. One takes no more when its CTA's prefill
-// is done. What is left, and what SMs without prefill can do meanwhile, is done by the CTAs of another kernel
-// (attention_colocated.cu) with the same code. So a result does not depend on who had which ticket.
-// Source: POD-Attention (Kamath et al. 2025, section 4: CTAs of both kinds on one SM, and tickets), in
-// warpgroups of one CTA instead of CTAs, since Hopper's wgmma needs the registers of a whole SM.
+// Decodes on the SMs of prefill tiles. One more warpgroup of prefill's CTA computes them, with its own
+// producer warp.
+// A decode has few query rows, and prefill has nearly all registers, so the operands of wgmma are exchanged.
+// Keys (then elements of V) are wgmma's 64 rows, and query rows are its 8 columns. A thread then needs only 4
+// scores and HD / 16 sums, and K and V are read from shared memory once, in the page's layout. Few
+// instructions compete with those of prefill's softmax. Memory streams while the tensor cores work.
+// Warpgroups take work items by tickets, in the order of the work list. A warpgroup stops when its CTA's
+// prefill is done. The CTAs of a second kernel (attention_colocated.cu) do what is left, and what SMs without
+// prefill can do meanwhile. They run the same code, so a result does not depend on who had which ticket.
+// Source: POD-Attention (Kamath et al. 2025, section 4: CTAs of both kinds on one SM, and tickets). Here
+// warpgroups of one CTA replace separate CTAs, because Hopper's wgmma needs the registers of a whole SM.
 #pragma once
 
 #include "kernels/cuda/attention_epilogue.cuh"
@@ -19,33 +17,35 @@
 #include "kernels/cuda/ring.cuh"
 
 template <int HD> struct colocated_shape {
-  // Keys of a KV tile: beside prefill of heads of 128 elements there is room for 60 KB of them, in stages
-  // enough to hide memory's latency. 64, which is what wgmma takes, would leave too few.
+  // Keys of a KV tile. Prefill of heads of 128 elements leaves 60 KB for K and V. With 64 keys, wgmma's
+  // number of rows, too few stages would fit to hide memory latency.
   static constexpr int KEYS = 48;
-  static constexpr int COPY_KEYS = 16; // pages have as many, or more
+  static constexpr int COPY_KEYS = 16; // a page has at least this many tokens
   static constexpr int ROWS = 8, WARPS = WG / 32;
-  // Values are held for a tile longer than keys.
+  // A V stage is in use for one tile longer than a K stage.
   static constexpr int K_STAGES = HD == 128 ? 2 : 4, V_STAGES = HD == 128 ? 3 : 6; // 60 KB
   static constexpr int ITEM_STAGES = 2;
   static constexpr int STAGE_BYTES = KEYS * HD * 2, RING_BYTES = (K_STAGES + V_STAGES) * STAGE_BYTES;
-  // Queries, and the weights of KV tiles; when an item ends, its sums are in their place.
+  // Query rows and the softmax weights of two KV tiles. An item's epilogue puts its sums there.
   static constexpr int QUERY_BYTES = ROWS * HD * 2, WEIGHT_BYTES = ROWS * 128;
   static constexpr int OPERAND_BYTES = QUERY_BYTES + 2 * WEIGHT_BYTES, SUM_BYTES = ROWS * (HD + 4) * 4;
   static constexpr int BYTES = RING_BYTES + (OPERAND_BYTES > SUM_BYTES ? OPERAND_BYTES : SUM_BYTES);
-  static constexpr uint32_t BARRIER = 5; // a named one: prefill's warpgroups have those before
+  static constexpr uint32_t BARRIER = 5; // a named barrier; prefill's warpgroups use the lower ids
   static_assert(HD % 64 == 0, "elements of V are wgmma's rows");
   static_assert(ROWS * HD / 8 <= WG, "copy_queries: a thread copies 16 bytes at most");
   static_assert(STAGE_BYTES % 1024 == 0 && RING_BYTES % 1024 == 0,
                 "the order of operands repeats after 1024");
 };
 
-// A launch of prefill and the launch behind it, which does the rest, count tickets in one counter.
+// The decodes of a prefill launch and of the launch after it, which does the rest. Both take tickets from one
+// counter.
 struct colocated_works {
   const td_attention_item *items;
-  uint32_t first;                   // of the decodes
-  uint32_t *tickets, *next_tickets; // next_tickets: of the next such launches, which this one empties
+  uint32_t first;                   // index of the first decode item
+  uint32_t *tickets, *next_tickets; // next_tickets: the counter of the next such launches, which this prefill
+                                    // launch sets to 0
 };
-enum { TICKET_COUNTERS = 2 }; // of this launch, and of the next one
+enum { TICKET_COUNTERS = 2 }; // counters of these launches and of the next ones, in alternation
 
 static inline colocated_works colocated_works_of(const attention_group *g, uint32_t first)
 {
@@ -54,17 +54,17 @@ static inline colocated_works colocated_works_of(const attention_group *g, uint3
 }
 
 #ifdef TD_HAS_WGMMA
-// What the CTA's warps share of colocated decodes.
+// Shared memory of a CTA's colocated decodes.
 template <int HD> struct colocated_state {
   using S = colocated_shape<HD>;
   uint64_t k_bars[2 * S::K_STAGES], v_bars[2 * S::V_STAGES], item_bars[2 * S::ITEM_STAGES];
-  uint32_t prefill_ended; // warpgroups
-  uint32_t raised[2];     // the last even and the last odd KV tile whose weights were too large
+  uint32_t prefill_ended; // number of consumer warpgroups that have finished prefill
+  uint32_t raised[2];     // numbers of the last even and the last odd KV tile that had to raise a reference
   uint32_t ticket[S::ITEM_STAGES];
   __align__(16) td_attention_item items[S::ITEM_STAGES];
-  float2 top[S::WARPS][4], sum[S::WARPS][4]; // of each warp's keys: two query rows in each element
+  float2 top[S::WARPS][4], sum[S::WARPS][4]; // one for each warp's keys; an element has two query rows
 
-  // By one thread, before barriers_made.
+  // One thread calls it, before barriers_made.
   __device__ __forceinline__ void clear() { prefill_ended = raised[0] = raised[1] = 0; }
 };
 
@@ -81,7 +81,7 @@ template <int HD> struct colocated_rings {
     v.place(at + S::K_STAGES * S::STAGE_BYTES, shared_address(state.v_bars));
     items.place(0, shared_address(state.item_bars));
   }
-  // By one thread, before barriers_made.
+  // One thread calls it, before barriers_made.
   __device__ __forceinline__ void make() const
   {
     k.init(0, S::K_STAGES);
@@ -92,8 +92,8 @@ template <int HD> struct colocated_rings {
 
 constexpr uint32_t NO_TICKET = UINT32_MAX;
 
-// The next work item, by the producer warp. False: there is none, or prefill is done. Lane 0 writes what it
-// releases: racecheck follows no other lane's writes past an mbarrier.
+// The producer warp takes the next work item. Returns false if none is left or prefill is done. Lane 0 writes
+// all that it releases, because racecheck does not follow other lanes' writes past an mbarrier.
 template <int HD>
 __device__ __forceinline__ bool take_ticket(const attention_args &a, const colocated_works &works,
                                             uint32_t n_wide, colocated_state<HD> &state,
@@ -121,16 +121,17 @@ __device__ __forceinline__ bool take_ticket(const attention_args &a, const coloc
   return __shfl_sync(0xffffffffu, ticket, 0) != NO_TICKET;
 }
 
-// The first key of an item that is read: sliding windows leave out copies that no query sees.
+// The first key of an item that is copied. With a sliding window, whole copies that no query row sees are
+// skipped.
 template <int HD>
 __device__ __forceinline__ uint32_t first_key(const attention_args &a, const td_attention_item &it)
 {
   constexpr uint32_t ALIGN = colocated_shape<HD>::COPY_KEYS;
-  uint32_t seen = it.position + 1; // by its first token
+  uint32_t seen = it.position + 1; // keys that the item's first token sees
   return a.window > 0 && seen > a.window ? max(it.kv_begin, (seen - a.window) / ALIGN * ALIGN) : it.kv_begin;
 }
 
-// The producer: takes items, and copies their keys and values.
+// The producer: takes items and copies their keys and values.
 template <int HD>
 __device__ __forceinline__ void produce_decodes(const attention_args &a, const device_batch &batch,
                                                 const colocated_works &works,
@@ -138,7 +139,8 @@ __device__ __forceinline__ void produce_decodes(const attention_args &a, const d
 {
   using S = colocated_shape<HD>;
   constexpr uint32_t COPIES = S::KEYS / S::COPY_KEYS, COPY_BYTES = S::COPY_KEYS * HD * 2,
-                     LOOK_UP_TILES = 32 / COPIES; // of which each lane knows one copy's page
+                     LOOK_UP_TILES = 32 / COPIES; // tiles whose pages one look-up covers, a copy's page in
+                                                  // each lane
   auto k = rings.k.as_producer();
   auto v = rings.v.as_producer();
   auto items = rings.items.as_producer();
@@ -146,7 +148,7 @@ __device__ __forceinline__ void produce_decodes(const attention_args &a, const d
            page_shift = log2_of(batch.page_tokens);
   size_t half = (size_t)batch.page_tokens * HD, page_stride = half * 2 * a.n_kv_heads;
   uint64_t policy = read_once_policy();
-  fence_global_writes(); // pages were written by ordinary stores
+  fence_global_writes(); // pages were written with ordinary stores
   for (bool more = true; more;) {
     uint32_t stage = items.now.index;
     items.acquire();
@@ -159,7 +161,7 @@ __device__ __forceinline__ void produce_decodes(const attention_args &a, const d
     const int32_t *pages = batch.page_table + it.page_table_offset;
     uint32_t token = first_key<HD>(a, it), kv_end = it.kv_end;
     int32_t page_id = 0;
-    const bf16 *v_before = nullptr; // of the tile before: its V is needed after this tile's K
+    const bf16 *v_before = nullptr; // V of the tile before, which is needed after this tile's K
     uint32_t n_before = 0;
     auto copy = [&](auto &r, const bf16 *from, uint32_t n) {
       r.acquire();
@@ -187,13 +189,13 @@ __device__ __forceinline__ void produce_decodes(const attention_args &a, const d
   }
 }
 
-// Weights are powers of 2 of scores less their row's reference: its maximum when it was last raised. Later
-// scores may exceed it by so much.
+// A softmax weight is 2^(score - reference) of its row. The reference is the row's maximum at the time when
+// it was last raised. Later scores may exceed it by up to GROWTH_MAX.
 constexpr float GROWTH_MAX = 16;
-constexpr float NOTHING_SEEN = -1e30f; // a reference; finite, so that the weights of masked keys are 0
+constexpr float NOTHING_SEEN = -1e30f; // a reference that is finite, so that masked keys have weight 0
 
-// The warpgroup's sums of an item. A thread has query rows 2t and 2t + 1 (t = lane % 4); of their outputs,
-// of each 64 elements, 16 * warp + g and that + 8 (g = lane / 4). m: the references.
+// The warpgroup's sums of an item. With t = lane % 4 and g = lane / 4, a thread has query rows 2t and 2t + 1,
+// and of every 64 output elements numbers 16 * warp + g and 16 * warp + g + 8. m: the references.
 template <int HD> struct colocated_sums {
   float o[HD / 64][4], m[2], l[2];
 };
@@ -204,14 +206,14 @@ template <int HD> struct colocated_consumer {
   const attention_args &a;
   const colocated_rings<HD> &at;
   colocated_state<HD> &state;
-  unsigned char *smem; // queries and weights, or sums
+  unsigned char *smem; // query rows and weights; in the epilogue, sums
 
   __device__ __forceinline__ static uint32_t warp() { return threadIdx.x % WG / 32; }
   __device__ __forceinline__ static uint32_t row_pair() { return threadIdx.x % 4; }
   __device__ __forceinline__ static uint32_t row_of_8() { return threadIdx.x % 32 / 4; }
   __device__ __forceinline__ static void sync() { named_sync(S::BARRIER, WG); }
 
-  // By each warp: a stage that it needs no more.
+  // Called by each warp when it has read the stage.
   template <class RING> __device__ __forceinline__ static void release(const RING &r, uint32_t index)
   {
     __syncwarp();
@@ -237,15 +239,15 @@ template <int HD> struct colocated_consumer {
     *(uint4 *)(smem + kv_chunk_at(HD, r, chunk) * 2) = *(const uint4 *)src;
   }
 
-  // Of KV tile number n: two warps may be at neighbouring tiles.
+  // Weights of KV tile number n. Two buffers, because two warps may be at neighbouring tiles.
   __device__ __forceinline__ uint32_t weights_of(uint32_t n) const
   {
     return shared_address(smem) + S::QUERY_BYTES + n % 2 * S::WEIGHT_BYTES;
   }
 
-  // Queues the products of a tile's keys: s becomes scores of keys 16 * warp + g (+ 8) and rows 2t, 2t + 1,
-  // in s[0..1] (and s[2..3]). The last warp's keys are not of this tile: they are lines of the stage behind,
-  // which may be on their way, and are masked.
+  // Queues K*Q^T of a tile. With g = lane / 4 and t = lane % 4, s[0..1] becomes the scores of key 16 * warp +
+  // g with rows 2t and 2t + 1, and s[2..3] those of key 16 * warp + g + 8. The last warp's keys are past the
+  // tile: they are lines of the next stage, which may still be in flight, and are masked.
   __device__ __forceinline__ void multiply_keys(float (&s)[4], uint32_t k_address) const
   {
     uint32_t k16 = warp_uniform(operand_address(k_address)),
@@ -274,7 +276,7 @@ template <int HD> struct colocated_consumer {
     wgmma_commit();
   }
 
-  // Until all products queued are done.
+  // Waits for all wgmmas queued so far.
   __device__ __forceinline__ static void wait_products(colocated_sums<HD> &sums, float (&s)[4])
   {
     wgmma_wait<0>();
@@ -284,8 +286,8 @@ template <int HD> struct colocated_consumer {
       wgmma_hold(sums.o[h]);
   }
 
-  // Scores become weights, in shared memory as an operand: [rows, keys]. total: this thread's of each row.
-  // True: a reference must be raised.
+  // Turns scores into weights and writes them to shared memory as an operand: [rows, keys]. total: sums of
+  // this thread's weights for its two rows. Returns true if a reference must be raised.
   __device__ __forceinline__ bool weigh(const float (&s)[4], const colocated_sums<HD> &sums, uint32_t weights,
                                         float (&total)[2]) const
   {
@@ -298,12 +300,12 @@ template <int HD> struct colocated_consumer {
     }
     total[0] = w[0] + w[2];
     total[1] = w[1] + w[3];
-    uint32_t row = threadIdx.x % 8, chunk = 2 * warp() + threadIdx.x / 8 % 2; // of this lane's address
+    uint32_t row = threadIdx.x % 8, chunk = 2 * warp() + threadIdx.x / 8 % 2; // for this lane's address
     stmatrix_x2_trans(weights + row * 128 + (chunk ^ row) * 16, pack2(w[0], w[1]), pack2(w[2], w[3]));
     return top > GROWTH_MAX;
   }
 
-  // Raises the references to the maxima of all keys so far, those of scores s among them.
+  // Raises the references to the maxima of all keys so far, including those of scores s.
   __device__ __forceinline__ void raise(colocated_sums<HD> &sums, const float (&s)[4]) const
   {
     float top[2];
@@ -337,8 +339,8 @@ template <int HD> struct colocated_consumer {
     }
   }
 
-  // Zeroes lines past the item's end: their weight is zero, which would not remove a NaN. By the lanes that
-  // release the stage, for racecheck's sake.
+  // Zeroes lines past the item's end. Their softmax weight is zero, but 0 * NaN would still be NaN. The lanes
+  // that release the stage do it, or racecheck would complain.
   __device__ __forceinline__ static void zero_lines(uint32_t v_address, uint32_t n_lines)
   {
     constexpr uint32_t CHUNKS = HD / 8;
@@ -352,7 +354,7 @@ template <int HD> struct colocated_consumer {
 
   // Which keys the query rows of an item see.
   struct visible {
-    int32_t pos[2], first_pos, from_all; // all rows see keys from from_all up to first_pos
+    int32_t pos[2], first_pos, from_all; // all rows see keys in [from_all, first_pos]
     uint32_t window;
     __device__ __forceinline__ void mask(float (&s)[4], uint32_t token, uint32_t n_lines) const
     {
@@ -379,9 +381,9 @@ template <int HD> struct colocated_consumer {
             a.window};
   }
 
-  // Online softmax of KV tile number n of the CTA, from 1: begin_softmax, then, when all products queued
-  // before are done, end_softmax. Weights are made with the references of the tiles before, and are kept if
-  // none is too large. So warps meet once a tile, which the product of the values needs anyway.
+  // Online softmax of the CTA's KV tile number n, counted from 1. end_softmax follows begin_softmax when all
+  // wgmmas queued before are done. Weights are computed with the references of earlier tiles, and kept unless
+  // one is too large. So the warps need only one barrier a tile, which P*V needs anyway.
   __device__ __forceinline__ void begin_softmax(const colocated_sums<HD> &sums, const float (&s)[4],
                                                 float (&total)[2], uint32_t n) const
   {
@@ -393,7 +395,7 @@ template <int HD> struct colocated_consumer {
   {
     fence_shared_writes();
     sync();
-    if (*(volatile uint32_t *)&state.raised[n % 2] == n) { // an item's first tile, mostly
+    if (*(volatile uint32_t *)&state.raised[n % 2] == n) { // true mostly in an item's first tile
       raise(sums, s);
       weigh(s, sums, weights_of(n), total);
       fence_shared_writes();
@@ -403,8 +405,8 @@ template <int HD> struct colocated_consumer {
     sums.l[1] += total[1];
   }
 
-  // The main loop: an item's KV tiles; n counts the CTA's. The product of the next tile's keys is queued
-  // before a tile's softmax, because it may wait for prefill's products.
+  // The main loop over an item's KV tiles; n counts the tiles of the CTA. K*Q^T of the next tile is queued
+  // before a tile's softmax, because it may have to wait for prefill's wgmmas.
   template <class K, class V>
   __device__ __forceinline__ void attend(colocated_sums<HD> &sums, const td_attention_item &it, K &k, V &v,
                                          uint32_t &n) const
@@ -416,7 +418,7 @@ template <int HD> struct colocated_consumer {
     auto end_products = [&](float(&of_keys)[4]) {
       wait_products(sums, of_keys);
       if (token > begin)
-        release(v, before); // the stage of the tile before
+        release(v, before); // the V stage of the tile before
     };
     k.wait_full();
     multiply_keys(next, k.data());
@@ -450,7 +452,7 @@ template <int HD> struct colocated_consumer {
     release(v);
   }
 
-  // The epilogue: sums go to the output, or to a partial.
+  // The epilogue: writes the sums to the output, or to a partial.
   __device__ __forceinline__ void store(colocated_sums<HD> &sums, const td_attention_item &it,
                                         uint32_t kv_head) const
   {
@@ -464,7 +466,7 @@ template <int HD> struct colocated_consumer {
         sums.l[h] += __shfl_xor_sync(0xffffffffu, sums.l[h], lanes);
     if (row_of_8() == 0)
       state.sum[warp()][t] = make_float2(sums.l[0], sums.l[1]);
-    sync(); // and nobody reads queries and weights any more
+    sync(); // also: no warp reads query rows and weights any more
 #pragma unroll
     for (int h = 0; h < HD / 64; h++)
 #pragma unroll
@@ -515,7 +517,7 @@ template <int HD> struct colocated_consumer {
       attend(sums, it, k, v, n_tiles);
       store(sums, it, kv_head);
       sync();               // all sums were read
-      items.release(stage); // by each thread that read the item
+      items.release(stage); // by every thread: each has read the item
       items.advance();
     }
   }

@@ -1,19 +1,16 @@
-// Attention of decodes on Hopper: every warp of a CTA streams its own KV tiles of a sequence's pages through
+// Attention of decodes on Hopper. Each warp of a CTA streams its own KV tiles of a sequence's pages through
 // its own ring.
-//
 // A CTA takes a work item (a decode, or a KV split of a long one) and a kv head. Its warps take KV tiles of
-// 32 tokens in turn; asynchronous copies bring K and V as they are in the page. No warp waits for another
-// before the end. So a CTA is small, an SM holds several, and memory is kept busy while some of them begin or
-// end. Sequences of few keys are warp-level items: each warp does one by itself, because a CTA's prologue and
-// epilogue would take longer than its main loop.
-//
-// In a captured step the plan has been unpacked before the first kernel, and all KV but that of the step's
-// own tokens is from earlier steps. So a CTA begins to read it before it waits for the kernels before. In
-// such a step it may also do what rope_kv.cu does for the step's own tokens (fused.cuh).
-//
-// The items of a sequence that shares keys with others are its private KV only. Other CTAs of the launch do
-// the shared keys for all members (attention_prefix.cuh); their partials are reduced where the sequence ends
-// (attention_prefix_reduction.cuh). Source: FlashDecoding's split; PersistentKV's row-local splits.
+// 32 tokens in turn; asynchronous copies load K and V in the page's layout. No warp waits for another before
+// the epilogue. So a CTA is small and several are resident on an SM, which keeps memory busy while some of
+// them begin or end. Sequences of few keys are warp-level items: each warp does one by itself, because a
+// CTA's prologue and epilogue would take longer than its main loop.
+// In a captured step the plan has been unpacked before the first kernel, and all KV except that of the step's
+// own tokens is from earlier steps. So a CTA starts to read it before it waits for the kernels before. In
+// such a step it may also do rope_kv.cu's work for the step's own tokens (fused.cuh).
+// If a sequence shares keys with others, its items have only its private KV. Other CTAs of the launch attend
+// to the shared keys for all members (attention_prefix.cuh), and the CTA that ends the sequence reduces their
+// partials (attention_prefix_reduction.cuh). Source: FlashDecoding's split; PersistentKV's row-local splits.
 #include "kernels/cuda/attention_prefix_reduction.cuh"
 #include "kernels/cuda/attention_kv_tiles.cuh"
 #include "kernels/cuda/rope.cuh"
@@ -21,10 +18,11 @@
 template <int HD> struct decode_shape : warp_ring_shape<HD, HD == 64 ? 2 : 1> {
   static constexpr int STAGES = HD == 64 ? 2 : 1;
   using base = warp_ring_shape<HD, STAGES>;
-  static constexpr int SMEM_BYTES = 1024 + WARPS * base::WARP_BYTES;       // and room to align
-  static constexpr int BLOCKS = HD == 256 ? 0 : resident_on_sm(HD, false); // 0: one
+  static constexpr int SMEM_BYTES = 1024 + WARPS * base::WARP_BYTES;       // 1024 bytes to align
+  static constexpr int BLOCKS = HD == 256 ? 0 : resident_on_sm(HD, false); // resident CTAs of an SM; 0: no
+                                                                           // limit given to the compiler
   static constexpr int SHARES_BLOCKS =
-      HD == 256 ? 0 : resident_on_sm(HD, true); // attend_prefix_splits takes more registers
+      HD == 256 ? 0 : resident_on_sm(HD, true); // fewer, because attend_prefix_splits takes more registers
   static_assert(16 * (HD + 4) * 4 <= base::WARP_BYTES, "reduce_warp and reduce_cta need this");
   static_assert(HD == 256 || (prefix_tile<HD>::ALL_BYTES <= WARPS * base::WARP_BYTES &&
                               prefix_tile<HD>::BARRIERS <= WARPS * base::WARP_BARRIERS),
@@ -32,8 +30,8 @@ template <int HD> struct decode_shape : warp_ring_shape<HD, HD == 64 ? 2 : 1> {
 };
 
 #ifdef TD_HAS_MBARRIER
-// Rotates the item's queries into shared memory. For the item that holds the sequence's last token, also
-// writes that token's K and V to its page.
+// Rotates the item's queries into shared memory. If the item holds the sequence's newest token, also writes
+// that token's K and V to its page.
 template <int HD>
 __device__ __forceinline__ void rotate_item(const attention_args &a, const decode_rotation &by,
                                             const device_batch &batch, const td_attention_item &it,
@@ -59,7 +57,8 @@ __device__ __forceinline__ void rotate_item(const attention_args &a, const decod
     }
     if constexpr (LANES == 4 || LANES == 8 || LANES == 16) {
       const float *norm = is_v ? nullptr : is_q ? by.q_norm : by.k_norm;
-      uint32_t mine = ((1u << LANES) - 1) << (threadIdx.x % 32 - lane); // other heads' lanes may be through
+      uint32_t mine = ((1u << LANES) - 1) << (threadIdx.x % 32 - lane); // lanes of other heads may have left
+                                                                        // the loop
       if (norm)
         normalise(v, norm, chunk, rsqrtf(segment_sum(sum_of_squares(v), LANES, mine) / (float)HD + by.eps));
     }
@@ -95,26 +94,27 @@ __device__ __forceinline__ void take_queries(uint32_t q[HD / 16][4], const bf16 
 }
 #endif
 
-// ROTATES: queries, keys and values are as the linear left them; every sequence has one token, and the step
-// is captured. SHARES_...: items may be prefix splits, or the ends of sequences that reduce such splits, head
-// by head or by the threads of a tile.
+// ROTATES: queries, keys and values come straight from the linear; every sequence has one token, and the step
+// is captured. SHARES_*: items may be prefix splits, or sequences that reduce partials of prefix splits, head
+// by head (BY_ROW) or by the threads of a tile (IN_TILES).
 enum decode_form { PLAIN, ROTATES, SHARES_BY_ROW, SHARES_IN_TILES };
 template <decode_form FORM> constexpr bool shares = FORM >= SHARES_BY_ROW;
 
-// What a CTA works on: one item for all its warps, or one for each.
+// What a CTA works on: one item for all its warps, or one item for each warp.
 struct decode_item {
   td_attention_item item;
-  bool warp_level, there; // one item for each warp; this warp has one
+  bool warp_level, there; // warp_level: each warp has its own item; there: this warp has one
 };
 
-// CTAs start in the order of their numbers (docs/attention-progress.md), and wide items come before
-// warp-level ones. False: the CTA has no item. Such CTAs come last, and only in a captured step, whose grid
-// is for any step of so many sequences.
+// Finds the CTA's item. CTAs start in the order of their numbers (docs/attention-progress.md), and wide items
+// come before warp-level ones. Returns false if the CTA has no item. Such CTAs are last, and exist only in a
+// captured step, whose grid holds any step of that many sequences.
 __device__ __forceinline__ bool take_item(decode_item *out, const device_batch &batch,
                                           const decode_works &works, uint32_t n_kv_heads)
 {
   uint32_t at = works.first + blockIdx.x / n_kv_heads;
-  out->item = works.items[min(at, works.room - 1)]; // loaded with the counts that say whether it is one
+  out->item = works.items[min(at, works.room - 1)]; // loaded together with the counts that say whether it is
+                                                    // valid
   uint32_t n_items = batch.counts[COUNT_ITEMS], n_wide = batch.counts[COUNT_WIDE_ITEMS];
   out->warp_level = at >= n_wide;
   out->there = true;
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(WARPS * 32,
   if constexpr (FORM == ROTATES) {
     __syncthreads();
     rotate_item<HD>(a, by, batch, it, kv_head, queries, rotations);
-    fence_global_writes(); // the token's line is read by asynchronous copies
+    fence_global_writes(); // asynchronous copies read the token's line
     __syncthreads();
   }
   fill_ring(in, n_copied, UINT32_MAX);
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(WARPS * 32,
   attend_kv_tiles(st, in, q, a, it);
   if constexpr (FORM == SHARES_IN_TILES)
     if (it.n_sources > 0 && mine.there &&
-        it.partial + 1 >= it.first_partial + it.n_partials) // the last of KV splits adds them
+        it.partial + 1 >= it.first_partial + it.n_partials) // the last of the KV splits adds them
       add_prefixes(st, a, shared, runs[warp], it.n_sources, kv_head, mine.warp_level ? 0 : warp,
                    mine.warp_level ? 1 : WARPS);
   const prefixes_before before = {shared.partials,
@@ -243,12 +243,12 @@ template <decode_form FORM>
 static void launch_for(cuda_backend *b, attention_group *g, const attention_args &a,
                        const decode_rotation &by, uint32_t first, uint32_t n_works)
 {
-  switch (g->spec.head_dim) { // td_cuda_has_wgmma_attention said so
+  switch (g->spec.head_dim) { // td_cuda_has_wgmma_attention was checked before
   case 64: launch<64, FORM>(b, g, a, by, first, n_works); break;
   case 96: launch<96, FORM>(b, g, a, by, first, n_works); break;
   case 128: launch<128, FORM>(b, g, a, by, first, n_works); break;
   case 256:
-    if constexpr (!shares<FORM>) { // nothing plans them
+    if constexpr (!shares<FORM>) { // these heads have no planner
       launch<256, FORM>(b, g, a, by, first, n_works);
       break;
     }

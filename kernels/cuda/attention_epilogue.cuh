@@ -1,11 +1,11 @@
-// How a decode ends: the sums of a CTA's warps, or of one warp alone, go to the output or, if the sequence is
-// in KV splits, to a partial. They are added in the same order each time.
+// The epilogue of a decode: the sums of a CTA's warps, or of a single warp, go to the output, or to a partial
+// if the sequence has KV splits. The order of additions is always the same.
 #pragma once
 
 #include "kernels/cuda/attention_kv_splits.cuh"
 #include "kernels/cuda/attention_tile.cuh"
 
-// Loads the lane's elements of 32 * N floats in shared memory, 16-byte aligned.
+// Loads this lane's N of 32 * N floats in shared memory, 16-byte aligned.
 template <int N> __device__ __forceinline__ void load_elements(float (&v)[N], const float *row)
 {
   constexpr int AT_ONCE = N % 4 == 0 ? 4 : N % 2 == 0 ? 2 : 1;
@@ -24,7 +24,7 @@ template <int N> __device__ __forceinline__ void load_elements(float (&v)[N], co
   }
 }
 
-// dst: where the lane's elements go.
+// dst: the lane's first element.
 template <int N> __device__ __forceinline__ void store_output(bf16 *dst, const row_sum<N> &r)
 {
   if constexpr (N % 2 == 0) {
@@ -38,7 +38,7 @@ template <int N> __device__ __forceinline__ void store_output(bf16 *dst, const r
   }
 }
 
-// What a sequence has before the keys of its items: nothing.
+// The BEFORE of sequences without shared prefixes: adds nothing.
 struct nothing_before {
   template <int HD, int N, int E>
   __device__ __forceinline__ void add(row_sum<E> (&)[N], uint32_t, uint32_t, uint32_t) const
@@ -46,7 +46,7 @@ struct nothing_before {
   }
 };
 
-// Writes a warp's query rows to shared memory: [16][HD + 4] floats.
+// Writes a warp's query rows to shared memory as [16][HD + 4] floats.
 template <int HD>
 __device__ __forceinline__ void lay_out(const warp_state<HD> &st, float *smem, uint32_t n_rows)
 {
@@ -65,7 +65,7 @@ __device__ __forceinline__ void lay_out(const warp_state<HD> &st, float *smem, u
   }
 }
 
-// The sum of query row p over all warps, in their order, of what lay_out wrote.
+// Adds query row p of all warps in warp order, from what lay_out wrote.
 template <int HD> __device__ __forceinline__ row_sum<HD / 32> sum_warps(const float *smem, uint32_t p)
 {
   row_sum<HD / 32> sum;
@@ -87,8 +87,8 @@ template <int HD> __device__ __forceinline__ row_sum<HD / 32> sum_warps(const fl
   return sum;
 }
 
-// Ends an item whose keys were shared out over a CTA's warps. `before`: what else the sequence has, and how
-// that is added. smem: WARPS x 16 x (HD + 4) floats that nobody uses any more.
+// The epilogue of an item whose keys were divided over a CTA's warps. `before` adds the partials of shared
+// prefixes. smem: WARPS x 16 x (HD + 4) floats that are no longer in use.
 template <int HD, class BEFORE = nothing_before>
 __device__ __forceinline__ void reduce_cta(const warp_state<HD> &st, const attention_args &a,
                                            const td_attention_item &it, uint32_t kv_head, float *smem,
@@ -117,7 +117,7 @@ __device__ __forceinline__ void reduce_cta(const warp_state<HD> &st, const atten
                       });
 }
 
-// Ends an item that one warp did alone. smem: 16 x (HD + 4) floats of its own.
+// The epilogue of an item that one warp did alone. smem: 16 x (HD + 4) floats of its own.
 template <int HD, class BEFORE = nothing_before>
 __device__ __forceinline__ void reduce_warp(const warp_state<HD> &st, const attention_args &a,
                                             const td_attention_item &it, uint32_t kv_head, float *smem,

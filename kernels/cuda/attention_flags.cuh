@@ -1,9 +1,8 @@
-// Passing floats from CTA to CTA without a fence or a count.
-//
-// A float is EMPTY until it is written, and EMPTY again once it was read. Who needs it polls it: that is one
-// trip through the L2 cache instead of four (a fence, a count, its answer, the float). Why waiting ends:
-// docs/attention-progress.md. EMPTY is a NaN that no arithmetic here makes; if the input has it, not_empty
-// changes it.
+// Passes floats from CTA to CTA without a fence or a counter.
+// A float in memory is EMPTY until it is written, and its reader makes it EMPTY again. The reader polls the
+// float itself. That costs one round trip to the L2 cache instead of four (fence, counter, the counter's
+// answer, float). docs/attention-progress.md shows that the waiting ends. EMPTY is a NaN that no arithmetic
+// here produces; if the input contains it, not_empty replaces it.
 #pragma once
 
 #include "kernels/cuda/internal.cuh"
@@ -80,8 +79,8 @@ template <int N> __device__ __forceinline__ void reset_floats(float *dst)
   store_relaxed(dst, v);
 }
 
-// Tells whoever waits for the flag that a CTA's writes are there. By one thread, after a barrier of all that
-// wrote.
+// Tells CTAs that wait for the flag that this CTA's writes are visible. One thread calls it, after a barrier
+// of all threads that wrote.
 __device__ __forceinline__ void set_flag(uint64_t *flag, uint64_t now)
 {
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(flag), "l"(now) : "memory");

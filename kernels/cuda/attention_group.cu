@@ -1,6 +1,6 @@
-// KV groups: layers of a store that agree in heads and window. One attention plan and one work list a step
-// serve all of a group's layers. A group keeps its slot while it lives, because captured graphs hold the
-// address of its counts; a store that comes or goes does not move others.
+// KV groups: layers of a store that agree in heads, head size and window. One attention plan and one work
+// list a step serve all layers of a group. A group keeps its slot for its whole life, because captured graphs
+// hold the address of its counts. Creating or destroying another store does not move it.
 #include "kernels/cuda/attention_colocated.cuh"
 #include "kernels/cuda/attention_prefill_sums.cuh"
 
@@ -8,17 +8,17 @@
 #include <cstdlib>
 #include <new>
 
-// ---- what a group needs ----
+// ---- sizes and configurations ----
 
-// The rate of scattered pages: this part of what clocks and width promise, on an H100 and on an H200.
+// Bandwidth for scattered pages. This fraction of the nominal rate was measured on an H100 and on an H200.
 static double pages_bytes_us(const cuda_backend *b)
 {
   const double part = 0.91, h200 = 4.9e6;
   return part * (b->device.bytes_us > 0 ? b->device.bytes_us : h200);
 }
 
-// Heads of 256 elements have no kernel for prefix splits; GQA groups of more heads than a decode's item holds
-// are done as prefill tiles.
+// Heads of 256 elements have no kernel for prefix splits. GQA groups with more heads than a decode item has
+// rows are computed as prefill tiles.
 bool td_cuda_planner_config(const cuda_backend *b, uint32_t page_tokens, const td_kv_group *s,
                             td_attention_planner_config *out)
 {
@@ -76,7 +76,7 @@ static td_work_list_config list_config(const cuda_backend *b, const td_kv_group 
   return c;
 }
 
-// Sizes of a group's arrays on the device, in elements.
+// Sizes of a group's device arrays, in elements.
 struct group_sizes {
   size_t items, split_floats, prefill_floats, prefill_flags, tickets, plan_bytes, slot_bytes, flags;
 };
@@ -90,7 +90,7 @@ static group_sizes sizes_of(const cuda_backend *b, uint32_t page_tokens, const t
   n.split_floats = (size_t)td_work_list_partials_max(&list) * s->n_kv_heads * TD_DECODE_ROWS *
                    kv_split_floats(s->head_dim);
   if (list.hybrid.tile_keys > 0 && !list.tiles_only) {
-    n.prefill_flags = (size_t)TD_PREFILL_PARTIALS_MAX * 2; // a warpgroup each
+    n.prefill_flags = (size_t)TD_PREFILL_PARTIALS_MAX * 2; // one for each warpgroup
     n.prefill_floats = n.prefill_flags * prefill_partial_floats(s->head_dim);
   }
   n.tickets = list.hybrid.colocated_rows > 0 ? TICKET_COUNTERS : 0;
@@ -104,7 +104,7 @@ static group_sizes sizes_of(const cuda_backend *b, uint32_t page_tokens, const t
   return n;
 }
 
-// Rounded up to the granules of cudaMalloc.
+// Rounds up to the granularity of cudaMalloc.
 static size_t granules(size_t bytes)
 {
   const size_t granule = (size_t)2 << 20;
@@ -126,7 +126,7 @@ size_t td_cuda_group_bytes(const cuda_backend *b, uint32_t page_tokens, const td
          granules(n.flags * sizeof(uint64_t)) + granules(td_cuda_group_packed_bytes(b, page_tokens, s));
 }
 
-// ---- life ----
+// ---- add, remove ----
 
 void td_cuda_remove_group(cuda_backend *b, attention_group *g)
 {
@@ -189,7 +189,8 @@ td_status td_cuda_add_group(cuda_backend *b, const td_kv_spec *store, const td_k
   g->slot = (uint32_t)(free_slot - slots);
   g->wgmma = b->device.has_wgmma && td_cuda_has_wgmma_attention(spec->head_dim);
   td_status st = make_group(b, g, err);
-  // CTAs that wait for KV splits of others rely on all of them running at once (docs/attention-progress.md).
+  // CTAs that wait for KV splits of other CTAs rely on all of them being resident
+  // (docs/attention-progress.md).
   g->has_prefill_pairs =
       st == TD_OK && g->wgmma && 2 * td_cuda_prefill_pairs(spec->head_dim) >= (uint32_t)b->device.n_sms;
   if (st == TD_OK) {
@@ -205,7 +206,7 @@ td_status td_cuda_add_group(cuda_backend *b, const td_kv_spec *store, const td_k
 
 // ---- a step ----
 
-// A group whose pages have another size than the step's has nothing to do.
+// A group whose page size differs from the step's has no work in it.
 static bool is_of_step(const attention_group *g, const td_plan *plan)
 {
   return g->page_tokens == plan->page_tokens;
@@ -215,7 +216,7 @@ void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan)
 {
   b->attention.mode = ATTENTION_PRIVATE;
   for (attention_group *g : groups_of{&b->attention}) {
-    // a plan fails where sequences have no pages, in tests: then every sequence is by itself
+    // planning fails for sequences without pages (in tests); then no sequence shares a prefix
     g->is_planned =
         g->planner && is_of_step(g, plan) && td_attention_planner_make(g->planner, plan, nullptr) == TD_OK;
     if (g->is_planned && td_attention_planner_block(g->planner)->n_splits > 0)
@@ -227,7 +228,8 @@ void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan)
     c.hybrid.has_pairs = g->has_prefill_pairs;
     bool same_mode = g->made_for == b->attention.mode;
     g->made_for = b->attention.mode;
-    if (!is_of_step(g, plan)) // an empty list, which no later step can grow
+    if (!is_of_step(g, plan)) // an empty list; setting made.n_rows to 0 makes later steps rebuild it instead
+                              // of growing it
       g->work.n_items = g->work.n_wide = g->work.n_prefill = g->work.n_next = g->work.made.n_rows = 0;
     else if (!planner || !same_mode || !td_attention_planner_has_grown(planner) ||
              !td_work_list_grow(&g->work, plan, planner))
@@ -239,7 +241,7 @@ attention_grid td_cuda_attention_grid(const cuda_backend *b, const attention_gro
 {
   if (!is_capture(&b->attention))
     return {g->work.n_prefill, td_work_list_ctas(&g->work, WARPS_OF_DECODES)};
-  uint32_t n_rows = b->frame.plan->n_rows; // the grid is for any step of so many sequences
+  uint32_t n_rows = b->frame.plan->n_rows; // the grid must hold any step of that many sequences
   bool shares = g->planner && shares_prefixes(&b->attention);
   const td_work_list_config c = list_config(b, &g->spec, shares);
   if (c.tiles_only || c.gqa_group > TD_DECODE_ROWS)

@@ -1,11 +1,10 @@
-// Decodes in KV splits: CTAs each have some of a sequence's keys and publish their sums; some of these CTAs
-// reduce them, always in the same order.
-//
-// Up to SPLITS_OF_ONE splits are reduced by the CTA of the last one, a warp for each query head. More would
-// be too much for one CTA to fetch, and a reduction in several stages would take a trip through the L2 cache
-// for each stage. So then the warps of the last splits' CTAs reduce slices: SLICE elements of one query head
-// each. A CTA waits for the values of others (attention_flags.cuh); docs/attention-progress.md says why that
-// ends.
+// Decodes in KV splits (FlashDecoding): each CTA attends to some keys of a sequence and publishes its
+// partial. Some of these CTAs then reduce the partials, always in the same order.
+// Up to SPLITS_OF_ONE splits are reduced by the CTA of the last split, one warp for each query head. More
+// partials would be too much for one CTA to fetch, and a reduction tree would take a round trip to the L2
+// cache for each level. So with more splits, the warps of the last splits' CTAs reduce slices: SLICE elements
+// of one query head each. These CTAs wait for values of others (attention_flags.cuh);
+// docs/attention-progress.md shows why that ends.
 #pragma once
 
 #include "kernels/cuda/attention_partials.cuh"
@@ -20,7 +19,8 @@ enum {
   SLICE_SPLITS = 32 / SLICE_LANES, // splits that a warp reads at once
 };
 
-// One query head over some keys: the softmax's maximum and sum, and N neighbouring elements of the output.
+// A query head's partial over some keys: the softmax's maximum and sum, and N neighbouring elements of the
+// output.
 template <int N> struct row_sum {
   float m, l, o[N];
 };
@@ -38,8 +38,8 @@ template <int N> __device__ __forceinline__ void add_term(row_sum<N> &sum, const
 }
 
 #ifdef __CUDACC__
-// How a query head's sum is published: in slices. The softmax's maximum and sum stand behind each slice,
-// because whoever reads a value resets it, and each slice has another reader.
+// Layout of a query head's published partial: slices. Each slice is followed by its own copy of the softmax's
+// maximum and sum, because a reader resets what it reads and each slice has another reader.
 template <int HD> struct split_row {
   static constexpr uint32_t SLICES = HD / SLICE, SLICE_FLOATS = SPLIT_SLICE_FLOATS,
                             FLOATS = kv_split_floats(HD);
@@ -49,10 +49,10 @@ template <int HD> struct split_row {
   }
 };
 
-// Where a sequence's splits are published: [n][kv heads][TD_DECODE_ROWS] of split_row.
+// The published partials of a sequence: [n splits][kv heads][TD_DECODE_ROWS] of split_row.
 struct kv_split {
   float *all;
-  size_t stride; // from split to split
+  size_t stride; // floats from split to split
   uint32_t split, n;
 };
 
@@ -61,7 +61,7 @@ template <int HD> __device__ __forceinline__ size_t split_stride(const attention
   return (size_t)a.n_kv_heads * TD_DECODE_ROWS * split_row<HD>::FLOATS;
 }
 
-// n_ends: how many slices get the maximum and sum: as many as have readers.
+// n_ends: number of slices that get the maximum and sum, one for each reader.
 template <int HD>
 __device__ __forceinline__ void publish_split(float *dst, const row_sum<HD / 32> &r, uint32_t n_ends)
 {
@@ -74,7 +74,7 @@ __device__ __forceinline__ void publish_split(float *dst, const row_sum<HD / 32>
     publish_floats<2>(dst + lane * split_row<HD>::SLICE_FLOATS + SLICE, {r.m, r.l});
 }
 
-// ---- by one CTA ----
+// ---- reduction by one CTA ----
 
 template <int HD, bool RESET> __device__ __forceinline__ void whole_row(float (&v)[HD / 32], float *row)
 {
@@ -89,8 +89,8 @@ template <int HD, bool RESET> __device__ __forceinline__ void whole_row(float (&
   }
 }
 
-// The sum of n < SPLITS_OF_ONE splits, in their order; waits for them. Whatever is still empty is loaded
-// again, all of it at once.
+// Waits for n < SPLITS_OF_ONE splits and returns their sum, added in their order. Each round of polling loads
+// all values that are still empty.
 template <int HD>
 __device__ __forceinline__ row_sum<HD / 32> reduce_splits(float *part, size_t stride, uint32_t n)
 {
@@ -129,8 +129,8 @@ __device__ __forceinline__ row_sum<HD / 32> reduce_splits(float *part, size_t st
   return sum;
 }
 
-// Query head p of a split. False: its sum was published, for others to reduce. True: this is the last of up
-// to SPLITS_OF_ONE splits, and *sum is now the sum of all.
+// Handles query head p of a split. Returns false after publishing the partial for others to reduce. Returns
+// true for the last of up to SPLITS_OF_ONE splits; *sum is then the sum of all splits.
 template <int HD>
 __device__ __forceinline__ bool reduce_all_splits(row_sum<HD / 32> *sum, const kv_split &mine, uint32_t p)
 {
@@ -146,12 +146,12 @@ __device__ __forceinline__ bool reduce_all_splits(row_sum<HD / 32> *sum, const k
   return true;
 }
 
-// ---- by slices ----
+// ---- reduction by slices ----
 
-// The sum of a slice over all n splits; waits for them. A lane adds every SLICE_SPLITS-th split, then lanes
-// are added in pairs, so all lanes that have the same elements get the same sums. Until the first splits are
-// there, only these are polled: polling all of them would take a third of the L2 cache's bandwidth from the
-// CTAs that still read keys.
+// Waits for all n splits of a slice and sums them. Each lane adds every SLICE_SPLITS-th split; then lanes are
+// added in pairs, so all lanes with the same elements get the same sums. Only the first splits are polled
+// until they are there: polling all of them would take a third of the L2 bandwidth from the CTAs that still
+// read keys.
 __device__ __forceinline__ void reduce_slice(row_sum<SLICE_OF_LANE> *out, float *slice, size_t stride,
                                              uint32_t n)
 {
@@ -204,7 +204,7 @@ __device__ __forceinline__ void reduce_slice(row_sum<SLICE_OF_LANE> *out, float 
 #pragma unroll
         for (uint32_t k = 0; k < SLICE_OF_LANE; k++)
           out->o[k] += o[i][k] * w;
-        reset_floats<SLICE_OF_LANE>(at[i] + element); // all lanes have read
+        reset_floats<SLICE_OF_LANE>(at[i] + element); // all lanes have read it
         if (element == 0)
           reset_floats<2>(at[i] + SLICE);
       }
@@ -224,8 +224,8 @@ __device__ __forceinline__ void reduce_slice(row_sum<SLICE_OF_LANE> *out, float 
   }
 }
 
-// The slices that this split's CTA reduces, by all its warps, with end(query head, the lane's first element,
-// its sum) for each. resident: no more CTAs of a sequence may reduce (docs/attention-progress.md).
+// Reduces this CTA's slices with all its warps and calls end(query head, the lane's first element, its sum)
+// for each. resident: the most CTAs of a sequence that may reduce (docs/attention-progress.md).
 template <int HD, class END>
 __device__ __forceinline__ void reduce_slices(const kv_split &mine, uint32_t n_rows, uint32_t resident,
                                               const END &end)

@@ -1,41 +1,40 @@
-// How a warp streams keys and values through rings of its own.
-//
-// The one idea: a warp waits for no other. It is producer and only consumer, so its rings have no empty
-// barriers: a __syncwarp says that a stage has been read. A KV tile is 32 tokens. K and V have a ring each,
-// so that the next tile's keys come while this one's values are multiplied.
+// How one warp streams keys and values through its own rings.
+// No warp waits for another. A warp is producer and only consumer of its rings, so they have no empty
+// barriers: __syncwarp shows that a stage has been read. A KV tile is 32 tokens. K and V have separate rings,
+// so the next tile's keys are loaded while this tile's values are multiplied.
 #pragma once
 
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/ring.cuh"
 
 enum {
-  KV_TILE_TOKENS = 32, // of a KV tile
-  COPY_TOKENS = 16,    // of one copy, since a KV tile's two halves may be in different pages
+  KV_TILE_TOKENS = 32, // tokens of a KV tile
+  COPY_TOKENS = 16,    // tokens of one copy: the two halves of a KV tile may be in different pages
 };
 
-// STAGES: of a warp's rings, one of K and one of V.
+// STAGES: pipeline stages of each of a warp's two rings.
 template <int HD, int STAGES> struct warp_ring_shape {
-  static constexpr int COPY_BYTES = COPY_TOKENS * HD * 2;       // of K, or of V
-  static constexpr int KV_TILE_BYTES = 2 * COPY_BYTES;          // likewise
+  static constexpr int COPY_BYTES = COPY_TOKENS * HD * 2;       // one copy of K, or of V
+  static constexpr int KV_TILE_BYTES = 2 * COPY_BYTES;          // of K, or of V
   static constexpr int WARP_BYTES = STAGES * 2 * KV_TILE_BYTES; // K, V, K, V ...
   static constexpr int WARP_BARRIERS = STAGES * 2;
 };
 
 #ifdef TD_HAS_MBARRIER
-// What a warp reads of a work item's keys: all of them, or its KV tiles of them.
+// The KV tiles of a work item that one warp reads: all, or every n-th.
 template <int HD, int STAGES> struct kv_stream {
   using S = warp_ring_shape<HD, STAGES>;
-  const bf16 *kv; // of the kv head in page 0
+  const bf16 *kv; // K and V of the kv head in page 0
   const int32_t *pages;
   size_t page_stride;
-  uint32_t page_shift, kv_end; // log2 of a page's tokens
-  uint32_t token0, stride, n;  // first tile's token; tokens from tile to tile; tiles
+  uint32_t page_shift, kv_end; // page_shift: log2 of a page's tokens
+  uint32_t token0, stride, n;  // first tile's token; tokens from tile to tile; number of tiles
   ring<STAGES, 2 * S::KV_TILE_BYTES, 0> k, v;
   uint64_t policy;
-  int32_t page_id; // lane l: the page of half l % 2 of tile l / 2 of the current 16
+  int32_t page_id; // lane l: page id of half l % 2 of tile l / 2, of the current 16 tiles
 
-  // Every n_warps-th KV tile from the first_warp-th on. Sliding windows leave out tiles that no query sees:
-  // whole ones, so that all but a sequence's last are full.
+  // Selects every n_warps-th KV tile from number first_warp on. With a sliding window, whole tiles that no
+  // query row sees are skipped, so that all tiles but a sequence's last are full.
   __device__ __forceinline__ void open(const attention_args &a, const device_batch &batch,
                                        const td_attention_item &it, uint32_t kv_head, uint32_t first_warp,
                                        uint32_t n_warps)
@@ -55,7 +54,7 @@ template <int HD, int STAGES> struct kv_stream {
     look_up(0);
   }
 
-  // Sets up the warp's rings, empty.
+  // Sets up the warp's rings with empty stages.
   __device__ __forceinline__ void make_ring(uint32_t cta_smem, uint32_t cta_bars)
   {
     uint32_t warp = threadIdx.x / 32;
@@ -80,13 +79,13 @@ template <int HD, int STAGES> struct kv_stream {
     page_id = at < kv_end ? pages[at >> page_shift] : 0;
   }
 
-  // Where K and V of tile i are.
+  // Shared addresses of K and V of tile i.
   __device__ __forceinline__ uint32_t k_at(uint32_t i) const { return k.data(k.nth(i).index); }
   __device__ __forceinline__ uint32_t v_at(uint32_t i) const { return v.data(v.nth(i).index); }
   __device__ __forceinline__ void wait_keys(uint32_t i) const { k.wait_full(k.nth(i)); }
   __device__ __forceinline__ void wait_values(uint32_t i) const { v.wait_full(v.nth(i)); }
 
-  // Tiles are copied in order, the keys of each before its values.
+  // Tiles must be copied in order, each tile's keys before its values.
   __device__ __forceinline__ void copy_keys(uint32_t i)
   {
     if (i > 0 && i % 16 == 0)
@@ -111,12 +110,12 @@ private:
   }
 };
 
-// The prologue: fills the ring from tile n_copied on, with whole tiles of the first n_tokens tokens. Returns
-// how many were copied by now.
+// The prologue: fills the rings from tile n_copied on, with tiles that lie within the first n_tokens tokens.
+// Returns the number of tiles copied so far.
 template <int HD, int STAGES>
 __device__ __forceinline__ uint32_t fill_ring(kv_stream<HD, STAGES> &in, uint32_t n_copied, uint32_t n_tokens)
 {
-  fence_global_writes(); // pages were written by ordinary stores
+  fence_global_writes(); // pages were written with ordinary stores
   for (; n_copied < min(in.n, (uint32_t)STAGES) &&
          min(in.token(n_copied) + KV_TILE_TOKENS, in.kv_end) <= n_tokens;
        n_copied++) {
@@ -126,7 +125,7 @@ __device__ __forceinline__ uint32_t fill_ring(kv_stream<HD, STAGES> &in, uint32_
   return n_copied;
 }
 
-// Zeroes lines at or past n_lines: their weight is zero, which would not remove a NaN.
+// Zeroes lines from n_lines on. Their softmax weight is zero, but 0 * NaN would still be NaN.
 template <int HD> __device__ __forceinline__ void zero_values(uint32_t smem_v, uint32_t n_lines)
 {
   for (uint32_t i = n_lines * (HD / 8) + threadIdx.x % 32; i < KV_TILE_TOKENS * (HD / 8); i += 32)
@@ -137,7 +136,7 @@ template <int HD> __device__ __forceinline__ void zero_values(uint32_t smem_v, u
   __syncwarp();
 }
 
-// The main loop: all of the warp's KV tiles; the ring has the first ones already.
+// The main loop over all of the warp's KV tiles. fill_ring has already queued the first ones.
 template <int HD, int STAGES>
 __device__ __forceinline__ void attend_kv_tiles(warp_state<HD> &st, kv_stream<HD, STAGES> &in,
                                                 const uint32_t q[HD / 16][4], const attention_args &a,

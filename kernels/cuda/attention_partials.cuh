@@ -1,4 +1,4 @@
-// Where a plan's partials are (kernels/attention/plan.h), and the one way to add them up.
+// Layout of a plan's partials (kernels/attention/plan.h), and the arithmetic that adds them up.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
@@ -6,13 +6,14 @@
 #include <cuda_fp16.h>
 
 #ifdef __CUDACC__
-// Adds a term to a sum, with the same operations everywhere.
+// Adds a term to a sum. Explicit rounding keeps the operations the same everywhere.
 __device__ __forceinline__ float fold(float sum, float f, float term, float w)
 {
   return __fmaf_rn(term, w, __fmul_rn(sum, f));
 }
 
-// Factors for a sum with maximum *m and for a term with maximum term_m; *m becomes the larger one.
+// Factors for a sum with maximum *m (f) and for a term with maximum term_m (w). *m becomes the larger
+// maximum.
 __device__ __forceinline__ void fold_factors(float *m, float term_m, float *f, float *w)
 {
   float top = fmaxf(*m, term_m), safe = top == -INFINITY ? 0 : top;
@@ -21,7 +22,7 @@ __device__ __forceinline__ void fold_factors(float *m, float term_m, float *f, f
   *m = top;
 }
 
-// What stands behind a partial's elements (TD_ATTENTION_PARTIAL_BYTES).
+// The end of a partial, after its elements (TD_ATTENTION_PARTIAL_BYTES).
 struct partial_end {
   float m, l, unit, none;
 };
@@ -47,7 +48,7 @@ template <int HD> __device__ __forceinline__ partial_end end_of(const unsigned c
   return {v.x, v.y, v.z, v.w};
 }
 
-// The unit of elements whose largest is `top`. A NaN stays one in any unit.
+// The unit in which a partial's elements are stored, if the largest is `top`. A NaN stays NaN in any unit.
 __device__ __forceinline__ float unit_of(float top) { return top >= 1e-37f ? top : 1; }
 
 __device__ __forceinline__ __half2 in_units(float a, float b, float per_unit)
@@ -60,12 +61,12 @@ __device__ __forceinline__ void put_pair(unsigned char *partial, uint32_t elemen
   *(__half2 *)(partial + 2 * element) = v;
 }
 
-// Where this thread's 16-byte part j is, in a partial in the order of a tile's threads. It holds elements 8
-// (4 j + k) + 2 t and the next one, for k = 0 .. 3 and t = threadIdx.x % 4.
+// Index of this thread's 16-byte part j, in a partial in the order of a tile's threads. The part holds
+// elements 8 (4 j + k) + 2 t and the next one, for k = 0 .. 3 and t = threadIdx.x % 4.
 __device__ __forceinline__ uint32_t part_at(uint32_t j) { return j * 4 + threadIdx.x % 4; }
 
-// The unit of row h (0 or 1) of a thread's two rows of a warpgroup's tile (consumer of attention_wgmma.cuh);
-// *sum becomes its softmax's sum.
+// The unit of row h (0 or 1) of a thread's two rows in a warpgroup's tile (consumer in attention_wgmma.cuh).
+// *sum becomes the row's softmax sum.
 template <int HD, class TILE>
 __device__ __forceinline__ float unit_of_tile_row(const TILE &c, int h, float *sum)
 {

@@ -1,19 +1,16 @@
 // Attention of prefill chunks on Hopper.
-//
-// The one idea: the tensor cores are fed from shared memory, and the softmax of one half of a CTA runs beside
-// the wgmmas of the other (attention_ring.cuh).
-//
-// A prefill tile is 128 query rows of one chunk and kv head: tokens x the heads of the GQA group. There is
-// one CTA for each SM; it does one tile after another. One of its warps, the producer, copies whole pages of
-// K and V into the rings, a prefill tile ahead where it can; pages are in memory as wgmma wants them
-// (attention.cuh). KV tiles are counted from position 0, so that a query row sees the same KV tiles in the
-// same order however its prompt was cut into chunks.
-//
-// Two CTAs of a cluster take neighbouring tiles of a chunk and copy their keys once for both
-// (attention_ring.cuh); then a work item is both tiles. Where tiles are few and have many keys, an item is
-// one of several KV splits of a tile (attention_prefill_sums.cuh). Decodes may run on the same SMs, by one
-// more warpgroup of each CTA (attention_colocated.cuh). Source: FlashAttention-3 (Shah et al. 2024); PTX ISA
-// on wgmma, mbarrier and cp.async.bulk.
+// wgmma reads its operands from shared memory, and the softmax of one consumer warpgroup runs beside the
+// wgmmas of the other (attention_ring.cuh).
+// A prefill tile is 128 query rows of one chunk and kv head: tokens x heads of the GQA group. There is one
+// CTA for each SM, which does one tile after another. Its producer warp copies whole pages of K and V into
+// the rings, up to a prefill tile ahead. Pages are stored in wgmma's layout (attention.cuh). KV tiles are
+// counted from position 0, so a query row meets the same KV tiles in the same order, however its prompt was
+// cut into chunks.
+// In pairs, the two CTAs of a cluster take neighbouring tiles of a chunk and copy their keys once for both
+// (attention_ring.cuh); a work item is then both tiles. If few tiles have many keys, a work item is one of a
+// tile's KV splits (attention_prefill_sums.cuh). Decodes may run on the same SMs, by one more warpgroup of
+// each CTA (attention_colocated.cuh). Source: FlashAttention-3 (Shah et al. 2024); PTX ISA on wgmma, mbarrier
+// and cp.async.bulk.
 #include "kernels/cuda/attention_colocated.cuh"
 #include "kernels/cuda/attention_prefill_sums.cuh"
 #include "kernels/cuda/attention_ring.cuh"
@@ -23,7 +20,7 @@
 #include <type_traits>
 
 enum { ROWS = TD_PREFILL_ROWS_WGMMA };
-// Of a thread. A warpgroup that asks for more than the others have given back waits for ever.
+// Registers a thread. A warpgroup that asks for more than the others have given back waits forever.
 enum { PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232 };
 enum { CONSUMER_REGISTERS_COLOCATED = 192, DECODE_REGISTERS = 88 };
 constexpr int threads_of(bool colocated) { return WG * (1 + TILE_WARPGROUPS + colocated); }
@@ -40,19 +37,20 @@ template <int HD, bool COLOCATED> struct prefill_shape : key_tile<HD> {
   using key_tile<HD>::TILE_BYTES;
   static constexpr int Q_BYTES = ROWS * HD * 2, TILE_STAGES = COLOCATED ? 2 : tile_stages(HD);
   static constexpr int TILES_BYTES = Q_BYTES + 2 * TILE_STAGES * TILE_BYTES;
-  static constexpr int SMEM_BYTES = 1024 + TILES_BYTES + bytes_of_decodes<HD, COLOCATED>; // and room to align
+  static constexpr int SMEM_BYTES = 1024 + TILES_BYTES + bytes_of_decodes<HD, COLOCATED>; // 1024 bytes to
+                                                                                          // align
 };
 
-// What the CTAs, or clusters, go through: work items x kv heads. Heads are done heads_at_once at a time, so
-// few that their K and V stay in the L2 cache. In one such set of heads items come longest first, in the next
-// one shortest first. So lengths do not jump from set to set, and no CTA gets the longest item of several
-// sets.
+// The loop of CTAs (or clusters) over work items x kv heads. Only heads_at_once heads are done at a time, few
+// enough for their K and V to stay in the L2 cache. Such sets of heads alternate: one has its items longest
+// first, the next shortest first. So lengths do not jump from set to set, and no CTA gets the longest item of
+// several sets.
 struct prefill_work {
   const td_attention_item *items;
   uint32_t n_items, heads_at_once;
   prefill_splits splits;
-  bool beside;             // decodes begin at once, while this kernel runs
-  colocated_works decodes; // that run on its SMs
+  bool beside;             // decodes begin immediately, while this kernel runs
+  colocated_works decodes; // decodes that are colocated with this kernel
 };
 
 #ifdef TD_HAS_WGMMA
@@ -62,8 +60,8 @@ struct prefill_tile {
   uint32_t n_rows; // query rows; 0: the item has no tokens for this CTA
 };
 
-// This CTA's tile of a round. Every other round goes backwards, so that no CTA gets the longest of each.
-// False: there is none. CTAs of a cluster find the same item.
+// This CTA's tile of a round. Every other round goes backwards, so that no CTA always gets the longest.
+// Returns false if the CTA has no tile. Both CTAs of a cluster get the same item.
 template <int CTAS>
 __device__ __forceinline__ bool find_tile(const attention_args &a, const device_batch &batch,
                                           const prefill_work &all, uint32_t round, prefill_tile *w)
@@ -76,7 +74,8 @@ __device__ __forceinline__ bool find_tile(const attention_args &a, const device_
   uint32_t n_heads = min(all.heads_at_once, a.n_kv_heads - first_head), item = i % section / n_heads;
   if ((a.n_kv_heads - 1) / all.heads_at_once - i / section & 1) // the last set: longest first
     item = all.n_items - 1 - item;
-  if (item >= batch.counts[COUNT_ITEMS]) // a captured step's grid has more tiles; the extra ones are the last
+  if (item >= batch.counts[COUNT_ITEMS]) // a captured step's grid may have more tiles; the extra ones are
+                                         // last
     return false;
   w->item = all.items[item];
   w->kv_head = first_head + i % section % n_heads;
@@ -96,7 +95,7 @@ __device__ __forceinline__ void produce(const attention_args &a, const device_ba
                                         const prefill_work &all, const tile_ring<HD, CTAS, STAGES> &ring)
 {
   size_t half = (size_t)batch.page_tokens * HD;
-  fence_global_writes(); // the kernels before wrote these pages by ordinary stores
+  fence_global_writes(); // the kernels before wrote these pages with ordinary stores
   tile_copies<HD, CTAS, STAGES> copies = {ring, 0, 0, {}, false};
   prefill_tile w;
   for (uint32_t round = 0; find_tile<CTAS>(a, batch, all, round, &w); round++) {
@@ -112,7 +111,7 @@ __device__ __forceinline__ void produce(const attention_args &a, const device_ba
   copies.end();
 }
 
-// Begins to copy a warpgroup's 64 query rows to shared memory. Rows past the item's end repeat its last row.
+// Starts copying a warpgroup's 64 query rows to shared memory. Rows past the item's end repeat its last row.
 template <int HD>
 __device__ __forceinline__ void copy_queries(unsigned char *smem_q, const attention_args &a,
                                              const prefill_tile &w, uint32_t wg)
@@ -134,7 +133,7 @@ __device__ __forceinline__ void wait_queries(uint32_t wg)
   named_sync(1 + wg, WG);
 }
 
-// The epilogue: this thread's rows r0 and r0 + 8 of a prefill tile.
+// The epilogue of this thread's rows r0 and r0 + 8 of a prefill tile.
 template <int HD>
 __device__ __forceinline__ void store(const attention_args &a, const prefill_tile &w, const consumer<HD> &c,
                                       uint32_t r0)
@@ -157,7 +156,7 @@ __device__ __forceinline__ void store(const attention_args &a, const prefill_til
   }
 }
 
-// The partial of a KV split, for the warpgroup's rows. Partials are numbered by split, kv head, CTA of the
+// The partial of a KV split for this warpgroup's rows. Partials are numbered by split, kv head, CTA of the
 // cluster and warpgroup.
 template <int CTAS>
 __device__ __forceinline__ prefill_partial partial_of(const attention_args &a, const device_batch &batch,
@@ -173,7 +172,7 @@ __device__ __forceinline__ prefill_partial partial_of(const attention_args &a, c
           batch.counts[COUNT_STEP]};
 }
 
-// After all its items, this CTA reduces: for each KV split that it did, a part of the tile's rows.
+// After all its items, this CTA reduces a part of the tile's rows for each KV split that it computed.
 template <int HD, int CTAS>
 __device__ __forceinline__ void add_up(const attention_args &a, const device_batch &batch,
                                        const prefill_work &all, uint32_t wg)
@@ -199,7 +198,7 @@ __device__ __forceinline__ void consume(const attention_args &a, const device_ba
   uint32_t wg = threadIdx.x / WG - 1, r0 = wg * 64 + threadIdx.x % WG / 32 * 16 + threadIdx.x % 32 / 4;
   uint32_t q16 = warp_uniform(operand_address(shared_address(smem_q) + wg * 8 * S::GROUP_BYTES));
   consumer<HD> c;
-  pipeline_stage s = {0, 0}; // of this prefill tile's first KV tile
+  pipeline_stage s = {0, 0}; // stage of this prefill tile's first KV tile
   prefill_tile w, next;
   bool more = find_tile<CTAS>(a, batch, all, 0, &w);
   if (more)
@@ -222,9 +221,9 @@ __device__ __forceinline__ void consume(const attention_args &a, const device_ba
         });
     ring.multiply_last(c, end);
     s = ring.after(end);
-    more = find_tile<CTAS>(a, batch, all, round, &next); // its queries come while this tile ends
+    more = find_tile<CTAS>(a, batch, all, round, &next); // its query rows are copied while this tile ends
     if (more) {
-      named_sync(1 + wg, WG); // all four warps' wgmmas of these queries are done
+      named_sync(1 + wg, WG); // all four warps' wgmmas of the old query rows are done
       copy_queries<HD>(smem_q, a, next, wg);
     }
     ring.end_last(c, end);
@@ -343,7 +342,7 @@ static void launch(cuda_backend *b, attention_group *g, const attention_args &a,
 
 void td_cuda_prefill_attention(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t n_items)
 {
-  switch (g->spec.head_dim) { // td_cuda_has_wgmma_attention said so
+  switch (g->spec.head_dim) { // td_cuda_has_wgmma_attention was checked before
   case 64: launch<64>(b, g, a, n_items); break;
   case 96: launch<96>(b, g, a, n_items); break;
   case 128: launch<128>(b, g, a, n_items); break;
@@ -388,7 +387,7 @@ template <int HD> static uint32_t count_pairs()
     int n = 0;
     if (cudaOccupancyMaxActiveClusters(&n, prefill_kernel<HD, 2, false>, &config) == cudaSuccess && n > 0)
       return (uint32_t)n;
-    cudaGetLastError(); // a device without clusters
+    cudaGetLastError(); // clears the error of a device without clusters
   }
   return 0;
 }

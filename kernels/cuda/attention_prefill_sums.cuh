@@ -1,10 +1,9 @@
-// KV splits of prefill tiles: where few tiles have many keys, CTAs each take some of a tile's keys, and all
-// of them reduce the partials, always in the same order.
-//
-// A CTA first attends to all of its items and publishes their partials; only then it waits. So a CTA that
-// waits has no keys left to read, and it waits only for what others do before they wait
-// (docs/attention-progress.md). Then, for each split that it did, it reduces some of the tile's rows, so that
-// the reduction is shared out over all CTAs.
+// KV splits of prefill tiles, for steps in which few tiles have many keys. Each CTA takes some of a tile's
+// keys. All of them then reduce the partials, always in the same order.
+// A CTA first attends to all of its items and publishes their partials. Only then does it wait. So a CTA that
+// waits has no keys left to read, and it waits only for work that other CTAs do before they wait
+// (docs/attention-progress.md). For each split that it computed, it then reduces some of the tile's rows.
+// This divides the reduction over all CTAs.
 #pragma once
 
 #include "kernels/cuda/attention_wgmma.cuh"
@@ -13,11 +12,11 @@
 // A partial is a warpgroup's 64 rows of one split: rows of HD floats, then each row's maximum and sum.
 constexpr size_t prefill_partial_floats(uint32_t head_dim) { return 64 * ((size_t)head_dim + 2); }
 
-// n: KV splits of the step, for each kv head, CTA of a cluster and warpgroup. launch: no other launch of a
-// step has this number.
+// n: partials of the step (one for each KV split, kv head, CTA of a cluster and warpgroup). launch: a number
+// that no other launch of the step has.
 struct prefill_splits {
   float *partials;
-  uint64_t *done; // [partials]: the step and launch that wrote it last
+  uint64_t *done; // [partials] flags: the step and launch that wrote the partial last
   uint32_t n, launch;
 };
 
@@ -26,7 +25,7 @@ template <int HD> struct floats_of {
   static constexpr size_t N = prefill_partial_floats(HD);
 };
 
-// Partials of a tile's splits are `stride` apart.
+// The partials of a tile's splits are `stride` apart.
 struct prefill_partial {
   const prefill_splits &all;
   uint32_t first, stride, split, n_splits, step;
@@ -37,7 +36,7 @@ struct prefill_partial {
     return all.partials + (first + i * stride) * floats_of<HD>::N;
   }
 
-  // By the warpgroup that has the sums. barrier: a named one, of this warpgroup alone.
+  // Called by the warpgroup that has the sums. barrier: a named barrier of this warpgroup alone.
   template <int HD>
   __device__ __forceinline__ void publish_split(const consumer<HD> &c, uint32_t barrier) const
   {
@@ -61,7 +60,7 @@ struct prefill_partial {
       set_flag(all.done + first + split * stride, word());
   }
 
-  // Reduces this split's part of the rows. output(row): where a row goes, or null.
+  // Reduces this split's part of the rows. output(row): where a row is written, or null.
   template <int HD, class OUTPUT>
   __device__ __forceinline__ void add_up(float scale_log2, const OUTPUT &output) const
   {
@@ -87,10 +86,10 @@ struct prefill_partial {
   }
 
 private:
-  // One query row of all splits, by a warp.
+  // One query row of all splits, reduced by a warp.
   template <int HD> struct row_of_splits {
     static constexpr uint32_t PAIRS = HD / 64 + (HD % 64 > 0),
-                              AT_ONCE = 8; // pairs of neighbours of each lane
+                              AT_ONCE = 8; // each lane has pairs of neighbouring elements
     float2 v[AT_ONCE][PAIRS], end, o[PAIRS];
     float sum;
 
@@ -105,7 +104,7 @@ private:
             v[i][k] = __ldcg((const float2 *)(p.at<HD>(first + i) + r * HD + k * 64) + lane);
     }
 
-    // Loads; waits for nothing yet.
+    // Starts the loads; does not wait for them.
     __device__ __forceinline__ void ask(const prefill_partial &p, uint32_t r)
     {
       end = __ldcg((const float2 *)(p.at<HD>(min(threadIdx.x % 32, p.n_splits - 1)) + 64 * HD + 2 * r));

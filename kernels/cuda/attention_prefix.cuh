@@ -1,15 +1,13 @@
-// The keys that the sequences of a shared-prefix group have in common, attended to once for all members.
-//
-// The one idea: a shared run of keys is read once, and meets enough query rows for wgmma. A CTA of the launch
-// that does decodes takes a prefix split (kernels/attention/plan.h) and a kv head: the split's keys against
-// the queries of the group's members, at most 64 query rows. It takes as much shared memory and as many
-// registers as a CTA of decodes, so both kinds are resident on an SM side by side: one keeps the tensor cores
+// Attention of a shared-prefix group's common keys, computed once for all members.
+// A shared run of keys is read once and meets enough query rows for wgmma. In the launch of decode attention,
+// some CTAs take a prefix split (kernels/attention/plan.h) and a kv head: the split's keys against the
+// queries of the group's members, at most 64 query rows. Such a CTA takes as much shared memory and as many
+// registers as a CTA of decodes, so both kinds are resident on an SM together: one keeps the tensor cores
 // busy, the other memory. The result is a partial for each member. The CTA of a member's private KV waits for
 // the partials of the member's prefix splits and reduces them.
-//
 // CTAs start in the order of their numbers and prefix splits come first, so no CTA waits for one that cannot
-// have started. A flag says that a split is done. No other launch sets a flag to the same value, so no flag
-// has to be reset. Source: PAT (packing by shared prefix), POD-Attention (both kinds of work on one SM).
+// have started. A flag shows that a split is done. No other launch sets a flag to the same value, so flags
+// are never reset. Source: PAT (packing by shared prefix), POD-Attention (both kinds of work on one SM).
 #pragma once
 
 #include "kernels/cuda/attention_partials.cuh"
@@ -18,12 +16,13 @@
 #include "kernels/cuda/cp_async.cuh"
 #include "kernels/cuda/ring.cuh"
 
-// The plan of shared-prefix groups, and where its partials go.
+// The plan of shared-prefix groups, and the memory of its partials.
 struct shared_prefixes {
-  const unsigned char *plan; // the plan's block
+  const unsigned char *plan; // device copy of the attention plan
   unsigned char *partials;   // [slots][group] of TD_ATTENTION_PARTIAL_BYTES
-  uint64_t *done;            // flags [prefix splits, kv heads]: launch_flag of the last launch that did one
-  uint32_t launch;           // no other launch of a step has this number
+  uint64_t *done;            // flags [prefix splits, kv heads]: launch_flag of the last launch that computed
+                             // the split
+  uint32_t launch;           // a number that no other launch of the step has
 };
 
 #ifdef TD_HAS_MBARRIER
@@ -34,19 +33,19 @@ __device__ __forceinline__ uint64_t launch_flag(const shared_prefixes &shared, c
 #endif
 
 template <int HD> struct prefix_tile {
-  static constexpr uint32_t KEYS = 64, BYTES = KEYS * HD * 2; // of K, of V, or of the queries
+  static constexpr uint32_t KEYS = 64, BYTES = KEYS * HD * 2; // bytes of K, of V, or of the queries
   static constexpr uint32_t STAGES = HD == 64 ? 7 : 3, ALL_BYTES = (1 + STAGES) * BYTES;
   static constexpr uint32_t BARRIERS = STAGES * 2;
   static_assert(KEYS == PREFIX_TILE_ROWS, "queries have a tile's room");
 };
 
-// What a warp knows of the prefix splits that its CTA does one after another. While it attends to one, it
-// copies what it must know to begin the next: else three loads that depend on each other would come between
-// two splits. A warp reads only what it copied itself, so it waits for no other.
+// A warp's copy of what it must know of the CTA's consecutive prefix splits. While a warp attends to one
+// split, it copies the data to begin the next. Otherwise three dependent loads would come between two splits.
+// A warp reads only what it copied itself, so it waits for no other warp.
 struct splits_ahead {
-  td_attention_item items[3]; // in rotation: of this split, the next, and the one after that
+  td_attention_item items[3];                    // in rotation: this split, the next, and the one after that
   td_attention_member members[PREFIX_TILE_ROWS]; // of the next split
-  int32_t pages[32];                             // its first ones
+  int32_t pages[32];                             // first pages of the next split
 };
 static_assert(sizeof(td_attention_member) == 16, "copied at once");
 
@@ -57,7 +56,7 @@ __device__ __forceinline__ void copy_item(td_attention_item *dst, const td_atten
     cp_async_16((uint4 *)dst + threadIdx.x % 32, (const uint4 *)src + threadIdx.x % 32);
 }
 
-// By a warp, when it needs nothing of the split before any more. next: which of items is the next split's.
+// Called by a warp that no longer needs data of the split before. next: index in `items` of the next split.
 __device__ __forceinline__ void look_ahead(splits_ahead *ahead, uint32_t next, const td_attention_item *items,
                                            const td_attention_member *members, const device_batch &batch)
 {
@@ -78,19 +77,19 @@ __device__ __forceinline__ void await_copies()
   __syncwarp();
 }
 
-// K and V of a split's KV tiles, numbered in the order in which they are needed: a tile's K stands before the
-// V of the tile before it. The first warp copies K, the second V. All four attend to them, so both producers
-// are consumers too.
+// K and V of a split's KV tiles, numbered in the order of use: a tile's K comes before the V of the tile
+// before. The first warp copies K, the second V. All four warps attend to them, so both producers are also
+// consumers.
 template <int HD> struct prefix_ring {
   using S = prefix_tile<HD>;
-  const bf16 *kv;                     // of the kv head in page 0: K for the first warp, V for the second
-  const int32_t *pages, *first_pages; // first_pages: up to 32 of them, copied or not
+  const bf16 *kv;                     // in page 0 of the kv head: K for the first warp, V for the second
+  const int32_t *pages, *first_pages; // first_pages: the first 32 pages or fewer, from memory or splits_ahead
   size_t page_stride;
-  uint32_t page_shift, n_keys, n; // log2 of a page's tokens; tiles of the split
+  uint32_t page_shift, n_keys, n; // page_shift: log2 of a page's tokens; n: KV tiles of the split
   int32_t page_id;                // lane l: page l of the split's current 32
   ring<S::STAGES, S::BYTES, WG / 32> stages;
 
-  // The stage that is needed next.
+  // Returns the stage that is needed next.
   __device__ __forceinline__ pipeline_stage take()
   {
     pipeline_stage s = stages.now;
@@ -98,7 +97,7 @@ template <int HD> struct prefix_ring {
     return s;
   }
 
-  // By all threads; ends with a barrier of the CTA.
+  // Called by all threads; ends with a CTA barrier.
   __device__ __forceinline__ void make(const device_batch &batch, uint32_t smem, uint32_t bars)
   {
     page_shift = log2_of(batch.page_tokens);
@@ -110,7 +109,7 @@ template <int HD> struct prefix_ring {
     __syncthreads();
   }
 
-  // Begins the next split. All stages must be released. first_32: its first 32 pages, or as many as it has.
+  // Begins the next split. All stages must have been released. first_32: its first 32 pages, or all if fewer.
   __device__ __forceinline__ void open(const attention_args &a, const device_batch &batch,
                                        const td_attention_item &it, uint32_t kv_head, const int32_t *first_32)
   {
@@ -122,14 +121,13 @@ template <int HD> struct prefix_ring {
     n_keys = it.kv_end - it.kv_begin;
     n = (n_keys + S::KEYS - 1) / S::KEYS;
     auto p = stages;
-#pragma unroll 1 // unrolled, it takes registers that are needed where private KV is read: 300 bytes of spills
-                 // there
+#pragma unroll 1 // unrolled, it would take registers that private KV needs, which spills 300 bytes there
     for (uint32_t i = 0; i < S::STAGES; i++, p.advance())
       copy(i, {p.now.index, p.now.phase ^ 1});
   }
 
-  // Copies number `number` of the split's K and V, if that is this warp's and the split has it. s: as a
-  // producer has it.
+  // Copies number `number` of the split's K and V tiles, if this warp copies it and the split has it. s: with
+  // the producer's phase.
   __device__ __forceinline__ void copy(uint32_t number, pipeline_stage s)
   {
     uint32_t lane = threadIdx.x % 32, bytes = HD * 2 << page_shift;
@@ -156,23 +154,23 @@ template <int HD> struct prefix_ring {
                 stages.full(s.index));
   }
 
-  // By a warp that needs the stage no more.
+  // Called by a warp that has read the stage.
   __device__ __forceinline__ void release(pipeline_stage s) const
   {
     if (threadIdx.x % 32 == 0)
       stages.release(s.index);
   }
 
-  // The same for a stage that held number `number` of the split; when all warps have released it, copies what
-  // it holds in the next round. A producer's phase in the next round is a consumer's in this one.
+  // Releases a stage that held number `number` of the split, and queues its content of the next round once
+  // all warps have released it. A producer's phase in the next round is a consumer's phase in this one.
   __device__ __forceinline__ void release_and_copy(uint32_t number, pipeline_stage s)
   {
     release(s);
     copy(number + S::STAGES, s);
   }
 
-  // Zeroes lines of the last V past its end: their weight is zero, which would not remove a NaN. By all
-  // threads.
+  // Zeroes lines past the end in the last tile of V. Their softmax weight is zero, but 0 * NaN would still be
+  // NaN. Called by all threads.
   __device__ __forceinline__ void zero_lines(pipeline_stage s, uint32_t n_lines) const
   {
     constexpr uint32_t CHUNKS = HD / 8;
@@ -186,7 +184,7 @@ template <int HD> struct prefix_ring {
   }
 };
 
-// Copies a split's queries to shared memory. Query rows past the last one repeat it.
+// Copies a split's query rows to shared memory. Rows past the last one repeat it.
 template <int HD> struct prefix_queries {
   static constexpr uint32_t CHUNKS = HD / 8, EACH = PREFIX_TILE_ROWS * CHUNKS / WG;
   const bf16 *src[EACH];
@@ -194,8 +192,8 @@ template <int HD> struct prefix_queries {
   __device__ __forceinline__ static uint32_t row(uint32_t i) { return (i * WG + threadIdx.x) / CHUNKS; }
   __device__ __forceinline__ static uint32_t chunk(uint32_t i) { return (i * WG + threadIdx.x) % CHUNKS; }
 
-  // Finds where they are; reads only the plan. members: the split's. A query row is divided by the group's
-  // size by a multiplication, which is exact for so few rows and heads.
+  // Finds the source addresses; reads only the plan. members: those of the split. Rows are divided by the GQA
+  // group's size with a multiplication, which is exact for so few rows and heads.
   __device__ __forceinline__ void find(const attention_args &a, const td_attention_member *members,
                                        const td_attention_item &it, uint32_t kv_head)
   {
@@ -217,7 +215,7 @@ template <int HD> struct prefix_queries {
       cp_async_16(smem + kv_chunk_at(HD, row(i), chunk(i)) * 2, src[i]);
   }
 
-  // Waits for all copies. By all threads.
+  // Waits for all copies; called by all threads.
   __device__ __forceinline__ static void await()
   {
     cp_async_wait_all();
@@ -226,8 +224,8 @@ template <int HD> struct prefix_queries {
   }
 };
 
-// The epilogue: writes this thread's two query rows of a split to their partials. IN_TILES: elements are in
-// the order of a tile's threads (part_at), else in their own order.
+// The epilogue: writes this thread's two query rows of a split to their partials. IN_TILES: elements are
+// stored in the order of a tile's threads (part_at), else in their own order.
 template <int HD, bool IN_TILES, int KEYS>
 __device__ __forceinline__ void store_partials(const consumer<HD, KEYS> &c, unsigned char *partials,
                                                uint32_t n_rows, float scale_log2)
@@ -257,8 +255,8 @@ __device__ __forceinline__ void store_partials(const consumer<HD, KEYS> &c, unsi
   }
 }
 
-// The main loop: a split's keys against its queries, by all warps. Q*K of a KV tile runs beside P*V of the
-// tile before, and that beside the softmax. P*V of the last tile is left to attend_last.
+// The main loop over a split's KV tiles, by all warps. Q*K^T of a KV tile runs beside P*V of the tile before,
+// and P*V beside the softmax. P*V of the last tile is left to attend_last.
 template <int HD>
 __device__ __forceinline__ void attend_split(consumer<HD, prefix_tile<HD>::KEYS> &c, prefix_ring<HD> &ring,
                                              uint32_t q16, const attention_args &a)
@@ -290,7 +288,7 @@ __device__ __forceinline__ void attend_split(consumer<HD, prefix_tile<HD>::KEYS>
       wgmma_wait<0>();
       wgmma_hold(c.o);
       ring.release_and_copy(2 * i, v);
-      if (__any_sync(0xffffffffu, corr[0] != 1 || corr[1] != 1)) // mostly the maximum is unchanged
+      if (__any_sync(0xffffffffu, corr[0] != 1 || corr[1] != 1)) // the maximum is mostly unchanged
         c.rescale(corr);
     }
     c.pack_weights();
@@ -312,8 +310,8 @@ __device__ __forceinline__ void attend_last(consumer<HD, prefix_tile<HD>::KEYS> 
   ring.release(v);
 }
 
-// Does a prefix split, and those that are next to it (td_attention_item.next). By a CTA of four warps. smem:
-// ALL_BYTES, at a multiple of 1024.
+// Computes a prefix split and the splits chained to it (td_attention_item.next). Called by a CTA of four
+// warps. smem: ALL_BYTES, aligned to 1024.
 template <int HD, bool IN_TILES>
 __device__ __forceinline__ void
 attend_prefix_splits(const attention_args &a, const device_batch &batch, const shared_prefixes &shared,
@@ -333,7 +331,7 @@ attend_prefix_splits(const attention_args &a, const device_batch &batch, const s
     copy_item(&ahead->items[1], &items[first.next]);
   ring.open(a, batch, first, kv_head,
             batch.page_table + first.page_table_offset +
-                first.kv_begin / batch.page_tokens); // no step writes shared pages any more
+                first.kv_begin / batch.page_tokens); // shared pages are not written any more
   queries.find(a, members + first.member, first, kv_head);
   wait_unless_beside(start);
   queries.copy(smem);
@@ -348,7 +346,7 @@ attend_prefix_splits(const attention_args &a, const device_batch &batch, const s
     if (more) {
       await_copies();
       queries.find(a, ahead->members, ahead->items[next], kv_head);
-      __syncthreads(); // no warp uses the queries any more
+      __syncthreads(); // no warp uses the query rows any more
       queries.copy(smem);
     }
     attend_last(c, ring);

@@ -1,30 +1,29 @@
 // Adds the partials of a sequence's shared prefixes, which other CTAs of the launch wrote
 // (attention_prefix.cuh), to the sums of its private KV.
-//
 // GQA groups of up to TD_ATTENTION_BY_ROW_GROUP heads do it head by head in the epilogue: a lane adds a few
-// elements of one head. Larger groups do it in tiles, while a warp's sums are still in registers; partials
-// then are in the order in which a tile's threads have the elements. That loads all prefix splits of a
-// sequence at once, whole partials by few loads. But four lanes do one head, so with few heads most lanes
-// would have nothing to do.
+// elements of one head. Larger groups do it in tiles, while a warp's sums are still in registers. Then
+// partials are stored in the order in which a tile's threads hold the elements. This way loads the partials
+// of all prefix splits at once, each whole partial by few loads. But four lanes handle one head, so with few
+// heads most lanes would have no work.
 #pragma once
 
 #include "kernels/cuda/attention_epilogue.cuh"
 #include "kernels/cuda/attention_prefix.cuh"
 
-// Where the partials of a sequence's shared prefixes are, for one kv head. In shared memory, because
-// registers are short while keys are read.
-struct prefix_run { // partials of one shared-prefix group: the first, how many, how many slots apart, and the
-                    // prefix split of the first
+// The partials of a sequence's shared prefixes, for one kv head. In shared memory, because registers are
+// scarce while keys are read.
+struct prefix_run { // the partials of one shared-prefix group: first slot, count, slots between them, and the
+                    // first's prefix split
   uint32_t first, n, step, split;
 };
 struct prefix_runs {
   prefix_run runs[TD_ATTENTION_LEVELS_MAX];
-  uint64_t now; // what the flags of prefix splits become in this launch
+  uint64_t now; // the value of this launch's flags of prefix splits
 };
 
 // ---- head by head ----
 
-// Loads N elements of a partial, in units.
+// Loads N elements of a partial, still in units.
 template <int N> __device__ __forceinline__ void load_halves(__half (&v)[N], const unsigned char *src)
 {
   if constexpr (N % 4 == 0) {
@@ -54,17 +53,17 @@ __device__ __forceinline__ void add_partial(row_sum<N> &sum, const partial_end &
     sum.o[k] = fold(sum.o[k], f, __half2float(o[k]), w);
 }
 
-// A sequence's partials of its shared prefixes for one kv head, in the order of keys. Their keys come before
-// those of its items.
+// Adds a sequence's partials of its shared prefixes for one kv head, in the order of keys. These keys come
+// before those of the sequence's own items.
 struct prefixes_before {
   unsigned char *partials; // [slots][group] of TD_ATTENTION_PARTIAL_BYTES
   const prefix_runs *of;
   uint32_t n_runs, group;
-  const uint64_t *done; // the flag of prefix split 0 and this kv head
-  uint32_t done_stride; // from prefix split to prefix split
-  mutable bool there;   // all flags were seen
+  const uint64_t *done; // flag of prefix split 0 and this kv head
+  uint32_t done_stride; // flags from prefix split to prefix split
+  mutable bool there;   // all flags have been seen
 
-  // Waits until all are there. By a warp.
+  // A warp waits until all partials are there.
   __device__ __forceinline__ void await() const
   {
     for (uint32_t r = 0; r < n_runs && !there; r++)
@@ -74,8 +73,9 @@ struct prefixes_before {
     there = true;
   }
 
-  // Adds them to the sums of query heads p0 .. p0 + N - 1 of the group, of which there are n_heads; the lane
-  // has E elements from `element` on. Some partials are loaded at once, but added one by one.
+  // Adds the partials to the sums of query heads p0 .. p0 + N - 1 of the GQA group, of which n_heads are
+  // real. The lane has E elements from `element` on. Several partials are loaded at once, but added one by
+  // one.
   template <int HD, int N, int E>
   __device__ __forceinline__ void add(row_sum<E> (&mine)[N], uint32_t p0, uint32_t n_heads,
                                       uint32_t element) const
@@ -94,7 +94,7 @@ struct prefixes_before {
       alignas(8) __half o[AT_ONCE][N][E];
 #pragma unroll
       for (uint32_t i = 0; i < AT_ONCE; i++) {
-        bool is = run_at < n_runs; // a partial that is not there has no weight
+        bool is = run_at < n_runs; // if there is no partial left, it gets no weight
         const prefix_run run = of->runs[is ? run_at : 0];
         size_t first = (size_t)(run.first + (is ? next : 0) * run.step) * group + p0;
 #pragma unroll
@@ -125,7 +125,7 @@ struct prefixes_before {
 };
 
 #ifdef TD_HAS_MBARRIER
-// Finds a sequence's partials and their flags. By one warp. The kernels before write nothing that it reads.
+// One warp finds a sequence's partials and their flags. It reads nothing that the kernels before write.
 __device__ __forceinline__ void find_prefixes(prefix_runs *out, const shared_prefixes &shared,
                                               const td_attention_item &it, const device_batch &batch,
                                               uint32_t kv_head)
@@ -143,14 +143,14 @@ __device__ __forceinline__ void find_prefixes(prefix_runs *out, const shared_pre
   __syncwarp();
 }
 
-// ---- by the threads of a tile ----
+// ---- in tiles ----
 
-// A thread's part of a partial of one query head.
+// A thread's part of one query head's partial.
 template <int HD> struct partial_part {
   uint4 o[HD / 32];
   partial_end end;
 
-  // Loads this thread's part of partial `row`; if not `is`, of a partial without weight.
+  // Loads this thread's part of partial `row`, or an empty part without weight if not `is`.
   __device__ __forceinline__ void load(const unsigned char *partials, size_t row, bool is)
   {
     end = {-INFINITY, 0, 0, 0};
@@ -188,8 +188,8 @@ __device__ __forceinline__ void add_two(warp_state<HD> &st, int h, const partial
   }
 }
 
-// Waits for partials first, first + step ... of a sequence with n_runs shared prefixes, and adds them. By a
-// warp that has done its private KV.
+// A warp that has done its private KV waits for partials first, first + step, ... of a sequence with n_runs
+// shared prefixes, and adds them.
 template <int HD>
 __device__ __forceinline__ void add_prefixes(warp_state<HD> &st, const attention_args &a,
                                              const shared_prefixes &shared, const prefix_runs &of,

@@ -1,12 +1,11 @@
-// Rings of keys and values between one warp that copies them from pages and two warpgroups that attend to
-// them.
-//
-// The one idea: the tensor cores are never without work. The two warpgroups alternate: while one's wgmmas
-// run, the other is at its softmax. And in each of them, the product of a tile's weights and V runs beside
-// the softmax of the next tile. K and V have a ring each, so that the next K comes while V is still in use.
-// KV tiles are numbered over all items that a CTA does. Two CTAs of a cluster may have neighbouring queries
-// of one sequence and kv head: then each copies half of a tile's pages, to both (multicast), and a stage is
-// empty when both have read it. Source: FlashAttention-3 (Shah et al. 2024, sections 3.1 and 3.2).
+// Rings of keys and values between a producer warp, which copies them from pages, and two consumer
+// warpgroups.
+// The tensor cores always have work. The two warpgroups alternate (ping-pong): while the wgmmas of one run,
+// the other computes its softmax. Inside a warpgroup, P*V of one tile runs beside the softmax of the next
+// tile. K and V have separate rings, so the next K is loaded while V is still in use. KV tiles are numbered
+// over all work items of a CTA. The two CTAs of a cluster may have neighbouring query rows of one sequence
+// and kv head. Then each copies half of a tile's pages to both (multicast), and a stage is empty when both
+// have read it. Source: FlashAttention-3 (Shah et al. 2024, sections 3.1 and 3.2).
 #pragma once
 
 #include "kernels/cuda/attention_wgmma.cuh"
@@ -17,7 +16,7 @@ enum { TILE_WARPGROUPS = 2 };
 constexpr int tile_stages(int head_dim) { return head_dim == 256 ? 2 : 3; } // as many as fit in shared memory
 
 #ifdef TD_HAS_WGMMA
-// Named barriers: of one warpgroup (its own id), or of the two that alternate.
+// Named barriers: one for each warpgroup (its own id), and those by which the two warpgroups alternate.
 __device__ __forceinline__ void named_sync(uint32_t id, uint32_t threads)
 {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -27,20 +26,20 @@ __device__ __forceinline__ void named_arrive(uint32_t id, uint32_t threads)
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Where a tile's keys are: [kv0, kv0 + KEYS) of a sequence, at most up to kv_end.
+// A KV tile's source: keys [kv0, kv0 + KEYS) of a sequence, cut off at kv_end.
 struct tile_source {
-  const bf16 *k; // of the kv head in page 0; its V lies behind it
+  const bf16 *k; // K of the kv head in page 0; V follows it
   const int32_t *pages;
   size_t page_stride; // elements
   uint32_t page_tokens, kv0, kv_end;
 };
 
-// An address as operands of wgmma have it, in units of 16 bytes. In a cluster its upper bits name the CTA;
-// they are left out.
+// A shared address in units of 16 bytes, as in wgmma's descriptors. In a cluster the upper bits name the CTA;
+// descriptors leave them out.
 __device__ __forceinline__ uint32_t operand_address(uint32_t address) { return (address & 0x3ffff) >> 4; }
 
-// Copies the pages of a KV tile's K or V, one lane each, without those at or past the end. In a cluster of
-// CTAS CTAs, each copies every CTAS-th page for all.
+// Copies the pages of a KV tile's K or V, one page a lane, without pages at or past kv_end. In a cluster of
+// CTAS CTAs, each CTA copies every CTAS-th page to all of them.
 template <int HD, int CTAS>
 __device__ __forceinline__ void copy_pages(uint32_t dst, const bf16 *src, const tile_source &t, uint32_t bar)
 {
@@ -60,7 +59,8 @@ __device__ __forceinline__ void copy_pages(uint32_t dst, const bf16 *src, const 
     copy_bulk(dst + lane * bytes, page, bytes, bar);
 }
 
-// Zeroes lines of the last tile of V past its end: their weight is zero, which would not remove a NaN.
+// Zeroes lines past the end in the last tile of V. Their softmax weight is zero, but 0 * NaN would still be
+// NaN.
 template <int HD> __device__ __forceinline__ void zero_lines(unsigned char *tile, uint32_t n_lines)
 {
   constexpr int CHUNKS = HD / 8;
@@ -75,9 +75,9 @@ template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
   using ring_of_tiles = ring<TILE_STAGES, S::TILE_BYTES, TILE_WARPGROUPS * CTAS>;
   static constexpr uint32_t BARRIERS = 2 * ring_of_tiles::BARRIERS + TILE_STAGES;
   ring_of_tiles k, v;
-  // Barriers that count the bytes of a V tile that is not whole: its stage is full only when the rest was
-  // zeroed. There is one for each stage, because the other CTA may be a tile ahead, but not a round of the
-  // ring.
+  // Barriers that count the bytes of a V tile that is not whole. Its stage becomes full only after the rest
+  // was zeroed. There is one for each stage, because the other CTA may be a tile ahead, but never a round of
+  // the ring.
   uint32_t tail_bars;
   unsigned char *smem_v;
 
@@ -89,7 +89,8 @@ template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
     tail_bars = bars + 2 * ring_of_tiles::BARRIERS * 8;
   }
 
-  // By a warpgroup, when all its warps are done with a stage; in a cluster one warp tells each CTA.
+  // Called by a warpgroup when all its warps have read a stage. In a cluster, one warp for each CTA releases
+  // the stage there.
   __device__ __forceinline__ static void release(const ring_of_tiles &r, pipeline_stage s)
   {
     uint32_t warp = threadIdx.x % WG / 32;
@@ -101,14 +102,15 @@ template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
     }
   }
 
-  // The stage of the next tile. It is counted up, because a division by three would run beside the wgmmas.
+  // The stage of the next tile. It is incremented step by step, because a division by three would run beside
+  // the wgmmas.
   __device__ __forceinline__ static pipeline_stage after(pipeline_stage s)
   {
     bool wraps = s.index + 1 == TILE_STAGES;
     return {warp_uniform(wraps ? 0 : s.index + 1), s.phase ^ wraps};
   }
 
-  // By one thread, before barriers_made.
+  // One thread calls it, before barriers_made.
   __device__ __forceinline__ void make() const
   {
     k.init(0, TILE_STAGES);
@@ -124,7 +126,7 @@ template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
     copy_pages<HD, CTAS>(k.data(s.index), t.k, t, k.full(s.index));
   }
 
-  // tails: bit i is the parity of how many tiles in stage i were not whole so far.
+  // tails: bit i is the parity of the number of tiles in stage i so far that were not whole.
   __device__ __forceinline__ void copy_values(uint32_t n, const tile_source &t, uint32_t &tails) const
   {
     const pipeline_stage s = v.nth_as_producer(n);
@@ -142,9 +144,10 @@ template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
     }
   }
 
-  // Attends to n_tiles KV tiles from stage s on, into c. By both warpgroups; this is number wg. Queries are
-  // at q16, in units of 16 bytes. mask(c, i) hides what a query row does not see of tile i. P*V of the last
-  // tile is left to multiply_last and end_last; its stage is returned.
+  // Attends to n_tiles KV tiles from stage s on and accumulates in c. Both warpgroups call it; this one is
+  // number wg. q16: address of the query rows in units of 16 bytes. mask(c, i) hides the keys of tile i that
+  // a query row does not see. P*V of the last tile is left to multiply_last and end_last, which take the
+  // stage returned here.
   template <class MASK>
   __device__ __forceinline__ pipeline_stage attend(consumer<HD> &c, pipeline_stage s, uint32_t n_tiles,
                                                    uint32_t wg, uint32_t q16, float scale_log2,
@@ -179,9 +182,8 @@ template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
       mask(c, i);
       c.softmax(scale_log2, corr);
       wgmma_hold(c.s);
-      // The wait for the next tile's keys is here, because the assembler does not move the wait for the
-      // wgmmas before this branch. Without the branch it does: the softmax would then run after them, beside
-      // nothing.
+      // The assembler does not move the wait for the wgmmas (end_last) before this branch. Without the branch
+      // it does, and then the softmax would run after the wgmmas instead of beside them.
       if (i + 1 < n_tiles)
         k.wait_full(after(s));
       end_last(c, before);
@@ -204,10 +206,10 @@ template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
   }
 };
 
-// The producer's loop: a tile's K goes before the V of the tile before it, because it is needed first.
+// The producer's loop. It copies a tile's K before the V of the tile before, because K is needed first.
 template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_copies {
   const tile_ring<HD, CTAS, STAGES> &ring;
-  uint32_t n, tails; // so far
+  uint32_t n, tails; // tiles so far; tails as in copy_values
   tile_source before;
   bool behind; // the V of the tile before is still to be copied
 

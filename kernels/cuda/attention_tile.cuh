@@ -1,5 +1,5 @@
-// The arithmetic of the attention kernels that multiply by mma.sync: a warp's 16 query rows against keys in
-// shared memory.
+// Arithmetic of the attention kernels that use mma.sync: a warp's 16 query rows against keys in shared
+// memory.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
@@ -7,20 +7,20 @@
 
 enum { WARPS = 4 };
 
-// Shared memory address of 16-byte chunk `chunk` of line `line`: lines one after another, chunks XORed by the
-// line so that ldmatrix meets no bank twice.
+// Shared address of 16-byte chunk `chunk` of line `line`. Lines follow each other; chunks are XORed with the
+// line so that ldmatrix has no bank conflicts.
 template <int HD> struct padded_lines {
   static constexpr int CHUNKS = HD / 8; // 16-byte chunks of a line
   static constexpr int STRIDE_CHUNKS = CHUNKS <= 8    ? 8
                                        : CHUNKS <= 16 ? 16
-                                                      : 32; // power of two: the XOR stays inside
+                                                      : 32; // power of two: the XOR stays inside the line
   __device__ static __forceinline__ uint32_t at(uint32_t base, uint32_t line, uint32_t chunk)
   {
     return base + line * STRIDE_CHUNKS * 16 + ((chunk ^ (line & 7)) * 16);
   }
 };
 
-// The same in the order of pages.
+// The same for the layout of pages.
 template <int HD> struct page_lines {
   __device__ static __forceinline__ uint32_t at(uint32_t base, uint32_t line, uint32_t chunk)
   {
@@ -28,7 +28,7 @@ template <int HD> struct page_lines {
   }
 };
 
-// A warp's 16 query rows so far: outputs, and the softmax's maxima and sums.
+// State of a warp's 16 query rows: unscaled outputs, softmax maxima and sums.
 template <int HD> struct warp_state {
   float o[HD / 8][4], m[2], l[2];
 };
@@ -42,12 +42,12 @@ template <int HD> __device__ __forceinline__ void clear(warp_state<HD> &st)
   st.l[0] = st.l[1] = 0;
 }
 
-// Positions of a warp's query rows lane / 4 and lane / 4 + 8. All 16 see keys [from_all, until_all).
+// Positions of a thread's query rows lane / 4 and lane / 4 + 8. All 16 rows see keys [from_all, until_all).
 struct query_positions {
   int32_t lo, hi, from_all, until_all;
 };
 
-// Of query rows p0 .. p0 + 15 of an item.
+// Positions of query rows p0 .. p0 + 15 of an item.
 __device__ __forceinline__ query_positions positions_of(const td_attention_item &it, const attention_args &a,
                                                         uint32_t p0)
 {
@@ -80,8 +80,8 @@ __device__ __forceinline__ void score(float (&s)[COLS / 8][4], const uint32_t q[
     }
 }
 
-// Online softmax: the scores of keys from token kv0 on become weights. The state's maxima and sums then
-// include them, and its outputs are rescaled.
+// Online softmax: turns the scores of keys from kv0 on into weights, updates the state's maxima and sums, and
+// rescales its outputs.
 template <int HD, int COLS>
 __device__ __forceinline__ void soften(warp_state<HD> &st, float (&s)[COLS / 8][4], uint32_t kv0,
                                        const query_positions &pos, const attention_args &a)
@@ -108,7 +108,7 @@ __device__ __forceinline__ void soften(warp_state<HD> &st, float (&s)[COLS / 8][
     top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
     top = fmaxf(st.m[h], top * a.scale_log2);
     safe[h] = top == -INFINITY ? 0 : top;
-    corr[h] = exp2_fast(st.m[h] - safe[h]); // 0 while nothing was seen
+    corr[h] = exp2_fast(st.m[h] - safe[h]); // 0 as long as no key was seen
     st.m[h] = top;
   }
 #pragma unroll
@@ -123,7 +123,7 @@ __device__ __forceinline__ void soften(warp_state<HD> &st, float (&s)[COLS / 8][
       }
     st.l[h] = st.l[h] * corr[h] + sum;
   }
-  if (__any_sync(0xffffffffu, corr[0] != 1 || corr[1] != 1)) // mostly the maximum is unchanged
+  if (__any_sync(0xffffffffu, corr[0] != 1 || corr[1] != 1)) // the maximum is mostly unchanged
 #pragma unroll
     for (int d = 0; d < HD / 8; d++) {
       st.o[d][0] *= corr[0];
@@ -133,7 +133,7 @@ __device__ __forceinline__ void soften(warp_state<HD> &st, float (&s)[COLS / 8][
     }
 }
 
-// Adds the values, by their weights, to the outputs.
+// Adds P*V to the outputs.
 template <int HD, int COLS, template <int> class LINES>
 __device__ __forceinline__ void add_values(warp_state<HD> &st, const float (&s)[COLS / 8][4], uint32_t smem_v,
                                            uint32_t col0)
@@ -154,7 +154,7 @@ __device__ __forceinline__ void add_values(warp_state<HD> &st, const float (&s)[
   }
 }
 
-// 16 query rows against COLS tokens of the tile in shared memory, from column col0 on. The tile begins at
+// Attends 16 query rows to COLS keys of the tile in shared memory, from column col0 on. The tile begins at
 // token kv0.
 template <int HD, int COLS, template <int> class LINES>
 __device__ __forceinline__ void process_tile(warp_state<HD> &st, const uint32_t q[HD / 16][4],
@@ -167,7 +167,7 @@ __device__ __forceinline__ void process_tile(warp_state<HD> &st, const uint32_t 
   add_values<HD, COLS, LINES>(st, s, smem_v, col0);
 }
 
-// Adds l over the lanes of a row: each had the sum of its own columns only.
+// Adds l over the four lanes of a row, each of which has the sum of its own columns.
 template <int HD> __device__ __forceinline__ void reduce_lanes(warp_state<HD> &st)
 {
 #pragma unroll

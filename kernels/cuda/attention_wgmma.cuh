@@ -11,7 +11,7 @@ template <int HD> struct key_tile {
   static constexpr int GROUP_BYTES = 8 * HD * 2;   // of 8 lines
   static constexpr int TILE_BYTES = KEYS * HD * 2; // of K, or of V
   static constexpr int ATOM_LINE_BYTES = HD % 64 == 0 ? 128 : 64,
-                       ATOM_BYTES = 8 * ATOM_LINE_BYTES; // kv_chunk_at's
+                       ATOM_BYTES = 8 * ATOM_LINE_BYTES; // atoms as in kv_chunk_at
 
   // Byte offset of elements [16k, 16k + 16) of the lines of a K-like tile.
   __host__ __device__ static constexpr uint32_t k_step(uint32_t k)
@@ -22,7 +22,7 @@ template <int HD> struct key_tile {
 
 #ifdef TD_HAS_WGMMA
 
-// KEYS: how many a tile has.
+// KEYS: keys of a KV tile.
 template <int HD, int KEYS = key_tile<HD>::KEYS> struct consumer {
   using S = key_tile<HD>;
   float o[HD / 2], s[KEYS / 2], m[2], l[2];
@@ -37,8 +37,7 @@ template <int HD, int KEYS = key_tile<HD>::KEYS> struct consumer {
     l[0] = l[1] = 0;
   }
 
-  // Queues Q*K; s must not be touched until that was waited for. q16, k16, v16: addresses in units of 16
-  // bytes.
+  // Queues Q*K^T; the caller waits before it touches s. q16, k16, v16: addresses in units of 16 bytes.
   __device__ __forceinline__ void multiply_keys(uint32_t q16, uint32_t k16)
   {
     wgmma_begin();
@@ -71,7 +70,7 @@ template <int HD, int KEYS = key_tile<HD>::KEYS> struct consumer {
     }
   }
 
-  // Hides keys outside of [begin, end) from all rows; the tile begins at kv0.
+  // Hides keys outside [begin, end) from all rows. The tile begins at kv0.
   __device__ __forceinline__ void mask_outside(uint32_t kv0, uint32_t begin, uint32_t end)
   {
     uint32_t key0 = kv0 + 2 * (threadIdx.x % 4);
@@ -83,7 +82,7 @@ template <int HD, int KEYS = key_tile<HD>::KEYS> struct consumer {
     }
   }
 
-  // s becomes the tile's weights; corr: the factor by which earlier sums shrink.
+  // Online softmax: turns the scores s into weights. corr: the factor for earlier sums.
   __device__ __forceinline__ void softmax(float scale_log2, float corr[2])
   {
     float mx[2] = {m[0], m[1]}, sum[2] = {0, 0};
@@ -94,10 +93,9 @@ template <int HD, int KEYS = key_tile<HD>::KEYS> struct consumer {
     for (int h = 0; h < 2; h++) {
       mx[h] = fmaxf(mx[h], __shfl_xor_sync(0xffffffffu, mx[h], 1));
       mx[h] = fmaxf(mx[h], __shfl_xor_sync(0xffffffffu, mx[h], 2));
-      // products are rounded by themselves, with no fma: where the maximum is unchanged, corr is exactly 1,
-      // and a tile that a row does not see changes nothing
-      float top =
-          mx[h] == -INFINITY ? 0 : __fmul_rn(mx[h], scale_log2); // nothing seen yet: all weights are 0
+      // the product is rounded by itself, without fma: if the maximum is unchanged, corr is exactly 1, and a
+      // tile that a row does not see changes nothing
+      float top = mx[h] == -INFINITY ? 0 : __fmul_rn(mx[h], scale_log2); // no key seen yet: all weights are 0
       corr[h] = exp2_fast(__fmul_rn(m[h], scale_log2) - top);
       m[h] = mx[h];
       mx[h] = top;

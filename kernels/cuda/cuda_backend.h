@@ -1,4 +1,4 @@
-/* The CUDA backend's entry point, in plain C. Only kernels/backend.c includes it. */
+/* The CUDA backend's entry point, in plain C. Outside this folder only kernels/backend.c includes it. */
 #ifndef TD_KERNELS_CUDA_BACKEND_H
 #define TD_KERNELS_CUDA_BACKEND_H
 
