@@ -1,17 +1,15 @@
-// Which of cuBLASLt's algorithms is fastest, by measurement: see README.md, "Linears".
-//
-// The program tells which linears it has and where they read and write. For each bucket of rows that decode
-// steps are captured for and cuBLASLt serves, most used first: the library's guesses for each linear by
-// itself; then, one linear after another, whether a step is faster with the fastest than with the first
-// guess, which its neighbours and the clock have a say in. Then the buckets of steps with chunks, up to
-// CHUNK_TOKENS: there the fastest by itself is taken where it is clearly faster, as no captured step says
-// more. (Of 448 tokens the library's first guess for gate and up took half as long again as that for 512.)
-//
-// Nobody waits for it: a call does one thing, some launches of one guess or one step, and between two calls
-// the daemon may serve. What steps did meanwhile to clocks and caches would be taken for the algorithm's, so
-// then a linear's guesses, or the steps that are compared, are measured from the beginning. Linears change
-// at one place only, when one is decided (keep): what runs meanwhile runs as before. A later run goes on
-// where this one ended.
+// Tuning: finds by measurement which of cuBLASLt's algorithms is fastest (README.md, "Linears").
+// The program tells which linears there are and which buffers they use. First come the buckets of rows that
+// decode steps are captured for and that cuBLASLt serves, most used first. In each bucket, the library's
+// guesses for each linear are timed alone. Then, one linear after another, whole steps decide between its
+// fastest algorithm and the first guess, because neighbouring kernels and the clock matter too. Buckets of
+// steps with chunks follow, up to CHUNK_TOKENS. No captured step can decide there, so an algorithm is taken
+// if it is clearly faster alone. (For 448 tokens the library's first guess for gate and up took half as long
+// again as that for 512.)
+// No request waits for tuning: a call does one thing, some launches of one guess or one step, and between two
+// calls the daemon may serve. Steps in between change clocks and caches, which would distort the times. So
+// after such steps, the current linear's guesses, or the compared steps, are measured from the beginning.
+// Algorithms change only in keep(), when one is decided. A later run continues where this one ended.
 #include "kernels/cuda/cublaslt.cuh"
 #include "kernels/cuda/program.cuh"
 
@@ -29,34 +27,35 @@ extern "C" {
 }
 
 enum { WARM_LAUNCHES = 3, LAUNCHES_MAX = 100, ROUNDS = 2, ROUND_US = 300, STEP_RUNS = 3 };
-// Of the time of the best so far; of the first guess's, where it is worth a try in a step; of a step's with
-// the first guess.
+// HOPELESS: a guess slower than this many times the best so far is dropped. WORTH_A_TRY: a step is tried only
+// if the best takes less than this fraction of the first guess's time. FASTER_STEP: the best is kept only if
+// the step takes less than this fraction of its time with the first guess.
 const float HOPELESS = 1.25f, WORTH_A_TRY = 0.99f, FASTER_STEP = 0.998f;
-// Of the first guess's time, where no step is measured.
+// Fraction of the first guess's time, where no step is measured.
 const float CLEARLY_FASTER = 0.95f;
 enum { CHUNK_TOKENS = 1024 };
 
 struct tune_shape {
   lt_shape *shape;
-  std::vector<const td_cuda_weight *> weights; // in turn, so that the cache does not hold the next one
+  std::vector<const td_cuda_weight *> weights; // used in turn, so that the next one is not in the cache
   void *x, *out;
   bool add;
-  uint32_t min_n;   // of fewer rows another way serves
-  const td_op *glu; // its op, where only linears with SwiGLU have this shape: these may go another way
+  uint32_t min_n;   // with fewer rows another kernel serves
+  const td_op *glu; // the op, if only linears with SwiGLU have this shape: other kernels may serve these
 };
 
-// A linear of a bucket's rows: its layouts, the library's guesses, and the fastest so far by itself.
+// The measurement of one linear in one bucket: layouts, the library's guesses, and the fastest so far alone.
 struct contest {
   const tune_shape *k;
   lt_linear layouts;
   cublasLtMatmulHeuristicResult_t guesses[LT_CANDIDATES];
-  int n_guesses, n_tried; // n_guesses negative: not asked for
+  int n_guesses, n_tried; // n_guesses negative: not asked yet
   cublasLtMatmulAlgo_t best;
   float first_us, best_us; // negative: none ran
   bool in_step;
 };
 
-// Runs of a step that are alike: how many, and the shortest; negative: it does not run.
+// Runs of the same step: how many, and the shortest; negative: the step does not run.
 struct step_runs {
   int n;
   float us;
@@ -69,19 +68,19 @@ struct cuda_tuner {
   cudaEvent_t begin, end;
   std::vector<tune_shape> shapes;
   char identity[512], path[TD_CACHE_PATH_BYTES];
-  bool keeps;   // in that file
-  bool is_news; // what is not yet in it
+  bool keeps;   // results are written to that file
+  bool is_news; // some results are not in the file yet
   td_tuning told;
 
   std::vector<uint32_t> buckets; // most used first
-  size_t at;                     // the one that is measured
+  size_t at;                     // index of the bucket being measured
   bool has_begun;
-  bool has_changed;              // its steps have other algorithms now
-  std::vector<contest> contests; // its linears that are not known
-  size_t n_alone, n_decided;     // of them: measured by themselves; and decided
-  step_runs chosen, tried;       // its step with what is chosen, and with one linear's best
+  bool has_changed;              // its steps use other algorithms now
+  std::vector<contest> contests; // the bucket's linears without a cached result
+  size_t n_alone, n_decided;     // how many of them have been measured alone, and decided
+  step_runs chosen, tried;       // the bucket's step as chosen so far, and with one linear's best
   bool is_warm;
-  uint32_t n_steps; // of the backend, when something was measured last
+  uint32_t n_steps; // the backend's step count at the last measurement
 };
 
 static __global__ void fill_kernel(bf16 *dst, uint64_t n)
@@ -91,9 +90,10 @@ static __global__ void fill_kernel(bf16 *dst, uint64_t n)
     ((uint16_t *)dst)[i] = td_dummy_bf16(1, i);
 }
 
-// ---- what a step multiplies ----
+// ---- the linears of a step ----
 
-// The op's linear; n_rows: of a step of so many, in which SwiGLU may go another way; 0: of any.
+// The linear of an op. n_rows: for a step of that many rows, where another kernel may do SwiGLU; 0: for any
+// step. Returns false if cuBLASLt has no part in it.
 static bool linear_of(const cuda_backend *b, const td_op &o, uint32_t n_rows, td_linear_params *out)
 {
   if (o.kind == TD_OP_LINEAR)
@@ -106,7 +106,7 @@ static bool linear_of(const cuda_backend *b, const td_op &o, uint32_t n_rows, td
   return o.kind == TD_OP_LINEAR || n_rows == 0 || !(td_tall_is_faster(b, &glu) || td_glu_is_faster(b, &glu));
 }
 
-// The output head (f32) is one linear of a hundred: it has a shape, but is not measured.
+// The output head (f32) is one linear of a hundred: it gets a shape, but is not measured.
 static void sort_in(tuner *t, const td_op &o, const td_linear_params &p)
 {
   const td_op *glu = o.kind == TD_OP_LINEAR ? nullptr : &o;
@@ -142,7 +142,7 @@ static bool is_multiplied(const tuner *t, const tune_shape *k, uint32_t n_rows)
   return n_rows >= k->min_n && (!k->glu || linear_of(t->b, *k->glu, n_rows, &p));
 }
 
-// Whether a step of the bucket multiplies it by cuBLASLt: some of its numbers of rows may, and others not.
+// Whether some steps of the bucket compute this linear by cuBLASLt. Not all of its row counts need to.
 static bool is_served(const tuner *t, const tune_shape *k, uint32_t bucket)
 {
   for (uint32_t n = bucket; n > 0 && td_lt_bucket(n) == bucket; n--)
@@ -174,7 +174,7 @@ static float time_launches(tuner *t, const tune_shape *k, lt_linear *p, const cu
 static float time_algo(tuner *t, const tune_shape *k, lt_linear *p, const cublasLtMatmulAlgo_t *algo,
                        float best)
 {
-  if (time_launches(t, k, p, algo, 1) < 0) // what is set up at first use
+  if (time_launches(t, k, p, algo, 1) < 0) // first use, which may set things up
     return -1;
   float us = time_launches(t, k, p, algo, WARM_LAUNCHES);
   if (us < 0 || us > HOPELESS * best)
@@ -190,7 +190,7 @@ static float time_algo(tuner *t, const tune_shape *k, lt_linear *p, const cublas
   return us;
 }
 
-// One more run of a whole step without rows, but for what reads KV.
+// Times one more run of a whole empty step. Without true rows only ops that read KV do less.
 static td_status time_step(tuner *t, uint32_t n_rows, step_runs *runs, td_error *err)
 {
   float ms = 0;
@@ -206,7 +206,7 @@ static td_status time_step(tuner *t, uint32_t n_rows, step_runs *runs, td_error 
   return TD_OK;
 }
 
-// Of a step that is tuned for.
+// The most rows of any step that is tuned for.
 static uint32_t most_rows(const tuner *t)
 {
   const td_backend_config &c = t->b->config;
@@ -241,8 +241,8 @@ static void begin_bucket(tuner *t, uint32_t bucket)
   t->has_changed = false;
 }
 
-// After a start, or after steps since something was measured: what was not finished begins anew. The GPU may
-// have had nothing to do before, and its clock takes some milliseconds to rise.
+// Starts unfinished measurements again, at the beginning or after other steps have run. The GPU may have been
+// idle, and its clock takes some milliseconds to rise, so it runs a step first.
 static td_status begin_anew(tuner *t, uint32_t n_rows, td_error *err)
 {
   t->n_steps = t->b->frame.n_steps;
@@ -262,7 +262,7 @@ static void ask_for_guesses(tuner *t, contest *c, uint32_t n_rows)
                      ? td_lt_guess(t->b, s, &c->layouts, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
                                    LT_CANDIDATES, c->guesses)
                      : 0;
-  // zeros would draw less power than numbers do
+  // zeros would draw less power than real values
   fill_kernel<<<4 * t->b->device.n_sms, 256, 0, t->b->device.stream>>>((bf16 *)c->k->x,
                                                                        (uint64_t)n_rows * s->n_in);
 }
@@ -282,7 +282,7 @@ static void try_guess(tuner *t, contest *c)
     c->first_us = us;
 }
 
-// One guess of one linear.
+// Measures one guess of one linear.
 static td_status measure_alone(tuner *t, contest *c, uint32_t n_rows, td_error *err)
 {
   if (c->n_guesses < 0)
@@ -313,13 +313,13 @@ static td_status keep(tuner *t, const contest &c, uint32_t bucket, bool best, td
   return TD_OK;
 }
 
-// One run of a linear's bucket as a step: with what is chosen, or with its best; and the decision, when both
-// ran often enough.
+// Runs a step once, with the algorithms chosen so far or with this linear's best. Decides when both have run
+// often enough.
 static td_status decide(tuner *t, const contest &c, uint32_t bucket, td_error *err)
 {
   uint32_t n_rows = rows_of(t, bucket);
   lt_linear *p = td_lt_linear_of(t->b, c.k->shape, n_rows);
-  if (c.first_us < 0 || !p->usable) { // the library has no algorithm that runs
+  if (c.first_us < 0 || !p->usable) { // no algorithm of the library runs
     t->n_decided++;
     return TD_OK;
   }
@@ -366,7 +366,7 @@ static void end_bucket(tuner *t, uint32_t bucket)
   t->told.is_done = ++t->at == t->buckets.size();
 }
 
-// With what is decided: the rest of its bucket keeps the library's guesses, and no more is measured.
+// Ends with the results so far: all other linears keep the library's guesses.
 static void end_early(tuner *t)
 {
   if (t->has_begun)
@@ -424,7 +424,7 @@ static void identify(tuner *t)
   cudaGetDeviceProperties(&prop, t->b->device.id);
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
-  // f32, steps: how parts of a split k are added up, and what decided; an earlier program kept others
+  // "f32 steps": split-k reductions in f32, decided by steps; older programs had other rules
   snprintf(t->identity, sizeof t->identity, "%.100s cc%d.%d sm%d driver%d runtime%d cublaslt%zu f32 steps",
            prop.name, prop.major, prop.minor, prop.multiProcessorCount, driver, runtime,
            cublasLtGetVersion());
@@ -474,7 +474,7 @@ td_status td_cuda_tune(td_backend *be, td_compiled *compiled, td_tuning *out, td
   t->told.changed_least = t->told.changed_most = 0;
   td_error why;
   td_status st = t->told.is_done ? TD_OK : measure_next(t, &why);
-  (void)cudaGetLastError(); // of candidates that would not launch
+  (void)cudaGetLastError(); // clears errors of candidates that would not launch
   if (st == TD_ERR_CAPACITY) {
     td_warn("%s: the library's guesses are taken for what is not in it", why.message);
     end_early(t);

@@ -1,51 +1,50 @@
-// A captured decode step of few rows as five kernels a layer instead of nine (sm_90a).
-//
-// Between two products memory is idle for about as long as the kernels between them take, however short. So a
-// norm, an addition or SwiGLU is done where the product before it ends or where the one after it begins, and
-// rotation and the KV write where attention begins. fused_plan.cu reads a program and queues these instead of
-// its ops; gemm_fused.cu and attention_decode.cu have the kernels.
+// Fused steps: a captured decode step of few rows has five kernels a layer instead of nine (sm_90a).
+// Between two GEMMs, memory is idle for about as long as the kernels between them take, even short ones. So
+// norms, additions and SwiGLU are done in the epilogue of the GEMM before or at the beginning of the GEMM
+// after. Rotation and the KV write are done at the beginning of attention. fused_plan.cu reads a program and
+// queues these kernels instead of its ops; gemm_fused.cu and attention_decode.cu have the kernels.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
 
 enum {
-  FUSED_ROWS_MAX = 16,   // of a step
-  FUSED_ALONE_MAX = 8,   // of a product by itself: from there on wgmma does better (gemm_skinny.cu)
-  FUSED_TILES_MAX = 256, // of a product that ends in sums of squares: a warp reads them at once
+  FUSED_ROWS_MAX = 16,   // most rows of a fused step
+  FUSED_ALONE_MAX = 8,   // most rows of a single GEMM: with more, wgmma is faster (gemm_skinny.cu)
+  FUSED_TILES_MAX = 256, // most tiles of a GEMM that ends in sums of squares: a warp reads them together
 };
 static_assert((int)FUSED_ROWS_MAX < (int)TD_WARP_ITEM_ROWS_MIN,
               "attention that rotates knows no warp-level items");
 
 enum fused_kind {
   FUSED_STORE,     // out[n, n_out] bf16, = or +=
-  FUSED_STORE_F32, // out = in f32
+  FUSED_STORE_F32, // out[n, n_out] f32, =
   FUSED_SWIGLU,    // weight rows r and n_out + r are gate and up of out[., r]
-  FUSED_ADD,       // x += product; h = x * norm, and sums of x * x by tile: the next norm's
+  FUSED_ADD,       // x += result; h = x * norm, and each tile's sum of x * x, for the norm that follows
 };
 
-// RMSNorm is split: whoever writes x also writes h = x * weights and its tile's sum of squares; whoever reads
-// h by a product scales the result by 1 / rms.
+// A GEMM with its epilogue. RMSNorm is divided between two GEMMs: the one that writes x also writes h = x *
+// norm weights and its tiles' sums of squares; the one that reads h multiplies its result by 1 / rms.
 struct fused_product {
   CUtensorMap w_map, x_map;
   uint32_t kind, n;
-  uint32_t n_tiles, tile_rows; // weight rows of a tile
-  uint32_t n_rounds;           // of tiles: each CTA has one of each round,
-  uint32_t n_last_round;       // the first so many one of the last
-  uint32_t out_rows, n_out;    // what a tile stores at most, what there is in all
-  uint32_t n_parts;            // of a tile: a pipeline stage holds one
+  uint32_t n_tiles, tile_rows; // tile_rows: weight rows of a tile
+  uint32_t n_rounds;           // each CTA has one tile in each round;
+  uint32_t n_last_round;       // the last round has only this many tiles
+  uint32_t out_rows, n_out;    // most rows that a tile stores; columns of out
+  uint32_t n_parts;            // parts of a tile; a pipeline stage holds one part
   uint32_t n_stages;
-  uint32_t n_sums; // scales by the sums of squares of so many tiles; 0: does not
-  uint32_t width;  // of x and h
+  uint32_t n_sums; // tiles whose sums of squares give 1 / rms; 0: no scaling
+  uint32_t width;  // columns of x and h
   float eps;
   const bf16 *bias; // [n_out] or null
-  const bf16 *held; // what is added: out, or null
+  const bf16 *held; // values to add: out, or null
   void *out;
   bf16 *h;           // [n, width]
   float *sums;       // [FUSED_ROWS_MAX, FUSED_TILES_MAX]
-  const float *norm; // FUSED_ADD: of the norm that follows
+  const float *norm; // FUSED_ADD: weights of the norm that follows
 };
 
-// x and h of the embedding, sums[row][0].
+// The first kernel: x and h of the embedding, and sums[row][0].
 struct fused_begin {
   const bf16 *table;
   const float *norm;
@@ -57,7 +56,8 @@ struct fused_begin {
 // ---- gemm_fused.cu ----
 
 td_status td_fused_open(cuda_backend *b, td_error *err);
-// Tiles, stages and maps of a product of p->n rows of x that ends as p->kind says. False: not served.
+// Chooses tiles, stages and tensor maps for p->n rows and the epilogue p->kind. Returns false if the kernels
+// do not serve it.
 bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_cuda_weight *w, const void *x);
 void td_fused_queue_product(cuda_backend *b, const fused_product &p);
 void td_fused_queue_begin(cuda_backend *b, const fused_begin &g);
@@ -79,10 +79,10 @@ struct fused_step {
   fused_begin begin;
   std::vector<fused_layer> layers;
   fused_product head;
-  std::vector<td_op> rest; // what comes after the logits, as it was
+  std::vector<td_op> rest; // the ops after the logits, unchanged
 };
 
-// Reads a program's step of so many decodes. NULL: it is fused. Else why these kernels do not serve it, a
-// short static text.
+// Reads a program as a fused step of n_rows decodes. Returns NULL, or a short static text that says why these
+// kernels cannot serve it.
 const char *td_fused_make(cuda_backend *b, const std::vector<td_op> &ops, uint32_t n_rows, fused_step *out);
 void td_fused_queue(cuda_backend *b, const fused_step &s);

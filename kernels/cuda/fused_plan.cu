@@ -1,8 +1,7 @@
-// From a program's ops to the kernels of fused.cuh.
-//
+// Turns a program's ops into the kernels of fused.cuh.
 // The list is read as a decoder: embedding, then layers of norm, q|k|v, rotation, attention, output, norm,
-// gate|up with SwiGLU, down, then norm and head. What does not read so, op by op and buffer by buffer, or has
-// a shape that they do not serve, runs op by op; the reason is told.
+// gate|up with SwiGLU, down, then norm and head. If the list differs in an op or a buffer, or has a shape
+// that the kernels do not serve, the step runs op by op, and the reason is reported.
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/program.cuh"
 
@@ -18,10 +17,10 @@ struct reader {
   uint32_t n; // rows
   float *sums;
   fused_step *out;
-  const char *why;        // why it cannot be
-  uint32_t width, n_sums; // of x; of what wrote h last
+  const char *why;        // why the step cannot be fused
+  uint32_t width, n_sums; // width: columns of x; n_sums: tiles of the GEMM that wrote h last
   float eps;              // of the norm that reads h
-  td_devptr x, h, attn;   // as the ops name them: a gather of all rows is another name
+  td_devptr x, h, attn;   // the ops' current names; a gather of all rows only changes the name
 
   const td_op *take(td_op_kind kind)
   {
@@ -54,14 +53,14 @@ bool add_product(reader &r, fused_product *out, const td_linear_params &p, uint3
          r.refuse("a product of a shape that has no such kernel");
 }
 
-// x += product, and h by it too; the norm's op says how.
+// Reads a linear that adds to x and the norm after it: one GEMM writes x and h.
 bool add_residual(reader &r, fused_product *out, const td_linear_params &p)
 {
   const td_op *o = r.take(TD_OP_RMSNORM);
   if (!o || !add_product(r, out, p, FUSED_ADD))
     return false;
   const td_rmsnorm_params &norm = o->rmsnorm;
-  out->out = r.out->begin.x; // where it is, whatever its name
+  out->out = r.out->begin.x; // the same memory under any name
   out->held = r.out->begin.x;
   out->norm = at<float>(norm.weight);
   r.n_sums = out->n_tiles;
@@ -73,7 +72,7 @@ bool add_residual(reader &r, fused_product *out, const td_linear_params &p)
          r.refuse(OTHER_BUFFERS);
 }
 
-// A product of h, whose rows are still to be divided by their root mean square.
+// A linear that reads h: its rows must be multiplied by 1 / rms.
 bool add_scaled(reader &r, fused_product *out, const td_linear_params &p, uint32_t kind)
 {
   if (p.add || !same(p.x, r.h))
@@ -109,7 +108,7 @@ bool read_attention(reader &r, fused_attention *out, td_devptr qkv)
   return true;
 }
 
-// Of the last layer: every row of such a step wants logits, so what is gathered is what there was.
+// Skips the gathers of the last layer: every row of such a step wants logits, so they change nothing.
 bool skip_gathers(reader &r)
 {
   if (r.n_read == r.ops.size() || r.ops[r.n_read].kind != TD_OP_GATHER)
@@ -136,7 +135,7 @@ bool read_mlp(reader &r, fused_layer &l)
   return add_scaled(r, &l.gate_up, p, FUSED_SWIGLU) && add_residual(r, &l.down, down->linear);
 }
 
-// A layer behind its first norm, and the norm after it.
+// Reads a layer without its first norm, and the norm after it.
 bool read_layer(reader &r)
 {
   fused_layer &l = r.out->layers.emplace_back();
@@ -144,7 +143,7 @@ bool read_layer(reader &r)
   if (!qkv || !add_scaled(r, &l.qkv, qkv->linear, FUSED_STORE) ||
       !read_attention(r, &l.attention, qkv->linear.out))
     return false;
-  td_devptr attn = r.attn; // where it is, whatever its name
+  td_devptr attn = r.attn; // the same memory under any name
   const td_op *o = skip_gathers(r) ? r.take(TD_OP_LINEAR) : nullptr;
   if (!o)
     return false;

@@ -1,11 +1,10 @@
-// Linears of many rows: cuBLASLt, with descriptors and an algorithm made once for each shape and row count.
-//
-// The algorithm is the one measured for the smallest bucket of rows that holds n (cublaslt_cache.h), or the
-// library's own first guess for that bucket, if the library says that it can run n rows; else its guess for
-// exactly n. Buckets are prepared at start, and one again when it was measured. Sums are taken in an order
-// that depends on n: results on this path are not the same bits in another batch. A linear that adds to what
-// out holds is the same one with another factor (beta): the library does not ask for it where it chooses and
-// checks. What is measured is measured as the step has it.
+// Linears of many rows by cuBLASLt. Descriptors and an algorithm are made once for each shape and row count.
+// The algorithm is the one tuned for the smallest bucket of rows that holds n (cublaslt_cache.h), or the
+// library's own first guess for that bucket, if the library says that it can run n rows. Otherwise it is the
+// library's guess for exactly n. Buckets are prepared at start, and again after tuning. The order of a sum
+// depends on n: on this path results differ in their last bits between batches. A linear that adds to out is
+// the same linear with another factor (beta), because the library ignores beta when it chooses and checks.
+// Tuning measures linears as steps run them.
 #include "kernels/cuda/cublaslt.cuh"
 
 #include <algorithm>
@@ -77,7 +76,7 @@ int td_lt_guess(cuda_backend *b, lt_shape *s, lt_linear *p, uint32_t reductions,
   return good ? n : 0;
 }
 
-// Whether p can run by an algorithm that was chosen for another number of rows, and takes it.
+// Whether p can run by an algorithm that was chosen for another row count. If so, p takes it.
 static bool takes(cuda_backend *b, lt_shape *s, lt_linear *p, const void *algo)
 {
   cublasLtMatmulHeuristicResult_t result;
@@ -97,8 +96,8 @@ static bool guess(cuda_backend *b, lt_shape *s, lt_linear *p)
   return true;
 }
 
-// batch_invariant: one algorithm for all, which does not split k. Every element is then summed in one order,
-// whatever n.
+// batch_invariant: one algorithm for all row counts, which does not split k. So every element is summed in
+// the same order, whatever n.
 static bool takes_fixed(cuda_backend *b, lt_shape *s, lt_linear *p)
 {
   cublasLtMatmulHeuristicResult_t first = {};
@@ -137,7 +136,7 @@ lt_linear *td_lt_linear_of(cuda_backend *b, lt_shape *s, uint32_t n)
 td_status td_lt_prepare(cuda_backend *b, lt_shape *s, td_error *err)
 {
   uint32_t most = (uint32_t)s->by_n.size() - 1;
-  for (lt_linear &p : s->by_n) // what an empty step chose, before anything was known
+  for (lt_linear &p : s->by_n) // what an empty step chose before anything was known
     p.made = false;
   if (b->config.batch_invariant) {
     for (uint32_t n = 1; n <= most; n++)

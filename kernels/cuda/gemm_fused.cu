@@ -1,16 +1,14 @@
-// GEMMs of up to 16 tokens on sm_90a with what comes before and after them (fused.cuh), or of up to 8 alone.
-// They are bound by reading the weights once.
-//
-// The one idea: weights depend on nothing, so a CTA's ring is filled with them before the kernels before are
-// waited for, by the thread that makes its barriers and before the CTA's threads meet. The ring is so large
-// that a CTA has an SM for itself, and the next GEMM's CTAs begin to load as soon as this one's end. The
-// columns of x that go with a stage's weights come into the stage as well, behind the wait, and only of the
-// tokens that there are: room that x takes, weights lack.
-//
-// A CTA owns whole weight rows. Eight warps multiply by mma.sync: weight rows are its M side, tokens its N
-// side. Each warp has one half of one of a stage's four k tiles. A GEMM does not care in which order k is
-// summed, so a lane's 16 bytes are 8 neighbouring k of both operands. The GEMMs of a step share their code,
-// those with tiles of 24 and 32 weight rows and those of 8 and 16, so that few wait for their own to come.
+// GEMMs of up to 16 tokens on sm_90a, fused with the ops before and after them (fused.cuh), or of up to 8
+// tokens alone. Their time is that of reading the weights once.
+// Weights depend on no other kernel. So the thread that initialises a CTA's barriers fills the ring with
+// weights, before the CTA's threads synchronise and before the wait for the kernels before. The ring takes
+// all of an SM's shared memory, and the next GEMM's CTAs begin to load as soon as this one's CTAs end. A
+// stage also holds the columns of x that belong to its weights, loaded after the wait. It has x of real
+// tokens only, because room for x reduces room for weights.
+// A CTA owns whole weight rows. Eight warps multiply by mma.sync: weight rows are the M side, tokens the N
+// side. Each warp has one half of one of a stage's four k tiles. k may be summed in any order, so a lane's 16
+// bytes are 8 neighbouring k of both operands. The GEMMs of a step share kernels: one for tiles of 24 and 32
+// weight rows, one for 8 and 16. So few of them wait for their code to be loaded.
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/ring.cuh"
@@ -21,20 +19,20 @@
 
 enum {
   CONSUMER_WARPS = 8,
-  PRODUCER = CONSUMER_WARPS * 32, // a thread
+  PRODUCER = CONSUMER_WARPS * 32, // number of the producer thread
   FUSED_THREADS = PRODUCER + 32,
   TILE_ROWS_MAX = 32,
-  MMA_ROWS = 16,                // of weights
-  K_TILES = CONSUMER_WARPS / 2, // of a stage
-  SWIZZLE_BYTES = 1024,         // its pattern: where a stage's weights and its x begin
-  SMEM_BYTES = 227 << 10,       // all that there is: no second CTA beside this one
+  MMA_ROWS = 16,                // weight rows of an mma
+  K_TILES = CONSUMER_WARPS / 2, // k tiles of a stage
+  SWIZZLE_BYTES = 1024,         // period of the swizzle: stages, and x inside a stage, are aligned to it
+  SMEM_BYTES = 227 << 10,       // all of an SM: no second CTA fits
   BEGIN_THREADS = 256,
 };
 static_assert(CONSUMER_WARPS == 8, "a warp stores one of eight tokens");
 static_assert(TILE_ROWS_MAX == 32, "a lane stores one row");
 
-// Shared memory of a CTA: the ring's stages, the warps' sums, the ring's barriers. EIGHTS: of tokens;
-// M_TILES: of MMA_ROWS weight rows.
+// Shared memory of a CTA: the ring's stages, the warps' sums, the ring's barriers. EIGHTS: groups of eight
+// tokens. M_TILES: groups of MMA_ROWS weight rows.
 static __host__ __device__ constexpr uint32_t k_tiles_bytes(uint32_t rows)
 {
   return K_TILES * rows * K_TILE_ROW_BYTES;
@@ -52,7 +50,7 @@ static __host__ __device__ constexpr uint32_t sum_bytes(uint32_t EIGHTS, uint32_
 #ifdef TD_HAS_WGMMA
 // ---- the ring ----
 
-// A stage: K_TILES k tiles of weights, then the same of x.
+// A stage: K_TILES k tiles of weights, then K_TILES k tiles of x.
 typedef ring<0, 0, CONSUMER_WARPS> fused_ring;
 
 __device__ __forceinline__ void make_stages(const fused_ring &r, uint32_t from, uint32_t to)
@@ -61,10 +59,10 @@ __device__ __forceinline__ void make_stages(const fused_ring &r, uint32_t from, 
   fence_barrier_init();
 }
 
-// The producer: what the CTA reads, stage after stage.
+// The producer: loads the CTA's weights and x, stage after stage.
 struct fused_producer {
   fused_ring ring;
-  uint32_t i, n, tile, part; // the next of n stages, and which part of which tile it holds
+  uint32_t i, n, tile, part; // i: the next of n stages; part: which part of `tile` it holds
 
   __device__ __forceinline__ void next(const fused_product &p, uint64_t policy)
   {
@@ -78,8 +76,8 @@ struct fused_producer {
     i++;
   }
 
-  // Weights of the stages before `end`, which are empty. Not unrolled: little code is there sooner where a
-  // CTA begins.
+  // Loads weights into the stages before `end`, which are empty. Not unrolled: short code is fetched faster
+  // when a CTA begins.
   __device__ __forceinline__ void fill(uint32_t end, const fused_product &p)
   {
     uint64_t policy = read_once_policy();
@@ -88,12 +86,12 @@ struct fused_producer {
       next(p, policy);
   }
 
-  // Behind the wait: x of the stages that are filled, then all others.
+  // After the wait: loads x of the stages that have weights, then all other stages.
   __device__ __forceinline__ void run(const fused_product &p)
   {
     uint64_t policy = read_once_policy();
     uint32_t x_part = 0;
-    fence_global_writes(); // x was written by ordinary stores
+    fence_global_writes(); // x was written with ordinary stores
 #pragma unroll 1
     for (uint32_t s = 0; s < i; s++)
       x_of(p, s, &x_part);
@@ -141,20 +139,20 @@ __device__ __forceinline__ uint4 shared_chunk(uint32_t address)
   return v;
 }
 
-// Which of eight rows mma's row or column g is. So the eight lanes that read at once read all banks once:
-// their two rows' halves of a k tile are swizzled to different banks.
+// Which of eight rows is row or column g of an mma. With this order the eight lanes that read together read
+// every bank once: their two rows' halves of a k tile are swizzled to different banks.
 __device__ __forceinline__ uint32_t row_of(uint32_t g) { return g / 2 + g % 2 * 4; }
 
-// Where a chunk of 16 bytes lies in k tiles of so many rows.
+// Offset of a 16-byte chunk in k tiles of n_rows rows.
 __device__ __forceinline__ uint32_t chunk_at(uint32_t k_tile, uint32_t n_rows, uint32_t row, uint32_t chunk)
 {
   uint32_t line = k_tile * n_rows + row;
   return line * K_TILE_ROW_BYTES + (chunk ^ line % 8) * 16;
 }
 
-// d: what this warp's columns add up to. Eight weight rows that the last M tile has beyond the tile's are
-// read as they come and dropped later: they lie in the same stage, where x and what fills it up are at least
-// as long.
+// d: sums over this warp's columns. The last M tile may have eight weight rows more than the tile. They are
+// read and dropped later; the read stays inside the stage, because x and padding behind the weights are at
+// least as long.
 static_assert(stage_bytes(8, 1) - k_tiles_bytes(8) >= 8 * K_TILE_ROW_BYTES, "as it says");
 static_assert(stage_bytes(24, 1) - k_tiles_bytes(24) >= 8 * K_TILE_ROW_BYTES, "as it says");
 template <uint32_t M_TILES, uint32_t EIGHTS>
@@ -194,7 +192,7 @@ __device__ __forceinline__ void multiply_tile(float (&d)[M_TILES][EIGHTS][4], fu
   }
 }
 
-// Where a warp's sum of a weight row and a token is.
+// Index of a warp's sum for a weight row and a token.
 template <uint32_t EIGHTS>
 __device__ __forceinline__ uint32_t sum_at(uint32_t tile_rows, uint32_t warp, uint32_t row, uint32_t token)
 {
@@ -230,7 +228,7 @@ __device__ __forceinline__ float get_sum(const float *sums, uint32_t tile_rows, 
 
 // ---- the epilogue: a warp has one of eight tokens, a lane one row of the tile ----
 
-// What a token's sums are scaled by: 1 / rms.
+// The factor of a token's sums: 1 / rms.
 struct token_scale {
   enum { LOADS = FUSED_TILES_MAX / 32 };
   float squares[LOADS] = {};
@@ -252,14 +250,17 @@ struct token_scale {
 #pragma unroll
     for (uint32_t j = 0; j < LOADS; j++) {
       float square = squares[j];
-      asm volatile("" : "+f"(square)); // added up here and not before the GEMM, which would wait for them
+      asm volatile(""
+                   : "+f"(square)); // keeps the compiler from adding before the GEMM, which would then
+                                    // wait for the loads
       sum += square;
     }
     return rsqrtf(warp_sum(sum) / (float)p.width + p.eps);
   }
 };
 
-// What is asked for before the sums are there, and looked at after: a conversion would wait for it at once.
+// Values that are loaded before the sums are complete and used after. They stay bf16 until then, because a
+// conversion would wait for the load.
 template <uint32_t EIGHTS> struct row_inputs {
   bf16 held[EIGHTS], bias;
   float norm;
@@ -297,7 +298,7 @@ __device__ __forceinline__ void store_tile(const fused_product &p, uint32_t tile
         ((float *)p.out)[at] = v + __bfloat162float(in.bias);
       } else {
         bf16 x = __float2bfloat16(v + __bfloat162float(in.bias) + __bfloat162float(in.held[j]));
-        float kept = __bfloat162float(x); // the norm sees what the residual stream keeps
+        float kept = __bfloat162float(x); // the norm sees the value that the residual stream keeps
         ((bf16 *)p.out)[at] = x;
         if (p.kind == FUSED_ADD)
           p.h[at] = __float2bfloat16(kept * in.norm);
@@ -332,7 +333,7 @@ __global__ void __launch_bounds__(FUSED_THREADS, 1) fused_kernel(const __grid_co
     read_map(&p.w_map);
     read_map(&p.x_map);
   }
-  if (threadIdx.x == PRODUCER) { // the first weights are asked for when only their barriers are made
+  if (threadIdx.x == PRODUCER) { // the first weights are requested as soon as their barriers exist
     make_stages(ring, 0, 1);
     producer.fill(1, p);
     make_stages(ring, 1, p.n_stages);
@@ -356,7 +357,7 @@ __global__ void __launch_bounds__(FUSED_THREADS, 1) fused_kernel(const __grid_co
     float d[M_TILES][EIGHTS][4] = {};
     inputs.load(p, tile);
     multiply_tile(d, ring, p);
-    if (tile != blockIdx.x) // the last tile's sums have been read
+    if (tile != blockIdx.x) // wait until the last tile's sums have been read
       consumers_sync();
     put_sums(d, sums, p.tile_rows);
     consumers_sync();
@@ -365,7 +366,7 @@ __global__ void __launch_bounds__(FUSED_THREADS, 1) fused_kernel(const __grid_co
 #endif
 }
 
-// One CTA a token: its x and h, the sum of squares.
+// One CTA for each token: writes its x, h and sum of squares.
 __global__ void __launch_bounds__(BEGIN_THREADS) begin_kernel(const fused_begin g, const int32_t *token_ids)
 {
   __shared__ float partial[BEGIN_THREADS / 32];
@@ -398,7 +399,7 @@ __global__ void __launch_bounds__(BEGIN_THREADS) begin_kernel(const fused_begin 
   g.sums[blockIdx.x * FUSED_TILES_MAX] = sum;
 }
 
-// ---- the host's side ----
+// ---- host side ----
 
 typedef void (*fused_function)(fused_product);
 

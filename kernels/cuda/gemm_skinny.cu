@@ -1,18 +1,15 @@
-// GEMMs of 9 to 32 tokens on sm_90a (fewer, and in fused steps up to 16: gemm_fused.cu). They are bound by
-// reading the weights once.
-//
-// The one idea: weights depend on nothing, so memory need never be idle between two GEMMs. A CTA fills its
-// ring with weights before it waits for the kernels before it. The ring is so large that a CTA has an SM for
-// itself, and the next GEMM's CTAs begin to load as soon as this one's end.
-//
-// A CTA owns whole weight rows: tiles of up to 64, whose height is chosen so that all SMs get about the same.
-// One thread keeps the ring full of weights by TMA, another fetches the k tiles of x that go with them, and
-// two warpgroups multiply: weight rows are the M side of wgmma, tokens its N side, padded to 16 or 32. A tile
-// of fewer than 64 weight rows is multiplied as 64, and fewer tokens as 16 or 32; what comes of the rest is
-// dropped, because the tensor cores have time. Only the tokens that there are, up to a multiple of 8, are
-// fetched: at 24 tokens a third more would cost up to 8 %.
-//
-// How a sum is ordered does not depend on n: a token gives the same bits in every batch on this path.
+// GEMMs of 9 to 32 tokens on sm_90a. (gemm_fused.cu does fewer tokens, and up to 16 in fused steps.) Their
+// time is that of reading the weights once.
+// Weights depend on no other kernel, so memory need not be idle between two GEMMs. A CTA fills its ring with
+// weights before it waits for the kernels before it. The ring takes most of an SM's shared memory, so an SM
+// has one CTA, and the next GEMM's CTAs begin to load as soon as this one's CTAs end.
+// A CTA owns whole weight rows: tiles of up to 64, with a height that gives all SMs about the same work. One
+// producer thread keeps the ring full of weights by TMA; another loads the k tiles of x that go with them.
+// Two consumer warpgroups multiply: weight rows are the M side of wgmma, tokens the N side, padded to 16 or
+// 32. A tile of fewer than 64 weight rows is multiplied as 64 and the rest is dropped, because the tensor
+// cores have time to spare. Only real tokens, up to a multiple of 8, are loaded: a third more at 24 tokens
+// would cost up to 8 %.
+// The order of a sum does not depend on n: on this path a token gets the same bits in every batch.
 #include "kernels/cuda/internal.cuh"
 #include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/tma.cuh"
@@ -21,10 +18,10 @@
 #include <algorithm>
 
 enum {
-  GROUPS = 2, // warpgroups that multiply: each takes half of a stage's k tiles
+  GROUPS = 2, // consumer warpgroups; each takes half of a stage's k tiles
   GROUP_THREADS = 128,
-  WEIGHT_PRODUCER = GROUPS * GROUP_THREADS, // a thread
-  X_PRODUCER = WEIGHT_PRODUCER + 32,        // likewise
+  WEIGHT_PRODUCER = GROUPS * GROUP_THREADS, // number of a thread
+  X_PRODUCER = WEIGHT_PRODUCER + 32,        // number of a thread
   STREAM_THREADS = WEIGHT_PRODUCER + 64,
   CONSUMER_WARPS = GROUPS * GROUP_THREADS / 32,
   TILE_ROWS_MAX = 64,
@@ -33,18 +30,18 @@ enum {
 struct stream_args {
   const bf16 *bias;
   void *out;
-  bool add; // to what out holds
+  bool add; // adds to the old value of out
   uint32_t n, n_out;
   uint32_t tile_rows, n_tiles;
-  uint32_t x_rows;  // tokens that are fetched: n, and up to a multiple of 8
-  uint32_t n_parts; // of a tile, K_TILES k tiles each: what a pipeline stage holds
+  uint32_t x_rows;  // tokens that are loaded: n rounded up to a multiple of 8
+  uint32_t n_parts; // parts of a tile; a pipeline stage holds one part, K_TILES k tiles
   uint32_t n_stages;
 };
 
 // ---- device helpers ----
 
 #ifdef TD_HAS_WGMMA
-// K-major, 128-byte rows swizzled by TMA: groups of 8 rows 1024 bytes apart.
+// Descriptor of a K-major operand with 128-byte rows swizzled by TMA: groups of 8 rows are 1024 bytes apart.
 __device__ __forceinline__ uint64_t operand(uint32_t address)
 {
   return wgmma_operand(address >> 4, 16, 1024);
@@ -63,22 +60,22 @@ template <int BAR> __device__ __forceinline__ void groups_arrive()
 
 // ---- the kernel ----
 
-// Shared memory of a CTA: the ring's stages, the second warpgroup's sums, the ring's barriers. A tile of
-// fewer weight rows is multiplied as 64, which reads up to 7 KB behind it, and fewer than NB tokens as so
-// many, up to 1 KB: the room of the sums is never smaller.
+// Shared memory of a CTA: the ring's stages, the second warpgroup's sums, the ring's barriers. Tiles of fewer
+// than 64 weight rows are multiplied as 64, which reads up to 7 KB past them. Fewer than NB tokens are
+// multiplied as NB, which reads up to 1 KB past them. The sums always have at least that much room.
 template <int NB> struct stream_shape {
   static constexpr uint32_t SUMS = NB / 2,
                             SUM_BYTES = SUMS * GROUP_THREADS * 4 < 8192 ? 8192 : SUMS * GROUP_THREADS * 4;
 };
 
-// What a stage holds of so many weight rows, or of so many tokens.
+// Bytes of n_k_tiles k tiles of weight rows, or of tokens.
 __host__ __device__ constexpr uint32_t k_tiles_bytes(uint32_t n_k_tiles, uint32_t rows)
 {
   return n_k_tiles * rows * K_TILE_ROW_BYTES;
 }
 
 #ifdef TD_HAS_WGMMA
-// A stage: K_TILES k tiles of weights, then the same of x.
+// A stage: K_TILES k tiles of weights, then K_TILES k tiles of x.
 typedef ring<0, 0, CONSUMER_WARPS> stream_ring;
 
 __device__ __forceinline__ void make_stages(const stream_ring &r, uint32_t from, uint32_t to)
@@ -87,15 +84,15 @@ __device__ __forceinline__ void make_stages(const stream_ring &r, uint32_t from,
   fence_barrier_init();
 }
 
-// The producer of weights: what the CTA reads of them, stage after stage.
+// The producer of weights: loads the CTA's weights, stage after stage.
 struct weight_producer {
   stream_ring ring;
-  uint32_t i, n, tile, part; // the next of n stages, and which part of which tile it holds
+  uint32_t i, n, tile, part; // i: the next of n stages; part: which part of `tile` it holds
 
   template <int K_TILES>
   __device__ __forceinline__ void next(const CUtensorMap *map, const stream_args &a, uint64_t policy)
   {
-    ring.expect(ring.bytes); // x's too
+    ring.expect(ring.bytes); // includes the bytes of x
     fetch_once(ring.data(), map, ring.full(), tile * a.tile_rows, part * K_TILES, policy);
     if (++part == a.n_parts) {
       part = 0;
@@ -105,8 +102,8 @@ struct weight_producer {
     i++;
   }
 
-  // The first of the stages before `end`, which are empty. Not unrolled: little code is there sooner where a
-  // CTA begins.
+  // Loads the stages before `end`, which are empty. Not unrolled: short code is fetched faster when a CTA
+  // begins.
   template <int K_TILES>
   __device__ __forceinline__ void fill(uint32_t end, const CUtensorMap *map, const stream_args &a)
   {
@@ -116,7 +113,7 @@ struct weight_producer {
       next<K_TILES>(map, a, policy);
   }
 
-  // All others.
+  // Loads all other stages.
   template <int K_TILES> __device__ __forceinline__ void run(const CUtensorMap *map, const stream_args &a)
   {
     uint64_t policy = read_once_policy();
@@ -133,7 +130,7 @@ __device__ __forceinline__ void fetch_x(const CUtensorMap *map, const stream_arg
                                         uint32_t weight_bytes, uint32_t n_fetches)
 {
   uint32_t part = 0;
-  fence_global_writes(); // x was written by ordinary stores
+  fence_global_writes(); // x was written with ordinary stores
   for (uint32_t i = 0; i < n_fetches; i++) {
     ring.acquire();
     fetch(ring.data() + weight_bytes, map, ring.full(), 0, part * K_TILES);
@@ -143,8 +140,8 @@ __device__ __forceinline__ void fetch_x(const CUtensorMap *map, const stream_arg
   }
 }
 
-// What out holds where this thread will store, asked for before the sums are there. An element that does not
-// exist stands for the last one of the tile: with branches, each load would be waited for before the next.
+// Loads the old values of out where this thread will store, before the sums are complete. Indexes past the
+// end are clamped to the tile's last element: with branches, each load would wait for the one before.
 template <int NB, typename OUT>
 __device__ __forceinline__ void load_tile(OUT (&held)[NB / 2], const stream_args &a, uint32_t tile)
 {
@@ -203,7 +200,7 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
     read_map(&x_map);
   }
   weight_producer weights = {ring.as_producer(), 0, n_fetches, blockIdx.x, 0};
-  if (threadIdx.x == WEIGHT_PRODUCER) { // asks for the first weights when only their barriers are made
+  if (threadIdx.x == WEIGHT_PRODUCER) { // requests the first weights as soon as their barriers exist
     make_stages(ring, 0, 1);
     weights.fill<K_TILES>(1, &w_map, a);
     make_stages(ring, 1, a.n_stages);
@@ -224,7 +221,7 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
   uint32_t group = threadIdx.x / GROUP_THREADS;
   bool leads = threadIdx.x % 32 == 0;
   for (uint32_t tile = blockIdx.x; tile < a.n_tiles; tile += gridDim.x) {
-    uint32_t before = 0; // the stage that the wgmmas under way still read
+    uint32_t before = 0; // the stage that wgmmas in flight still read
     if (a.add && group == 0)
       load_tile<NB, OUT>(held, a, tile);
     for (uint32_t part = 0; part < a.n_parts; part++) { // main loop
@@ -252,9 +249,9 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
     wgmma_hold(d);
     if (leads)
       ring.release(before);
-    // epilogue: the second warpgroup's sums go to the first, which stores
+    // epilogue: the second warpgroup passes its sums to the first, which stores
     if (group == 1) {
-      if (tile != blockIdx.x) // the last tile's have been read
+      if (tile != blockIdx.x) // wait until the last tile's sums have been read
         groups_sync<2>();
 #pragma unroll
       for (int i = 0; i < NB / 2; i++)
@@ -270,12 +267,13 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
 #endif
 }
 
-// ---- the host's side ----
+// ---- host side ----
 
 typedef void (*stream_function)(CUtensorMap, CUtensorMap, stream_args);
 
-// RING_BYTES is more than half of an SM's shared memory, so that no two CTAs share one: two on one SM and
-// none on another would load at half the speed. More tokens than STREAM_ROWS_MAX are not slower by cuBLASLt.
+// RING_BYTES is more than half of an SM's shared memory, so two CTAs never share an SM. If one SM had two and
+// another none, both CTAs would load at half the speed. With more than STREAM_ROWS_MAX tokens cuBLASLt is as
+// fast.
 enum {
   N_WIDTHS = 2,
   RING_BYTES = 200 << 10,
@@ -313,7 +311,7 @@ bool td_stream_encode(cuda_backend *b, CUtensorMap *map, td_dtype type, uint32_t
                       const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box)
 {
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-  TD_BUG_ON(type != TD_BF16); // what the callers' boxes and swizzles are for
+  TD_BUG_ON(type != TD_BF16); // the callers' boxes and swizzles assume it
   return ((uintptr_t)data & 15) == 0 &&
          b->linears.encode_map(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank, (void *)data, dims, strides, box,
                                steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
@@ -321,8 +319,8 @@ bool td_stream_encode(cuda_backend *b, CUtensorMap *map, td_dtype type, uint32_t
                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// data[n_rows, n_cols] as boxes of box_rows rows x k_tiles times 64 columns. Rows and columns past the end
-// read as zero.
+// Encodes data[n_rows, n_cols] as boxes of box_rows rows x k_tiles * 64 columns. Rows and columns past the
+// end read as zero.
 static bool encode(cuda_backend *b, CUtensorMap *map, td_dtype type, const void *data, uint32_t n_rows,
                    uint32_t n_cols, uint32_t box_rows, uint32_t k_tiles)
 {

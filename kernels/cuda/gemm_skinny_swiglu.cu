@@ -1,13 +1,11 @@
-// GEMMs of 9 to 128 tokens with SwiGLU behind them on sm_90a. They are bound by reading the weights once.
-//
-// The one idea: a tile has so many weight rows that the tokens, which every tile must fetch anew, are a small
-// part of what it reads. Weight rows are the M side of wgmma, tokens its N side. A CTA goes through its
-// tiles; one thread keeps a ring of k tiles of weights full, across tiles and before the kernels before have
-// ended, another fetches the k tiles of x that go with them. Two warpgroups multiply: each has 64 rows of
-// gate and the same 64 of up, so that SwiGLU asks no other thread.
-//
-// What lies behind a tile's rows or behind the tokens is multiplied too and dropped: the tensor cores have
-// time. Every sum is one ascending chain over k: a token gives the same bits in every batch on this path.
+// GEMMs of 9 to 128 tokens followed by SwiGLU on sm_90a. Their time is that of reading the weights once.
+// Every tile must load the tokens anew, so a tile has enough weight rows to make the tokens a small part of
+// what it loads. Weight rows are the M side of wgmma, tokens the N side. A CTA goes through its tiles. One
+// producer thread keeps a ring of k tiles of weights full, across tiles and already before the kernels before
+// have ended. Another loads the k tiles of x that go with them. Two consumer warpgroups multiply: each has 64
+// rows of gate and the same 64 rows of up, so SwiGLU needs no exchange between threads.
+// Rows past a tile's end and tokens past n are multiplied too and dropped: the tensor cores have time to
+// spare. Every sum is one ascending chain over k: on this path a token gets the same bits in every batch.
 #include "kernels/cuda/internal.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/ring.cuh"
@@ -18,29 +16,29 @@
 #include <algorithm>
 
 enum {
-  GROUPS = 2, // warpgroups that multiply
+  GROUPS = 2, // consumer warpgroups
   GROUP_THREADS = 128,
-  WEIGHT_PRODUCER = GROUPS * GROUP_THREADS, // a thread
-  X_PRODUCER = WEIGHT_PRODUCER + 32,        // likewise
+  WEIGHT_PRODUCER = GROUPS * GROUP_THREADS, // number of a thread
+  X_PRODUCER = WEIGHT_PRODUCER + 32,        // number of a thread
   TALL_THREADS = WEIGHT_PRODUCER + 64,
   CONSUMER_WARPS = GROUPS * GROUP_THREADS / 32,
-  BLOCK_ROWS = 64,                                 // weight rows that a warpgroup multiplies at once
-  HALF_ROWS_MAX = GROUPS * BLOCK_ROWS,             // of gate, and of up
-  CHUNK = 8,                                       // elements of out that are stored at once
-  OUT_ROW_BYTES = BLOCK_ROWS * 2,                  // of a token, of one warpgroup
-  READ_BEHIND = BLOCK_ROWS * 2 * K_TILE_ROW_BYTES, // at most, behind the last stage
+  BLOCK_ROWS = 64,                                 // weight rows of a warpgroup's wgmma
+  HALF_ROWS_MAX = GROUPS * BLOCK_ROWS,             // rows of gate, and of up
+  CHUNK = 8,                                       // elements of out in one store
+  OUT_ROW_BYTES = BLOCK_ROWS * 2,                  // one token's results of one warpgroup
+  READ_BEHIND = BLOCK_ROWS * 2 * K_TILE_ROW_BYTES, // the most that wgmma reads past the last stage
 };
 
-// A tile has half_rows of gate and as many of up: weight rows r and width + r.
+// A tile has half_rows rows of gate and as many of up: weight rows r and width + r.
 struct tall_args {
   bf16 *out; // [n, width]
   uint32_t n, width;
   uint32_t half_rows, n_tiles;
-  uint32_t x_rows; // tokens that are fetched: n, and up to a multiple of 8
+  uint32_t x_rows; // tokens that are loaded: n rounded up to a multiple of 8
   uint32_t n_k_tiles, n_stages;
 };
 
-// Behind the stages: what wgmma reads there, and where results lie on their way.
+// Bytes after the stages: wgmma may read them, and the epilogue keeps results there.
 __host__ __device__ constexpr uint32_t bytes_behind(uint32_t nb)
 {
   return GROUPS * nb * OUT_ROW_BYTES > READ_BEHIND ? GROUPS * nb * OUT_ROW_BYTES : READ_BEHIND;
@@ -52,10 +50,11 @@ __host__ __device__ constexpr uint32_t stage_bytes_of(uint32_t half_rows, uint32
 }
 
 #ifdef TD_HAS_WGMMA
-// A stage: a k tile of the weights, then one of x.
+// A stage: a k tile of the weights, then a k tile of x.
 typedef ring<0, 0, CONSUMER_WARPS> tall_ring;
 
-// K-major, 128-byte rows swizzled by TMA: groups of 8 rows 1024 bytes apart. k: of 16 columns.
+// Descriptor of a K-major operand with 128-byte rows swizzled by TMA: groups of 8 rows are 1024 bytes apart.
+// k: in units of 16 columns.
 __device__ __forceinline__ uint64_t operand(uint32_t address16, uint32_t k)
 {
   return wgmma_operand(address16 + k * 2, 16, 1024);
@@ -72,7 +71,7 @@ __device__ __forceinline__ void fetch_weights(const CUtensorMap *map, const tall
   for (uint32_t tile = blockIdx.x; tile < a.n_tiles; tile += gridDim.x)
     for (uint32_t k_tile = 0; k_tile < a.n_k_tiles; k_tile++) {
       ring.acquire();
-      ring.expect(ring.bytes); // x's too
+      ring.expect(ring.bytes); // includes the bytes of x
       fetch_pairs_once(ring.data(), map, ring.full(), tile * a.half_rows, k_tile, policy);
       ring.advance();
     }
@@ -81,7 +80,7 @@ __device__ __forceinline__ void fetch_weights(const CUtensorMap *map, const tall
 __device__ __forceinline__ void fetch_x(const CUtensorMap *map, const tall_args &a, tall_ring ring)
 {
   const uint32_t weight_bytes = 2 * a.half_rows * K_TILE_ROW_BYTES;
-  fence_global_writes(); // x was written by ordinary stores
+  fence_global_writes(); // x was written with ordinary stores
   for (uint32_t tile = blockIdx.x; tile < a.n_tiles; tile += gridDim.x)
     for (uint32_t k_tile = 0; k_tile < a.n_k_tiles; k_tile++) {
       ring.acquire();
@@ -90,8 +89,8 @@ __device__ __forceinline__ void fetch_x(const CUtensorMap *map, const tall_args 
     }
 }
 
-// The main loop: gate, up = the warpgroup's rows of each. A stage is released once the wgmmas that read it
-// are done: after those of the next one have been asked for.
+// The main loop: gate, up = the warpgroup's rows of each. A stage is released when its wgmmas are done, which
+// is after the next stage's wgmmas were queued.
 template <int NB>
 __device__ __forceinline__ void multiply(float (&gate)[NB / 2], float (&up)[NB / 2], tall_ring &ring,
                                          const tall_args &a, uint32_t group)
@@ -125,7 +124,7 @@ __device__ __forceinline__ void multiply(float (&gate)[NB / 2], float (&up)[NB /
     ring.release(before);
 }
 
-// SwiGLU, by way of the warpgroup's own memory: [token][64], 16-byte chunks swizzled.
+// The epilogue: SwiGLU through the warpgroup's own shared memory, [token][64] with swizzled 16-byte chunks.
 template <int NB>
 __device__ __forceinline__ void store_glu(const float (&gate)[NB / 2], const float (&up)[NB / 2],
                                           unsigned char *results, const tall_args &a, uint32_t tile,
@@ -135,7 +134,7 @@ __device__ __forceinline__ void store_glu(const float (&gate)[NB / 2], const flo
   const uint32_t first = group * BLOCK_ROWS, column = tile * a.half_rows + first;
   const uint32_t n_rows = a.half_rows > first ? min(a.half_rows - first, (uint32_t)BLOCK_ROWS) : 0,
                  n_here = a.width > column ? min(n_rows, a.width - column) : 0;
-  group_sync(group); // the last tile's results have been read
+  group_sync(group); // wait until the last tile's results have been read
 #pragma unroll
   for (int j = 0; j < NB / 8; j += 2) { // 8 tokens each
     uint32_t v[4];
@@ -167,7 +166,7 @@ __global__ void __launch_bounds__(TALL_THREADS, 1)
 #ifdef TD_HAS_WGMMA
   extern __shared__ __align__(1024) unsigned char tall_memory[];
   const uint32_t stage_bytes = stage_bytes_of(a.half_rows, a.x_rows), base = shared_address(tall_memory);
-  unsigned char *results = tall_memory + a.n_stages * stage_bytes; // read behind the last stage, too
+  unsigned char *results = tall_memory + a.n_stages * stage_bytes; // wgmma may read here, past the last stage
   tall_ring ring;
   ring.place(base, base + a.n_stages * stage_bytes + bytes_behind(NB), a.n_stages, stage_bytes);
   let_next_start();
@@ -178,7 +177,7 @@ __global__ void __launch_bounds__(TALL_THREADS, 1)
     fence_barrier_init();
   }
   __syncthreads();
-  if (threadIdx.x == WEIGHT_PRODUCER) // weights depend on nothing
+  if (threadIdx.x == WEIGHT_PRODUCER) // weights depend on no other kernel
     fetch_weights(&w_map, a, ring.as_producer());
   wait_for_input();
   if (threadIdx.x == X_PRODUCER)
@@ -194,11 +193,11 @@ __global__ void __launch_bounds__(TALL_THREADS, 1)
 #endif
 }
 
-// ---- the host's side ----
+// ---- host side ----
 
 typedef void (*tall_function)(CUtensorMap, CUtensorMap, tall_args);
 
-// RING_BYTES is more than half of an SM's shared memory, so that no two CTAs share one.
+// RING_BYTES is more than half of an SM's shared memory, so two CTAs never share an SM.
 enum { TALL_ROWS_MIN = 9, TALL_ROWS_MAX = 128, RING_BYTES = 192 << 10 };
 static const uint32_t widths[] = {32, 64, 96, 128};
 
@@ -237,7 +236,7 @@ static bool can(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p
          p->width % CHUNK == 0 && p->n >= TALL_ROWS_MIN && p->n <= TALL_ROWS_MAX;
 }
 
-// Where tiles are so short that x is most of what they read, two ops are faster.
+// If tiles are so short that they load more x than weights, two ops are faster.
 bool td_tall_is_faster(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p)
 {
   return can(b, p) && rows_of_half(b, p->width) >= BLOCK_ROWS;

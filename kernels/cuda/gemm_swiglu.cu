@@ -1,16 +1,13 @@
-// GEMMs of many tokens with SwiGLU behind them on sm_90a, in one launch: what lies between is neither written
-// nor read.
-//
-// The one idea: a tile is 128 tokens by 128 columns of out, and the 128 gate rows and the 128 up rows of
-// those columns are the N side of one wgmma. So a thread's sums hold gate and up of the same elements, and
-// SwiGLU, on f32 sums, asks no other thread.
-//
-// Two CTAs are a cluster: each fetches half of what both need, for both (multicast). A CTA goes through its
-// part of the tiles. Two threads, the producers, keep a ring of k tiles of x and of the weights full, across
-// tiles. Two warpgroups multiply 64 tokens each, and their results leave by TMA while the next tile is
-// multiplied. Tiles come in an order that reads weights once and keeps x in the L2 cache.
-//
-// Every sum is one ascending chain over k: a token gives the same bits in every batch on this path.
+// GEMMs of many tokens followed by SwiGLU on sm_90a, in one launch. The gate and up values are never written
+// to memory.
+// A tile is 128 tokens by 128 columns of out. The 128 gate rows and the 128 up rows of these columns are the
+// N side of one wgmma. So a thread's sums hold gate and up of the same elements, and SwiGLU on f32 sums needs
+// no exchange between threads.
+// Two CTAs form a cluster, and each loads half of what both need, for both (multicast). A CTA goes through
+// its part of the tiles. Two producer threads keep a ring of k tiles of x and of the weights full, across
+// tiles. Two consumer warpgroups multiply 64 tokens each, and TMA stores their results while the next tile is
+// multiplied. The order of tiles reads weights once and keeps x in the L2 cache.
+// Every sum is one ascending chain over k: on this path a token gets the same bits in every batch.
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/internal.cuh"
 #include "kernels/cuda/mma.cuh"
@@ -25,7 +22,7 @@ enum {
   TILE_ROWS = 128,
   TILE_COLUMNS = 128,
   CLUSTER = 2,
-  GROUPS = 2, // warpgroups that multiply: each takes half of a tile's tokens
+  GROUPS = 2, // consumer warpgroups; each takes half of a tile's tokens
   GROUP_THREADS = 128,
   CONSUMER_WARPS = GROUPS * GROUP_THREADS / 32,
   GLU_THREADS = (1 + GROUPS) * GROUP_THREADS,
@@ -35,17 +32,17 @@ enum {
   X_BYTES = TILE_ROWS * K_TILE_ROW_BYTES,
   STAGE_BYTES = X_BYTES + 2 * TILE_COLUMNS * K_TILE_ROW_BYTES,
   WARP_ROWS = 16,
-  BOX_BYTES = WARP_ROWS * K_TILE_ROW_BYTES, // of results: 64 columns
+  BOX_BYTES = WARP_ROWS * K_TILE_ROW_BYTES, // a box of results: 64 columns
   OUT_BYTES = TILE_COLUMNS / K_TILE * BOX_BYTES,
   SMEM_BYTES = STAGES * STAGE_BYTES + CONSUMER_WARPS * OUT_BYTES + 2 * STAGES * 8,
 };
 
-// What a cluster does at once is a pair of tiles, one a CTA: below one another where the CTAs share the
-// weights, beside one another where they share x. The last pairs, where they would leave half of the clusters
-// idle, are cut: each becomes two of half the columns.
+// A cluster's unit of work is a pair of tiles, one for each CTA: below one another if the CTAs share weights,
+// next to one another if they share x. If the last round would leave half of the clusters idle, its pairs are
+// cut: each becomes two pairs with half the columns.
 struct glu_pairs {
-  uint32_t rows, columns, rows_at_once; // of the matrix, in pairs
-  uint32_t n_whole, n;                  // the cut ones count twice
+  uint32_t rows, columns, rows_at_once; // pairs in the matrix, and rows of pairs done together
+  uint32_t n_whole, n;                  // whole pairs, and all units; a cut pair counts as two
 };
 
 struct glu_args {
@@ -54,16 +51,16 @@ struct glu_args {
 };
 
 struct glu_maps {
-  CUtensorMap w[2], x, out; // w: of whole tiles and of halves
+  CUtensorMap w[2], x, out; // w: for whole tiles and for halves
 };
 
 #ifdef TD_HAS_WGMMA
-// A stage: a k tile of x, then one of the weights, gate and up. Consumers of both CTAs release it, as both
-// producers write it.
+// A stage: a k tile of x, then a k tile of the weights, gate and up. Consumers of both CTAs release it,
+// because the producers of both write it.
 typedef ring<STAGES, STAGE_BYTES, CLUSTER * CONSUMER_WARPS> glu_ring;
 
 struct glu_tile {
-  uint32_t row, column; // its first element
+  uint32_t row, column; // row and column: the tile's first element
   bool half;
   __device__ __forceinline__ uint32_t width() const { return half ? TILE_COLUMNS / 2 : TILE_COLUMNS; }
 };
@@ -72,7 +69,7 @@ template <bool SHARES_X>
 __device__ __forceinline__ glu_tile find_tile(const glu_pairs &t, uint32_t i, uint32_t rank)
 {
   bool half = i >= t.n_whole;
-  uint32_t right = half ? (i - t.n_whole) % 2 : 0; // of the two that a pair was cut to
+  uint32_t right = half ? (i - t.n_whole) % 2 : 0; // which half of a pair that was cut
   i = half ? t.n_whole + (i - t.n_whole) / 2 : i;
   uint32_t section = t.rows_at_once * t.columns, first = i / section * t.rows_at_once,
            n = min(t.rows_at_once, t.rows - first);
@@ -86,7 +83,7 @@ __device__ __forceinline__ glu_tile find_tile(const glu_pairs &t, uint32_t i, ui
   return tile;
 }
 
-// Calls f(tile, k_tile) for all that this CTA multiplies, in order.
+// Calls f(tile, k_tile) for all k tiles of this CTA, in order.
 template <bool SHARES_X, class F>
 __device__ __forceinline__ void each_k_tile(const glu_args &a, uint32_t rank, F f)
 {
@@ -97,7 +94,7 @@ __device__ __forceinline__ void each_k_tile(const glu_args &a, uint32_t rank, F 
   }
 }
 
-// A producer: gate rows, then up rows. CTAs that share them fetch one of the two each.
+// The producer of weights loads gate rows, then up rows. CTAs that share weights load one of the two each.
 template <bool SHARES_X>
 __device__ __forceinline__ void fetch_weights(const glu_maps &maps, const glu_args &a, glu_ring ring,
                                               uint32_t rank)
@@ -107,7 +104,7 @@ __device__ __forceinline__ void fetch_weights(const glu_maps &maps, const glu_ar
     const CUtensorMap *map = &maps.w[tile.half];
     uint32_t half_bytes = tile.width() * K_TILE_ROW_BYTES;
     ring.acquire();
-    ring.expect(X_BYTES + 2 * half_bytes); // x's too
+    ring.expect(X_BYTES + 2 * half_bytes); // includes the bytes of x
     if (SHARES_X)
       fetch_pairs_once(ring.data() + X_BYTES, map, ring.full(), tile.column, k_tile, policy);
     else
@@ -117,12 +114,12 @@ __device__ __forceinline__ void fetch_weights(const glu_maps &maps, const glu_ar
   });
 }
 
-// The other producer. CTAs that share x fetch half of the tokens each.
+// The producer of x. CTAs that share x load half of the tokens each.
 template <bool SHARES_X>
 __device__ __forceinline__ void fetch_x(const glu_maps &maps, const glu_args &a, glu_ring ring, uint32_t rank)
 {
   constexpr uint32_t half = TILE_ROWS / CLUSTER;
-  fence_global_writes(); // x was written by ordinary stores
+  fence_global_writes(); // x was written with ordinary stores
   each_k_tile<SHARES_X>(a, rank, [&](const glu_tile &tile, uint32_t k_tile) {
     ring.acquire();
     if (SHARES_X)
@@ -134,14 +131,15 @@ __device__ __forceinline__ void fetch_x(const glu_maps &maps, const glu_args &a,
   });
 }
 
-// K-major, 128-byte rows swizzled by TMA: groups of 8 rows 1024 bytes apart. k: of 16 columns.
+// Descriptor of a K-major operand with 128-byte rows swizzled by TMA: groups of 8 rows are 1024 bytes apart.
+// k: in units of 16 columns.
 __device__ __forceinline__ uint64_t operand(uint32_t address16, uint32_t k)
 {
   return wgmma_operand(address16 + k * 2, 16, 1024);
 }
 
-// The main loop: d = this warpgroup's rows of a tile. A stage is released, to the producers of both CTAs,
-// once the wgmmas that read it are done: after those of the next one have been asked for.
+// The main loop: d = this warpgroup's rows of a tile. A stage is released to the producers of both CTAs when
+// its wgmmas are done, which is after the next stage's wgmmas were queued.
 template <int N> __device__ __forceinline__ void multiply(float (&d)[N], glu_ring &ring, uint32_t n_k_tiles)
 {
   uint32_t lane = threadIdx.x % 32, group = warp_uniform(threadIdx.x / GROUP_THREADS - 1);
@@ -169,8 +167,8 @@ template <int N> __device__ __forceinline__ void multiply(float (&d)[N], glu_rin
     ring.release_in_cluster(empty_there, before);
 }
 
-// A warp's 16 rows, by way of its own memory: boxes of 64 columns, swizzled as TMA expects them. N / 2
-// columns, of which the second half of d has the up.
+// The epilogue of a warp's 16 rows, through its own shared memory: boxes of 64 columns, swizzled for TMA. N /
+// 2 columns are stored; the second half of d holds up.
 template <int N>
 __device__ __forceinline__ void store_tile(const float (&d)[N], const CUtensorMap *map, uint32_t results,
                                            const glu_tile &tile)
@@ -200,7 +198,7 @@ __device__ __forceinline__ void store_tile(const float (&d)[N], const CUtensorMa
   }
 }
 
-// N: sums that a thread has of a tile, gate and up.
+// N: a thread's sums of a tile, gate and up.
 template <int N>
 __device__ __forceinline__ void make_tile(glu_ring &ring, const glu_maps &maps, const glu_args &a,
                                           uint32_t results, const glu_tile &tile)
@@ -229,10 +227,10 @@ __global__ void __launch_bounds__(GLU_THREADS, 1)
     barriers_made();
   }
   __syncthreads();
-  cluster_sync(); // the other CTA's barriers are made too
+  cluster_sync(); // now the other CTA's barriers are initialised too
   if (warp < GROUP_THREADS / 32) {
     warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
-    if (threadIdx.x == 0) // weights depend on nothing
+    if (threadIdx.x == 0) // weights depend on no other kernel
       fetch_weights<SHARES_X>(maps, a, ring.as_producer(), rank);
     wait_for_input();
     if (threadIdx.x == 32)
@@ -253,23 +251,23 @@ __global__ void __launch_bounds__(GLU_THREADS, 1)
       wait_stores_read();
     __syncwarp();
   }
-  cluster_sync(); // neither CTA's memory goes while the other still writes it
+  cluster_sync(); // neither CTA's shared memory may go while the other still writes to it
 #endif
 }
 
-// ---- the host's side ----
+// ---- host side ----
 
 typedef void (*glu_function)(glu_maps, glu_args);
 
-// ROWS_AT_ONCE of x the L2 cache holds while all weights pass.
+// ROWS_AT_ONCE rows of x stay in the L2 cache while all weights pass.
 enum { GLU_ROWS_MIN = 129, ROWS_AT_ONCE = 2048 };
-// Of the SMs' time: with less of it spent on elements of out, cuBLASLt and SwiGLU are faster (README.md,
-// "Linears").
+// The least fraction of the SMs' time that is spent on real elements of out. Below it cuBLASLt and SwiGLU are
+// faster (README.md, "Linears").
 static const float USED_MIN = 0.9f;
 
 static glu_function function_of(bool shares_x) { return shares_x ? glu_kernel<true> : glu_kernel<false>; }
 
-// How many clusters are resident at once: some SMs may have no neighbour.
+// Counts the clusters that are resident at once: some SMs may have no partner.
 static void count_clusters(cuda_backend *b)
 {
   int n = 0;
@@ -285,7 +283,7 @@ static void count_clusters(cuda_backend *b)
   config.numAttrs = 1;
   if (cudaOccupancyMaxActiveClusters(&n, function_of(false), &config) != cudaSuccess)
     (void)cudaGetLastError();
-  b->linears.glu_clusters = n > 0 ? (uint32_t)n : 0; // 0: cuBLASLt serves
+  b->linears.glu_clusters = n > 0 ? (uint32_t)n : 0; // with 0, cuBLASLt is used
 }
 
 td_status td_glu_open(cuda_backend *b, td_error *err)
@@ -313,7 +311,7 @@ static glu_pairs lay_out(uint32_t n, uint32_t width, bool shares_x, uint32_t n_c
   return t;
 }
 
-// Rounds of all clusters, in halves.
+// Rounds over all clusters, in units of half a round.
 static uint32_t half_rounds(const glu_pairs &t, uint32_t n_clusters)
 {
   return 2 * ceil_div(t.n_whole, n_clusters) + (t.n > t.n_whole);
@@ -352,7 +350,7 @@ static bool can(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p
   return p->n >= GLU_ROWS_MIN && td_glu_serves(b, cuda_weight(p->weight), p->width);
 }
 
-// The pairs that are done first.
+// Picks the sharing that needs fewer rounds.
 static glu_pairs choose(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool *shares_x)
 {
   glu_pairs below = lay_out(p->n, p->width, false, b->linears.glu_clusters),

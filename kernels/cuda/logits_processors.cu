@@ -1,4 +1,4 @@
-// Sampler state on the device, and what a step's sampling has beside plain rows: see logits_processors.cuh.
+// Sampler state on the device, and the special entries of a step's sampling: see logits_processors.cuh.
 #include "kernels/cuda/logits_processors.cuh"
 
 #include <cstdlib>
@@ -7,8 +7,8 @@
 
 // ---- state of slots ----
 
-// The copies are done when they return, so the next state may be made in the same memory. No step is under
-// way where a state is new.
+// The copies have ended when this returns, so the next state may be made in the same buffers. No step that
+// reads a new state is under way.
 void td_cuda_prepare_slot(td_backend *be, uint32_t slot, const td_sampling *sampling,
                           const td_sample_history *history)
 {
@@ -25,7 +25,7 @@ void td_cuda_prepare_slot(td_backend *be, uint32_t slot, const td_sampling *samp
 
 // ---- a step ----
 
-// Where something of the device's layout lies in a block's pinned memory.
+// The place in a block's pinned memory that is copied to `on_device`.
 template <typename T> static T *up(const sampling_extra *e, uint32_t block, T *on_device)
 {
   return (T *)(e->blocks[block].up + ((unsigned char *)on_device - e->device));
@@ -58,7 +58,7 @@ static void forget_entries(sampling_extra *e)
   e->n_skipped = e->n_masked = e->n_stateful = e->n_wants = e->top_stride = 0;
 }
 
-// Lists what is not plain. Returns how many masks there are.
+// Lists the entries that are not plain. Returns the number of masks.
 static uint32_t list_entries(cuda_backend *b, uint32_t block, const td_plan *plan,
                              const td_sample_input *input)
 {
@@ -85,8 +85,8 @@ static uint32_t list_entries(cuda_backend *b, uint32_t block, const td_plan *pla
   return n_masks;
 }
 
-// The kernels before may still read what went up last. They are behind was_read, so nothing else is waited
-// for: what the host says of this step goes up while the step's forward runs.
+// Kernels of the step before may still read the last copy, so the copy waits for was_read. It waits for
+// nothing else: it runs beside the step's forward.
 static void copy_up(cuda_backend *b, uint32_t block, size_t bytes)
 {
   sampling_extra *e = b->sampling.extra;
@@ -145,8 +145,8 @@ static td_status make_copies(sampling_extra *e, td_error *err)
   return error == cudaSuccess ? TD_OK : td_cuda_fail(err, error, "no stream for sampling");
 }
 
-// One layout for what goes up, in device memory and in each block: in this order, so that a step without
-// masks copies little.
+// The layout of what goes up, the same in device memory and in each block. Masks are last, so that a step
+// without masks copies little.
 static td_status lay_out(cuda_backend *b, sampling_extra *e, td_error *err)
 {
   enum { ALIGN = 16 };

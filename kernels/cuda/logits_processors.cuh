@@ -1,10 +1,9 @@
-// What a step's sampling has beside plain rows: entries with sampler state or a mask, and entries whose
-// log-probabilities are wanted. logits_processors.cu keeps it, sample.cu and logprob.cu read it.
-//
-// The host knows before it queues a sampling which entries these are. A step without any queues what it
-// always did. Else one copy goes up with lists of them, beside the forward, on a stream of its own: 256 masks
-// are 4 MB. Special entries are of two kinds, each with a kernel of its own: those that have a mask and no
-// state, and those that have state. sample_kernel leaves both out, as it does those that are late.
+// What a step's sampling needs besides plain entries: entries with sampler state or a mask, and entries whose
+// log-probabilities are wanted. logits_processors.cu maintains it, sample.cu and logprob.cu read it.
+// The host knows which entries these are before it queues the sampling. A step without any of them queues
+// only sample_kernel. Otherwise one copy with lists of them goes up beside the forward, on its own stream
+// (256 masks are 4 MB). There are two kinds of special entries, each with its own kernel: entries with a mask
+// and no state, and entries with state. sample_kernel skips both, and late entries as well.
 #pragma once
 
 #include "kernels/cuda/internal.cuh"
@@ -14,21 +13,21 @@ extern "C" {
 }
 
 struct special_entry {
-  uint32_t entry; // of the plan's logits
-  uint32_t state; // its slot's; TD_NO_STATE: the entry is in masked
-  uint32_t mask;  // among the step's masks, or NO_MASK
+  uint32_t entry; // index among the plan's logits entries
+  uint32_t state; // state of the entry's slot; TD_NO_STATE: the entry is in `masked`
+  uint32_t mask;  // index among the step's masks, or NO_MASK
 };
 enum : uint32_t { NO_MASK = UINT32_MAX };
 
 struct logprob_want {
   uint32_t entry;
-  int32_t id; // TD_SAMPLE_HERE: the one that was chosen
+  int32_t id; // TD_SAMPLE_HERE: the sampled id
   uint32_t n_top;
 };
 
-// What goes up for one step's sampling, and comes back; two of them take turns, as step blocks do.
+// What goes up for one step's sampling, and what comes back. There are two in alternation, like step blocks.
 struct sampling_block {
-  unsigned char *up;          // pinned, laid out as sampling_extra::device
+  unsigned char *up;          // pinned, same layout as sampling_extra::device
   td_token_logprob *logprobs; // pinned, [max_logits][TD_STEP_IDS]
   td_top_token *top;          // pinned, [max_logits][TD_TOP_TOKENS_MAX]
   uint32_t n_wants, top_stride;
@@ -39,15 +38,15 @@ struct sampling_extra {
   td_sample_state *states; // device, [n_states]
   uint16_t *words;         // device, [n_states][max_vocab]
   td_sample_state *state_host;
-  uint16_t *words_host; // [max_vocab]; these two: a state in the making
+  uint16_t *words_host; // [max_vocab]; these two: buffers in which a new state is made
 
   sampling_block blocks[2];
-  cudaStream_t copies;   // what goes up
-  cudaEvent_t went_up;   // on that stream
-  cudaEvent_t was_read;  // on the device's stream: the next copy may go up
-  unsigned char *device; // what went up, each where its pointer says
+  cudaStream_t copies;   // stream of the copies to the device
+  cudaEvent_t went_up;   // recorded on that stream
+  cudaEvent_t was_read;  // recorded on the device's stream: after it, the next copy may overwrite
+  unsigned char *device; // destination of the copy; the next pointers lead into it
   size_t device_bytes;
-  uint8_t *skip;           // [max_logits] nonzero: sample_kernel leaves it out
+  uint8_t *skip;           // [max_logits] nonzero: sample_kernel skips the entry
   special_entry *masked;   // [max_rows]
   special_entry *stateful; // [max_rows]
   logprob_want *wants;     // [max_logits]
@@ -56,7 +55,7 @@ struct sampling_extra {
   td_token_logprob *logprobs; // device, [max_logits][TD_STEP_IDS]
   td_top_token *top;          // device, [max_logits][top_stride]
 
-  // of the sampling that is being queued
+  // of the sampling that is being queued:
   uint32_t n_skipped, n_masked, n_stateful, n_wants, top_stride;
 };
 
@@ -65,7 +64,7 @@ td_status td_cuda_make_sampling(cuda_backend *b, td_error *err);
 void td_cuda_free_sampling(cuda_backend *b);
 void td_cuda_prepare_slot(td_backend *be, uint32_t slot, const td_sampling *sampling,
                           const td_sample_history *history);
-// Before a step's sampling is queued, behind it, and when it has ended.
+// begin: before a step's sampling is queued. end: after it was queued. read: when the step has ended.
 void td_cuda_begin_sampling(cuda_backend *b, uint32_t block, const td_plan *plan,
                             const td_sample_input *input);
 void td_cuda_end_sampling(cuda_backend *b, uint32_t block, const td_plan *plan);

@@ -1,10 +1,8 @@
-// Log-probabilities on the device, by the definition in kernels/logprob_math.h: the CPU's bits.
-//
-// A block takes one entry of the step's logits, behind the sampling, which leaves the model's logits as they
-// were. The row is cut into as many chunks as the block has threads. One pass finds each chunk's best token
-// (which also tells whether the row is bad), one adds up the weights. The likeliest tokens then cost a
-// reduction each: the best of the chunks' best is taken, and its chunk looked through again for the next one
-// below it.
+// Log-probabilities on the device, by the definition in kernels/logprob_math.h: the same bits as on the CPU.
+// A CTA computes one logits entry, after the sampling, which leaves the model's logits unchanged. The row is
+// cut into as many chunks as the CTA has threads. One pass finds each chunk's best token and whether the row
+// has NaN or +inf; a second pass adds up the weights. After that, each of the likeliest tokens costs one
+// reduction: the best of all chunks' best is taken, and its chunk is searched for the next token below it.
 #include "kernels/cuda/logits_processors.cuh"
 #include "kernels/logprob_math.h"
 
@@ -14,7 +12,7 @@ typedef unsigned long long rank64;
 
 struct logprob_shared {
   rank64 chunk_best[LOGPROB_THREADS];
-  rank64 warp_best[2][LOGPROB_WARPS]; // taking turns, so that a round needs one barrier
+  rank64 warp_best[2][LOGPROB_WARPS]; // in alternation, so that a round needs one barrier
   rank64 warp_sums[LOGPROB_WARPS];
 };
 
@@ -25,7 +23,8 @@ static __device__ __forceinline__ rank64 warp_best_of(rank64 v)
   return v;
 }
 
-// The best token below `below` of chunk c, told to the whole warp that looks; 0: none. *bad: a NaN or +inf.
+// The best token of chunk c that is below `below`, in every lane of the warp; 0: none. *bad: set if a NaN or
+// +inf was found.
 static __device__ rank64 best_of_chunk(const float *x, uint32_t n, uint32_t len, uint32_t c, rank64 below,
                                        bool *bad)
 {

@@ -1,10 +1,10 @@
-// Embedding, RMSNorm, SwiGLU and the gather of tokens that want logits.
-// All are bound by memory: 16-byte accesses, sums in f32, one pass where the row fits in registers.
+// Embedding, RMSNorm, SwiGLU and the gather of tokens that want logits. All are limited by memory: 16-byte
+// accesses, sums in f32, and one pass if the row fits in registers.
 #include "kernels/cuda/internal.cuh"
 
 #include <algorithm>
 
-// Rows here are multiples of 8 elements (checked at load: widths are multiples of 32 or more).
+// Row widths here are multiples of 8 elements (checked at load: widths are multiples of 32 or more).
 
 __device__ __forceinline__ bf16x8 times(bf16x8 v, float scale)
 {
@@ -16,7 +16,7 @@ __device__ __forceinline__ bf16x8 times(bf16x8 v, float scale)
   return pack(f);
 }
 
-// scale 0: as stored.
+// scale 0: no scaling
 __global__ void embed_kernel(const bf16 *table, const int32_t *ids, bf16 *out, uint32_t width, float scale)
 {
   let_next_start();
@@ -37,7 +37,7 @@ enum {
   NORM_THREADS_MAX = 1024,
   NORM_CHUNKS_MAX = 2
 };                               // up to 2 x 1024 x 8 = 16,384 elements stay in registers
-enum { NORM_SM_THREADS = 1024 }; // of a multiprocessor that take part
+enum { NORM_SM_THREADS = 1024 }; // threads of an SM that take part
 
 template <int CHUNKS>
 __device__ __forceinline__ void load_row(bf16x8 (&v)[CHUNKS], const bf16 *x, uint32_t width)
@@ -49,7 +49,7 @@ __device__ __forceinline__ void load_row(bf16x8 (&v)[CHUNKS], const bf16 *x, uin
   }
 }
 
-// Of a row in registers; what lies behind its end stays 0. partial: a word a warp.
+// Subtracts the mean of a row in registers; elements past its end stay 0. partial: one float for each warp.
 template <int CHUNKS>
 __device__ __forceinline__ void take_mean_off(float (&v)[CHUNKS][8], uint32_t width, float *partial)
 {
@@ -71,9 +71,9 @@ __device__ __forceinline__ void take_mean_off(float (&v)[CHUNKS][8], uint32_t wi
       v[c][k] = (c * blockDim.x + threadIdx.x) * 8 < width ? v[c][k] - mean : 0;
 }
 
-// With few rows the time is that of one trip to memory: the weights are under way before the input is there.
-// With many, a block takes one row after another, and the next one is under way while this one is added up.
-// FULL: with all that td_rmsnorm_params can ask for; what is left out otherwise costs nothing.
+// With few rows the time is one round trip to memory, so weights are requested before the input is there.
+// With many rows a CTA computes one row after another and requests the next row before it sums the current
+// one. FULL: with all options of td_rmsnorm_params. Without FULL they cost nothing.
 template <int CHUNKS, bool FULL>
 __global__ void __launch_bounds__(NORM_THREADS_MAX)
     rmsnorm_kernel(const bf16 *x, const float *weight, bf16 *out, uint32_t n, uint32_t width, float eps,
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(NORM_THREADS_MAX)
     sum = warp_sum(sum);
     if (threadIdx.x % 32 == 0)
       partial[phase][threadIdx.x / 32] = sum;
-    __syncthreads(); // nobody writes these sums again before all have passed the next one
+    __syncthreads(); // no thread writes these sums again before all have passed the next barrier
     for (uint32_t p = 0; p < blockDim.x / 32; p++)
       total += partial[phase][p];
     float scale = rsqrtf(total / (float)width + eps);

@@ -1,15 +1,14 @@
-// Token choice on the device: the launch. sample_row.cuh has the algorithm, kernels/sample_math.h the
+// Sampling on the device: the launches. sample_row.cuh has the algorithm, kernels/sample_math.h the
 // definition.
-//
-// Few rows are split over clusters of up to 8 blocks, so that the device is filled; a GPU without clusters
-// takes one block per row. The grid may be larger than the step's true rows (captured steps): surplus blocks
-// leave at once.
+// Few rows are divided over clusters of up to 8 CTAs, so that they fill the device. A GPU without clusters
+// uses one CTA for each row. The grid may have more rows than the step (captured steps); surplus CTAs end
+// immediately.
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/logits_processors.cuh"
 
-// The same object in the shared memory of another block of the cluster.
+// The address of the same object in the shared memory of another CTA of the cluster.
 template <typename T> static __device__ __forceinline__ T *peer(T *p, uint32_t rank)
 {
 #if __CUDA_ARCH__ >= 900
@@ -45,7 +44,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 2)
                  &s, out + i);
 }
 
-// The special rows, whose state and mask fill() finds: see logits_processors.cuh.
+// Samples special rows; fill() sets their state and mask (logits_processors.cuh).
 template <typename ROW, typename FILL>
 static __device__ __forceinline__ void
 sample_special(const special_entry *entries, const float *logits, uint32_t n, uint32_t n_blocks,
@@ -96,8 +95,8 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 1)
                                });
 }
 
-// As many blocks per row as fill the device once, with two blocks on a multiprocessor. A cluster needs its
-// multiprocessors in one group, which leaves some of them out: hence 7/8.
+// CTAs for each row: enough to fill the device once, with two CTAs on an SM. All SMs of a cluster must be in
+// one GPC, which leaves some SMs out: hence 7/8.
 static uint32_t blocks_per_row(const cuda_backend *b, uint32_t n_rows)
 {
   uint32_t n = SAMPLE_BLOCKS_MAX;

@@ -1,20 +1,18 @@
-// One row's token by the definition in kernels/sample_math.h: exactly what the CPU chooses.
-//
-// A row belongs to a cluster of 1 to 8 blocks. Each warp of the cluster owns one contiguous segment of the
-// row; every pass reads it again (from the L1 cache if the row is split, else mostly from memory), so nothing
-// is stored per token. Passes: the maximum, which is all that a greedy row pays; a histogram of counts or
-// weights over 2,048 bins of the exponent, which says in which bin a threshold lies; a pass that lists the
-// tokens of that bin and sums the weights above it. The threshold is then found among the list digit by
-// digit, and the draw reads one segment. Rows with too many tokens in the bin (ties, very flat rows) find the
-// digits by further passes over the row instead.
-//
-// A special row (kernels/sample_state.h) goes the same way: what differs is in seen(), which every logit
-// passes as it is read, and in tell(), which counts the token that was chosen.
-//
-// Of the bins, each block of a cluster adds up one slice over all blocks, and the block in whose slice the
-// threshold lies tells the others; the whole list every block has for itself. Sums are integers: their order
-// does not matter.
-//
+// Samples one row's token by the definition in kernels/sample_math.h, exactly as the CPU does.
+// A row belongs to a cluster of 1 to 8 CTAs. Each warp of the cluster owns one contiguous segment of the row.
+// Every pass reads the segment again (from the L1 cache if the row is divided, else mostly from memory), so
+// nothing is stored for each token. The passes:
+// - The maximum. A greedy row needs only this pass.
+// - A histogram of counts or weights over 2,048 bins of the exponent, which shows in which bin a threshold
+//   lies.
+// - A pass that lists the tokens of that bin and sums the weights above it.
+// The threshold is then found among the list digit by digit, and the draw reads one segment. If the bin has
+// too many tokens (ties, very flat rows), further passes over the row find the digits instead.
+// A special row (kernels/sample_state.h) takes the same path with two differences: seen() adjusts every logit
+// as it is read, and tell() counts the sampled token.
+// In a cluster, each CTA sums one slice of the bins over all CTAs, and the CTA whose slice contains the
+// threshold tells the others. Each CTA has a copy of the whole list. Sums are integers, so their order does
+// not matter.
 // Included by sample.cu, which provides peer and max_or_nan.
 #pragma once
 
@@ -23,9 +21,9 @@
 enum {
   SAMPLE_THREADS = 512,
   SAMPLE_WARPS = SAMPLE_THREADS / 32,
-  SAMPLE_BLOCKS_MAX = 8, // of a cluster
+  SAMPLE_BLOCKS_MAX = 8, // CTAs of a cluster
   SAMPLE_BINS = 4 * SAMPLE_THREADS,
-  SAMPLE_LIST = 1536, // tokens of a cut's bin
+  SAMPLE_LIST = 1536, // most tokens of a cut's bin that are listed
   SAMPLE_NO_CUT = SAMPLE_BINS,
 };
 
@@ -36,20 +34,20 @@ struct sample_item {
 };
 
 struct sample_best {
-  float max, top; // top: NaN if there is one
+  float max, top; // top: NaN if the row has one
   uint32_t id;
 };
 
 struct __align__(16) sample_shared
 {
   uint32_t low[SAMPLE_BINS], high[SAMPLE_BINS];          // counts or weights by bin
-  sample_item own[SAMPLE_LIST], all[SAMPLE_LIST];        // this block's part of the list, and the whole list
-  sample_sum segments[SAMPLE_BLOCKS_MAX * SAMPLE_WARPS]; // weights by segment; used in block 0
+  sample_item own[SAMPLE_LIST], all[SAMPLE_LIST];        // this CTA's part of the list, and the whole list
+  sample_sum segments[SAMPLE_BLOCKS_MAX * SAMPLE_WARPS]; // weights by segment; used in CTA 0
   sample_sum warp_sums[SAMPLE_WARPS];
   sample_best warp_best[SAMPLE_WARPS], block_best[SAMPLE_BLOCKS_MAX];
-  sample_sum slices[SAMPLE_BLOCKS_MAX];          // of the bins, what each adds up to
-  sample_sum above, inside;                      // what locate found
-  uint32_t bin, n_own, lists[SAMPLE_BLOCKS_MAX]; // lists: n_own of each block
+  sample_sum slices[SAMPLE_BLOCKS_MAX];          // sum of each slice of the bins
+  sample_sum above, inside;                      // results of locate
+  uint32_t bin, n_own, lists[SAMPLE_BLOCKS_MAX]; // lists: n_own of each CTA
 };
 
 struct sample_row {
@@ -70,29 +68,30 @@ struct stateful_row : sample_row {
   const td_sample_state *state;
   uint16_t *words;
   const uint32_t *mask; // null: all tokens are allowed
-  uint32_t n_tokens;    // of the sequence
+  uint32_t n_tokens;    // length of the sequence
 };
 
-// Logits of tokens id..id+3. Out of line: copies of it at all the unrolled loads take minutes to compile, and
-// more instructions than the cache holds.
+// Adjusts the logits of tokens id..id+3. Not inlined: a copy at each of the unrolled loads would take minutes
+// to compile, and more instructions than the instruction cache holds.
 __device__ __noinline__ float4 adjust(const td_sample_state *state, const uint16_t *words,
                                       const uint32_t *mask, uint32_t n_tokens, uint32_t id, float4 quad)
 {
   float v[4] = {quad.x, quad.y, quad.z, quad.w};
 #pragma unroll
   for (uint32_t j = 0; j < 4; j++)
-    if (v[j] > -INFINITY) // of the row: what lies outside is -inf
+    if (v[j] > -INFINITY) // inside the row; all outside is -inf
       v[j] = td_sample_adjust(state, words[id + j], !mask || td_sample_is_allowed(mask, id + j),
                               (int32_t)(id + j), v[j], n_tokens);
   return make_float4(v[0], v[1], v[2], v[3]);
 }
 
-// Four logits of x[i..i+4), as the sampler sees them. What lies outside the row is -inf, whatever its mask.
+// The four logits x[i..i+4) as the sampler sees them. Outside the row they are -inf, whatever the mask.
 __device__ __forceinline__ float4 seen(const sample_row &, uint32_t, float4 v) { return v; }
 __device__ __forceinline__ float4 seen(const masked_row &r, uint32_t i, float4 v)
 {
   uint32_t first = max(min(i, r.end - 1), r.skip) - r.skip, last = min(i + 3, r.end - 1) - r.skip;
-  uint32_t allowed = __funnelshift_r(r.mask[first / 32], r.mask[last / 32], i - r.skip); // by % 32
+  uint32_t allowed = __funnelshift_r(r.mask[first / 32], r.mask[last / 32], i - r.skip); // shifts by (i -
+                                                                                         // r.skip) % 32
   return make_float4(td_sample_masked(allowed & 1, v.x), td_sample_masked(allowed & 2, v.y),
                      td_sample_masked(allowed & 4, v.z), td_sample_masked(allowed & 8, v.w));
 }
@@ -101,7 +100,7 @@ __device__ __forceinline__ float4 seen(const stateful_row &r, uint32_t i, float4
   return adjust(r.state, r.words, r.mask, r.n_tokens, i - r.skip, v);
 }
 
-// By one thread, when no other reads the row any more.
+// One thread calls it, when no other reads the row any more.
 __device__ __forceinline__ void tell(const sample_row &, int32_t *out, int32_t id) { *out = id; }
 __device__ __forceinline__ void tell(const stateful_row &r, int32_t *out, int32_t id)
 {
@@ -111,9 +110,9 @@ __device__ __forceinline__ void tell(const stateful_row &r, int32_t *out, int32_
 }
 
 struct sample_cut {
-  uint32_t bin; // SAMPLE_NO_CUT: nothing is to be dropped
+  uint32_t bin; // SAMPLE_NO_CUT: nothing is dropped
   sample_sum above, inside,
-      want; // counts or weights: of the bins before it, of itself, and what was to be reached
+      want; // counts or weights: of earlier bins, of this bin, and the amount to reach
 };
 
 __device__ __forceinline__ void sync_row(const sample_row &r)
@@ -124,7 +123,7 @@ __device__ __forceinline__ void sync_row(const sample_row &r)
     cluster_sync();
 }
 
-// Four logits from x[i]; what lies outside the row or the segment is -inf, which has no weight.
+// Four logits from x[i]. Outside the row or the segment they are -inf, which has no weight.
 template <typename ROW> __device__ __forceinline__ float4 load_quad(const ROW &r, uint32_t i, uint32_t limit)
 {
   if (i >= r.skip && i + 4 <= limit)
@@ -136,7 +135,7 @@ template <typename ROW> __device__ __forceinline__ float4 load_quad(const ROW &r
   return seen(r, i, make_float4(v[0], v[1], v[2], v[3]));
 }
 
-// f(i, quad) for this warp's segment. DOWN: from its end, which the pass before has left in the cache.
+// Calls f(i, quad) over this warp's segment. DOWN: from its end, which is in the cache after the pass before.
 template <int UNROLL, bool DOWN, typename ROW, typename F>
 __device__ __forceinline__ void for_quads(const ROW &r, F f)
 {
@@ -145,7 +144,7 @@ __device__ __forceinline__ void for_quads(const ROW &r, F f)
   for (uint32_t s = 0; s < n_steps; s++) {
     uint32_t base = r.begin + (DOWN ? n_steps - 1 - s : s) * step, i = base + lane * 4;
     float4 v[UNROLL];
-    if (base >= r.skip && base + step <= r.limit) { // all loads in flight at once
+    if (base >= r.skip && base + step <= r.limit) { // all loads are in flight together
 #pragma unroll
       for (uint32_t k = 0; k < UNROLL; k++)
         v[k] = *(const float4 *)(r.x + i + k * 128);
@@ -174,7 +173,7 @@ __device__ __forceinline__ void take_better(sample_best *b, float max, float top
   b->top = max_or_nan(b->top, top);
 }
 
-// Of the whole row, told to every thread of the cluster. id is UINT32_MAX for a bad row.
+// The maximum of the whole row, in every thread of the cluster. id is UINT32_MAX for a row with NaN or +inf.
 template <typename ROW> __device__ sample_best find_best(const ROW &r, sample_shared *s)
 {
   sample_best b = {-INFINITY, -INFINITY, UINT32_MAX};
@@ -197,7 +196,7 @@ template <typename ROW> __device__ sample_best find_best(const ROW &r, sample_sh
   for (int w = 0; w < SAMPLE_WARPS; w++)
     take_better(&b, s->warp_best[w].max, s->warp_best[w].top, s->warp_best[w].id);
   if (r.n_blocks > 1) {
-    cluster_wait(); // every block runs (see sample_kernel): its memory may be written
+    cluster_wait(); // every CTA has started (see sample_kernel), so its shared memory may be written
     if (threadIdx.x < r.n_blocks)
       peer(s, threadIdx.x)->block_best[r.rank] = b;
     cluster_sync();
@@ -211,7 +210,7 @@ template <typename ROW> __device__ sample_best find_best(const ROW &r, sample_sh
 
 // ---- bins ----
 
-// Rounding keeps order, so a higher logit is never in a later bin.
+// Rounding keeps the order, so a higher logit is never in a later bin.
 __device__ __forceinline__ uint32_t bin_of(float exponent)
 {
   float c = exponent > TD_SAMPLE_EXPONENT_MIN ? exponent : TD_SAMPLE_EXPONENT_MIN;
@@ -233,7 +232,7 @@ __device__ __forceinline__ void clear_bins(sample_shared *s)
   __syncthreads();
 }
 
-// The sum over all lower threads; *total: over all.
+// Sum over all lower threads of the CTA. *total: sum over all threads.
 __device__ sample_sum scan_block(sample_sum v, sample_shared *s, sample_sum *total)
 {
   sample_sum sum = v, before = 0, all = 0;
@@ -253,18 +252,19 @@ __device__ sample_sum scan_block(sample_sum v, sample_shared *s, sample_sum *tot
   return before + sum - v;
 }
 
-// What the bins of this block's slice are in all blocks of its cluster, K of them for each thread: those from
-// threadIdx.x * K on, as far as there are such.
+// Sums the bins of this CTA's slice over all CTAs of the cluster. Each thread gets K of them, from number
+// threadIdx.x * K on, as far as they exist.
 template <uint32_t K>
 __device__ void sum_slice(sample_shared *s, uint32_t rank, uint32_t n_blocks, sample_sum (&v)[K])
 {
   uint32_t slice = SAMPLE_BINS / n_blocks, quads = slice / 4, of = threadIdx.x / quads,
            quad = threadIdx.x % quads;
   const sample_shared *p =
-      peer(s, of); // of is one of the cluster's: there are as many threads as quads in all slices
+      peer(s, of); // `of` is a CTA of the cluster: there are as many threads as quads in all slices
   uint4 low = *(const uint4 *)&p->low[rank * slice + quad * 4],
         high = *(const uint4 *)&p->high[rank * slice + quad * 4];
-  sample_sum *sums = (sample_sum *)s->own; // [n_blocks][slice], where lists are that nobody needs any more
+  sample_sum *sums = (sample_sum *)s->own; // [n_blocks][slice], in the place of lists that are no longer
+                                           // needed
   static_assert(sizeof s->own + sizeof s->all >= SAMPLE_BINS * sizeof(sample_sum), "room for them");
   sample_sum *mine = sums + of * slice + quad * 4;
   mine[0] = ((sample_sum)high.x << 32) + low.x;
@@ -280,7 +280,7 @@ __device__ void sum_slice(sample_shared *s, uint32_t rank, uint32_t n_blocks, sa
   }
 }
 
-// locate, of a cluster, which meets once all bins have been read: they may be cleared then.
+// locate for a cluster. After its first cluster barrier all bins have been read and may be cleared.
 template <uint32_t K, typename WANT>
 __device__ sample_cut locate_in_slices(sample_shared *s, uint32_t rank, uint32_t n_blocks, WANT want_of)
 {
@@ -298,11 +298,11 @@ __device__ sample_cut locate_in_slices(sample_shared *s, uint32_t rank, uint32_t
     total += s->slices[k];
   }
   sample_sum want = want_of(total);
-  if (want == 0 || want > total) // uniform, in the cluster too
+  if (want == 0 || want > total) // the same in the whole cluster
     return {SAMPLE_NO_CUT, 0, 0, 0};
 #pragma unroll
   for (uint32_t j = 0; j < K; j++) {
-    if (before < want && before + v[j] >= want) // one thread of one block, one j
+    if (before < want && before + v[j] >= want) // true for one thread of one CTA, one j
       for (uint32_t k = 0; k < n_blocks; k++) {
         sample_shared *p = peer(s, k);
         p->bin = rank * (SAMPLE_BINS / n_blocks) + threadIdx.x * K + j;
@@ -315,8 +315,8 @@ __device__ sample_cut locate_in_slices(sample_shared *s, uint32_t rank, uint32_t
   return {s->bin, s->above, s->inside, want};
 }
 
-// The first bin with which the running sum over the bins of n_blocks blocks reaches want(total); no cut if
-// that is 0. The bins must be complete. Of a cluster, lists are lost.
+// The first bin where the running sum over the bins of n_blocks CTAs reaches want(total), or no cut if want
+// is 0. The bins must be complete. In a cluster, lists are overwritten.
 template <typename WANT>
 __device__ sample_cut locate(sample_shared *s, uint32_t rank, uint32_t n_blocks, WANT want_of)
 {
@@ -328,11 +328,11 @@ __device__ sample_cut locate(sample_shared *s, uint32_t rank, uint32_t n_blocks,
   for (uint32_t j = 0; j < 4; j++)
     v[j] = ((sample_sum)s->high[threadIdx.x * 4 + j] << 32) + s->low[threadIdx.x * 4 + j];
   sample_sum before = scan_block(v[0] + v[1] + v[2] + v[3], s, &total), want = want_of(total);
-  if (want == 0 || want > total) // uniform
+  if (want == 0 || want > total) // the same for all threads
     return {SAMPLE_NO_CUT, 0, 0, 0};
 #pragma unroll
   for (uint32_t j = 0; j < 4; j++) {
-    if (before < want && before + v[j] >= want) { // one thread, one j
+    if (before < want && before + v[j] >= want) { // true for one thread, one j
       s->bin = threadIdx.x * 4 + j;
       s->above = before;
       s->inside = v[j];
@@ -347,8 +347,8 @@ __device__ sample_cut locate(sample_shared *s, uint32_t rank, uint32_t n_blocks,
 
 // ---- passes over the row ----
 
-// f(id, logit, bin, weight) for every token of this warp's segment that is kept so far and lies in a bin up
-// to last_bin.
+// Calls f(id, logit, bin, weight) for every token of this warp's segment that has been kept so far and lies
+// in a bin up to last_bin.
 template <bool DOWN, typename ROW, typename F>
 __device__ __forceinline__ void for_kept(const ROW &r, uint32_t last_bin, F f)
 {
@@ -367,7 +367,7 @@ __device__ __forceinline__ void for_kept(const ROW &r, uint32_t last_bin, F f)
   });
 }
 
-// The bin of a threshold: the first k tokens, or the first tokens that together have top_p of all weight.
+// Finds the bin of a threshold: of the first k tokens, or of the first tokens that have top_p of all weight.
 template <typename ROW, typename WANT>
 __device__ sample_cut cut_row(const ROW &r, sample_shared *s, bool by_count, WANT want_of)
 {
@@ -378,8 +378,8 @@ __device__ sample_cut cut_row(const ROW &r, sample_shared *s, bool by_count, WAN
   return locate(s, r.rank, r.n_blocks, want_of);
 }
 
-// Sums the weights of bins below `first` by segment (in block 0), and lists the tokens of bins first..last.
-// Returns how many they are; the list is only there if they are SAMPLE_LIST at most.
+// Sums the weights of bins before `first` by segment (in CTA 0), and lists the tokens of bins first..last.
+// Returns their number; the list is complete only if that is at most SAMPLE_LIST.
 template <typename ROW>
 __device__ uint32_t gather(const ROW &r, sample_shared *s, uint32_t first, uint32_t last)
 {
@@ -421,14 +421,14 @@ __device__ __forceinline__ uint32_t weight_of_item(const sample_row &r, sample_i
   return td_sample_weight(td_sample_exponent(td_sample_logit_of_key(item.key), r.max, r.inv_temperature));
 }
 
-// The threshold itself: the highest logit such that the tokens with it or a higher one, among those of the
-// list (n_list of them) or, if they are too many for that, of the row's tokens in `bin`, reach want(total).
+// Finds the threshold: the highest logit for which the tokens with this or a higher logit reach want(total).
+// It searches the list's n_list tokens or, if they are too many for the list, the row's tokens in `bin`.
 template <typename ROW, typename WANT>
 __device__ float select_floor(const ROW &r, sample_shared *s, bool by_count, uint32_t n_list, uint32_t bin,
                               WANT want_of)
 {
   bool listed = n_list <= SAMPLE_LIST;
-  uint32_t prefix = 0; // of the inverted key: high logits first
+  uint32_t prefix = 0; // of the inverted key, so high logits come first
   sample_sum want = 0;
   for (int shift = 22; shift >= 0; shift -= 11) { // 10 + 11 + 11 bits
     auto add = [&](uint32_t key, uint32_t w) {
@@ -460,12 +460,12 @@ __device__ float select_floor(const ROW &r, sample_shared *s, bool by_count, uin
 
 // ---- thresholds and the draw ----
 
-// Applies top-k and top-p: sets r->floor. Returns how many tokens the list holds that are not in the
-// segments' sums, or more than SAMPLE_LIST if those sums are still to be made.
+// Applies top-k and top-p: sets r->floor. Returns the number of listed tokens that the segments' sums do not
+// include, or more than SAMPLE_LIST if those sums are still to be computed.
 template <typename ROW>
 __device__ uint32_t restrict_row(ROW *r, sample_shared *s, const td_sampling &p, uint32_t n)
 {
-  bool whole = false; // the list holds all that is kept
+  bool whole = false; // the list has all tokens that are kept
   uint32_t n_list = UINT32_MAX;
   auto want_count = [&](sample_sum total) {
     return total > (uint32_t)p.top_k ? (sample_sum)(uint32_t)p.top_k : 0;
@@ -486,7 +486,7 @@ __device__ uint32_t restrict_row(ROW *r, sample_shared *s, const td_sampling &p,
     r->floor = select_floor(*r, s, false, n_list, 0, want_weight);
   } else if (p.top_p < 1) {
     sample_cut cut = cut_row(*r, s, false, want_weight);
-    n_list = UINT32_MAX; // sums may stand where the list was
+    n_list = UINT32_MAX; // the list may have been overwritten with sums
     if (cut.bin != SAMPLE_NO_CUT) {
       n_list = gather(*r, s, cut.bin, cut.bin);
       r->floor =
@@ -496,8 +496,8 @@ __device__ uint32_t restrict_row(ROW *r, sample_shared *s, const td_sampling &p,
   return n_list;
 }
 
-// In block 0, whose segments and bins hold the sums of segments: the token whose running sum first passes the
-// draw.
+// Runs in CTA 0, which has the segments' sums (`segments` plus bins): finds the token whose running sum first
+// exceeds the draw.
 template <typename ROW>
 __device__ void draw(const ROW &r, sample_shared *s, uint64_t random, uint32_t best, int32_t *out)
 {
@@ -506,7 +506,7 @@ __device__ void draw(const ROW &r, sample_shared *s, uint64_t random, uint32_t b
   if (threadIdx.x < n_segments)
     mine = s->segments[threadIdx.x] + ((sample_sum)s->high[threadIdx.x] << 32) + s->low[threadIdx.x];
   sample_sum before = scan_block(mine, s, &total);
-  if (total == 0) { // min_p above 1
+  if (total == 0) { // min_p is above 1
     if (threadIdx.x == 0)
       tell(r, out, (int32_t)best);
     return;
@@ -543,8 +543,8 @@ __device__ void draw(const ROW &r, sample_shared *s, uint64_t random, uint32_t b
   }
 }
 
-// What a cluster of n_blocks does for one row: cluster_arrive() has been called if they are several. r: what
-// a special row has beside the others is filled in.
+// Samples one row by a cluster of n_blocks CTAs. If they are several, cluster_arrive() has been called. r: a
+// special row's own fields are set.
 template <typename ROW>
 __device__ void sample_one_row(ROW r, const float *logits, uint32_t n, uint32_t rank, uint32_t n_blocks,
                                const uint32_t *slot, const uint32_t *position, const td_sampling *sampling,
@@ -575,7 +575,7 @@ __device__ void sample_one_row(ROW r, const float *logits, uint32_t n, uint32_t 
     gather(r, s, SAMPLE_BINS, SAMPLE_BINS - 1);
     n_list = 0;
   }
-  sync_row(r); // nobody leaves while others read its memory
+  sync_row(r); // no CTA ends while others read its shared memory
   if (rank != 0)
     return;
   clear_bins(s);
