@@ -1,12 +1,12 @@
-/* Calls as JSON: {"name": .., "arguments": {..}} with what each family puts around it, and Mistral's name
- * before the object. */
+/* Calls as JSON: {"name": .., "arguments": {..}}, with what each family writes around it, and Mistral's
+ * format with the name before the object. */
 #include <string.h>
 
 #include "answers/internal.h"
 
 enum {
   BEGIN,
-  FIRST, /* Mistral: a list, or a name */
+  FIRST, /* Mistral: a list or a name */
   OBJECT,
   FIRST_KEY,
   KEY,
@@ -14,10 +14,10 @@ enum {
   VALUE,
   SCAN,
   NEXT,
-  BEFORE_ARGUMENTS, /* Mistral: behind a name's mark */
+  BEFORE_ARGUMENTS, /* Mistral: after the mark behind a name */
   ID,
-  AFTER,   /* a call is complete */
-  BETWEEN, /* Llama: behind a semicolon */
+  AFTER,   /* after a complete call */
+  BETWEEN, /* Llama: after a semicolon */
 };
 
 static bool is_name_char(unsigned char c)
@@ -37,7 +37,7 @@ static td_look to_text(td_reader *r)
   return TD_LOOK_OK;
 }
 
-/* A character, then that step. */
+/* Consumes the character c, then goes to that step. */
 static td_look expect(td_reader *r, char c, unsigned step)
 {
   td_look look = td_reader_take_char(r, c);
@@ -46,7 +46,7 @@ static td_look expect(td_reader *r, char c, unsigned step)
 
 static td_look need_more(const td_reader *r) { return r->final ? TD_LOOK_NO : TD_LOOK_MORE; }
 
-/* A short string with its quotes, without escapes. */
+/* Reads a short string in quotes, without escapes. */
 static td_look take_string(td_reader *r, char *out, size_t *n)
 {
   td_look look = td_reader_skip_blanks(r);
@@ -92,7 +92,7 @@ static td_look named(td_reader *r, size_t n, td_look args, td_look id)
   return go(r, id == TD_LOOK_OK ? ID : BEFORE_ARGUMENTS);
 }
 
-/* A name, then a mark or the arguments themselves. */
+/* Reads a name that is followed by a mark or by the arguments themselves. */
 static td_look read_name(td_reader *r)
 {
   size_t n = 0, left = td_reader_left(r);
@@ -161,7 +161,7 @@ static td_look take_name(td_reader *r)
   if (r->n_name == 0 || (!r->marked && !td_reader_knows_name(r)))
     return TD_LOOK_NO;
   r->has_name = true;
-  if (r->has_arguments) { /* they came first */
+  if (r->has_arguments) { /* the arguments came before the name */
     td_reader_commit(r);
     td_reader_say_arguments(r, r->value.data, r->value.len_bytes);
   }
@@ -177,7 +177,7 @@ static td_look read_value(td_reader *r)
   return begin_scan(r, false);
 }
 
-/* Arguments are said as they come; those before their name are kept until it is there. */
+/* Says arguments as they come. Arguments that come before the name are kept until the name is known. */
 static td_look scan(td_reader *r)
 {
   td_buf *out = r->is_arguments ? &r->value : NULL;
@@ -225,7 +225,7 @@ static td_look read_key(td_reader *r)
   return look == TD_LOOK_OK ? go(r, COLON) : look;
 }
 
-/* ---- behind a call ---- */
+/* ---- after a call ---- */
 
 static td_look after_hermes(td_reader *r)
 {
@@ -237,7 +237,7 @@ static td_look after_hermes(td_reader *r)
     td_reader_take(r, r->rules.dialect->marks[TD_MARK_CALL_END].n);
     return to_text(r);
   }
-  if (look == TD_LOOK_NO && td_reader_byte(r, 0) == '{') /* one more in the same marks */
+  if (look == TD_LOOK_NO && td_reader_byte(r, 0) == '{') /* another call within the same marks */
     return go(r, OBJECT);
   return look;
 }
@@ -257,7 +257,7 @@ static td_look after(td_reader *r)
   }
 }
 
-/* Llama: the mark may come again. */
+/* Llama: the mark may be repeated. */
 static td_look between(td_reader *r)
 {
   td_look look = td_reader_skip_blanks(r);

@@ -1,4 +1,5 @@
-/* Calls as Python writes them: [f(a=1), g(b="x")]. Their arguments become a JSON object as they come. */
+/* Calls as Python writes them: [f(a=1), g(b="x")]. Their arguments are converted to a JSON object as they
+ * come. */
 #include <string.h>
 
 #include "answers/internal.h"
@@ -16,7 +17,7 @@ static bool is_name_char(unsigned char c)
   return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || (c && strchr("_.-", c));
 }
 
-/* Of the name that stands here; *more: it may go on. */
+/* The length of the name that begins here. *more: it may go on in text to come. */
 static size_t name_length(const td_reader *r, bool *more)
 {
   size_t n = 0, left = td_reader_left(r);

@@ -1,8 +1,8 @@
 /* Calls as Qwen3-Coder writes them: <function=f><parameter=a>text</parameter></function>. A parameter's text
- * is a string, or JSON, as its schema says; a string is said as it comes.
+ * is a string or JSON, depending on its schema. A string is said as it comes.
  *
- * The form has no escapes. So a parameter ends only where what follows it can follow: the next one, or the
- * function's end. */
+ * The format has no escapes. Therefore </parameter> ends a parameter only if the next parameter, or the end
+ * of the function, follows. */
 #include <string.h>
 
 #include "answers/internal.h"
@@ -41,7 +41,7 @@ static td_look read_function(td_reader *r)
   return go(r, NAME);
 }
 
-/* What stands before '>', which is taken too. */
+/* Reads the text before '>', and consumes the '>'. */
 static td_look take_name(td_reader *r, char *out, size_t *n)
 {
   size_t k = 0, left = td_reader_left(r);
@@ -103,7 +103,7 @@ static td_look read_parameter(td_reader *r)
   return go(r, LINE);
 }
 
-/* The line's end behind a parameter's name is the form's. */
+/* A newline after the parameter's name belongs to the format. */
 static td_look read_line(td_reader *r)
 {
   if (td_reader_left(r) == 0)
@@ -139,7 +139,7 @@ static unsigned type_of_text(char c)
   case 't':
   case 'f': return TD_PARAM_BOOLEAN;
   case 'n': return TD_PARAM_NULL;
-  case '"': return 0; /* a string's text may have quotes */
+  case '"': return 0; /* the text of a string may begin with a quote */
   default: return TD_PARAM_NUMBER;
   }
 }
@@ -158,7 +158,7 @@ static const char *json_of_word(const char *text, size_t n, unsigned types)
   return NULL;
 }
 
-/* JSON where the schema lets it through, else a string. */
+/* Says the value as JSON if it is valid and the schema allows its type; otherwise as a string. */
 static void say_value(td_reader *r)
 {
   const td_json_limits limits = {64, SIZE_MAX, TD_ERR_REQUEST};
@@ -188,7 +188,8 @@ static void end_value(td_reader *r)
     td_reader_say_arguments(r, r->begun ? "\"" : "\"\"", r->begun ? 1 : 2);
 }
 
-/* Does the parameter end here, behind a line's end or not, and what follows it can follow? */
+/* Whether the parameter ends here, with or without a newline before the mark. *n: how many bytes its end
+ * has. */
 static td_look look_for_end(const td_reader *r, size_t *n)
 {
   size_t line = td_reader_byte(r, 0) == '\n';

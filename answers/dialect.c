@@ -6,7 +6,7 @@
 
 #include "common/status.h"
 
-/* The text of each mark by format; NULL: the format has none of that name. */
+/* The text of each mark by format; NULL if the format has no such mark. */
 static const char *const call_marks[TD_CALLS_FORMATS][TD_MARK_THINK] = {
     [TD_CALLS_HERMES] = {"<tool_call>", "</tool_call>"},
     [TD_CALLS_LLAMA] = {"<|python_tag|>"},
@@ -19,7 +19,7 @@ static const char *const names[TD_CALLS_FORMATS] = {"none",     "hermes",  "llam
 static const char *const think_marks[][2] = {
     {"<think>", "</think>"}, {"[THINK]", "[/THINK]"}, {"<|START_THINKING|>", "<|END_THINKING|>"}};
 
-/* What a template says if its model writes calls so; the first that fits. */
+/* A text in the template that shows the format of calls. The first that is found counts. */
 static const struct {
   td_call_format format;
   const char *says;
@@ -105,7 +105,7 @@ void td_dialect_find(const td_dialect_signs *signs, td_dialect *out)
 
 static bool ends_with(const char *text, size_t n, const td_mark *m)
 {
-  const char *mark = m->id >= 0 ? m->text + 1 : m->text; /* a prompt's text has no mark bytes */
+  const char *mark = m->id >= 0 ? m->text + 1 : m->text; /* the text of a prompt has no mark bytes */
   size_t k = strlen(mark);
   return k <= n && memcmp(text + n - k, mark, k) == 0;
 }

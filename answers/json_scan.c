@@ -1,18 +1,18 @@
-/* JSON as it comes: see json_scan.h. */
+/* Scanning JSON: see json_scan.h. */
 #include "answers/json_scan.h"
 
 #include <string.h>
 
 #include "config/limits.h"
 
-/* What is expected, or where in a number the byte is. */
+/* What is expected next, or which part of a string or number is being read. */
 enum {
   VALUE,
-  FIRST, /* of an array: a value or its end */
+  FIRST, /* at the start of an array: a value or the array's end */
   KEY,
   FIRST_KEY,
   COLON,
-  AFTER, /* behind a value: a comma or the end of what it is in */
+  AFTER, /* after a value: a comma, or the end of the array or object */
   STRING,
   ESCAPE,
   HEX,
@@ -110,7 +110,7 @@ static bool in_string(td_json_scan *s, unsigned char c)
     end_value(s);
   else if (c == '\\')
     s->state = ESCAPE;
-  return c != 0xFF; /* the mark of a special token */
+  return c != 0xFF; /* begins the mark of a special token */
 }
 
 static bool in_escape(td_json_scan *s, unsigned char c)
@@ -120,7 +120,7 @@ static bool in_escape(td_json_scan *s, unsigned char c)
   return c && strchr("\"\\/bfnrtu", c);
 }
 
-/* Where a number may go on with c; false: it ends before it, if it may end. */
+/* Whether a number may go on with c. If not, the number ends before c, or is invalid. */
 static bool in_number(td_json_scan *s, unsigned char c)
 {
   bool digit = is_digit(c);

@@ -8,8 +8,8 @@
 #include "answers/tools.h"
 #include "common/buf.h"
 
-/* Trees are made bottom-up, and every function takes what it is given. A tree that memory failed for is NULL,
- * and so is all that is made of it. */
+/* Trees are built bottom-up. Each function takes ownership of the trees it is given, and returns NULL if one
+ * of them is NULL. A lack of memory is thus passed up to the root. */
 
 static cJSON *format(const char *type)
 {
@@ -85,7 +85,7 @@ static cJSON *schema(const cJSON *s, bool strict, bool python)
   return python ? with(f, "style", cJSON_CreateString("python")) : f;
 }
 
-/* An object, whatever else its schema says of types. */
+/* Arguments are always an object, whatever type their schema names. */
 static cJSON *arguments(const cJSON *function)
 {
   const cJSON *parameters = td_json_get(function, "parameters");
@@ -93,7 +93,7 @@ static cJSON *arguments(const cJSON *function)
                 false);
 }
 
-/* One property's schema, with the definitions that it may name. */
+/* The schema of one property, with the definitions that it may refer to. */
 static cJSON *of_property(const cJSON *parameters, const cJSON *property, bool strict, bool python)
 {
   static const char *const definitions[] = {"$defs", "definitions"};
@@ -122,7 +122,8 @@ static int by_text(const void *a, const void *b)
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Of each property: must it be? Sorted first, as either list may be as long as a body. NULL: no memory. */
+/* For each property, whether it is required. The names are sorted first, because both lists may be as long
+ * as a request. NULL: no memory. */
 static bool *make_required(const cJSON *function, const cJSON *properties)
 {
   const cJSON *required = td_json_get(td_json_get(function, "parameters"), "required"), *m;
@@ -162,7 +163,8 @@ static cJSON *python_argument(const cJSON *function, const cJSON *p, bool comma)
   return f;
 }
 
-/* Those that must be come first; then others, each or not. required: of each from `after` on. */
+/* Appends the optional arguments from `after` on; required arguments come before all optional ones.
+ * required: flags of the properties from `after` on. */
 static cJSON *python_rest(const cJSON *function, const cJSON *after, const bool *required, cJSON *list)
 {
   for (const cJSON *p = after; p && list; p = p->next, required++)
@@ -171,7 +173,8 @@ static cJSON *python_rest(const cJSON *function, const cJSON *after, const bool 
   return list;
 }
 
-/* Where none must be, the first that is there has no comma. */
+/* If no property is required, the first one that is given has no comma. That needs an alternative for each
+ * property that may be the first: at most so many. */
 enum { FIRSTS = 12 };
 
 static cJSON *python_any(const cJSON *function, const cJSON *properties, const bool *required)
@@ -212,7 +215,7 @@ static cJSON *python_arguments(const cJSON *function)
 
 /* ---- Qwen3-Coder's XML ---- */
 
-/* Of a string's listed values; NULL: none are listed, or no memory. */
+/* The listed values of a string. NULL: none are listed, or no memory. */
 static cJSON *listed_texts(const cJSON *property)
 {
   const cJSON *values = td_json_get(property, "enum"), *one = td_json_get(property, "const"), *v;
@@ -297,7 +300,7 @@ static cJSON *all_calls(const td_plan_rules *r)
   return list;
 }
 
-/* Mistral's older form has one mark for a list of all calls. */
+/* Mistral's older format: one mark before a list of all calls. */
 static cJSON *list_tag(const td_plan_rules *r)
 {
   char begin[TD_MARK_BYTES + 2];
@@ -305,7 +308,7 @@ static cJSON *list_tag(const td_plan_rules *r)
   return tag(begin, separated(all_calls(r), ", ", r->one), "]");
 }
 
-/* One call at least, and nothing else. */
+/* At least one call, and nothing else. */
 static cJSON *only_calls(const td_plan_rules *r)
 {
   const td_mark *mark = &r->dialect->marks[TD_MARK_CALL], *end = &r->dialect->marks[TD_MARK_CALL_END];
@@ -329,8 +332,8 @@ static cJSON *only_calls(const td_plan_rules *r)
   }
 }
 
-/* Text with calls behind the mark, as many as are wanted or none; where no mark begins a call, the answer's
- * first character tells. */
+/* Text, with calls after each mark. If the format has no mark, the first character of the answer decides
+ * whether it is text or calls. */
 static cJSON *text_or_calls(const td_plan_rules *r)
 {
   td_call_format f = r->dialect->calls;

@@ -1,5 +1,5 @@
-/* What an answer may be where it must hold to the form of calls: a structural tag, as models/grammar compiles
- * it, in the dialect of the model. Stateless: any thread. */
+/* Makes the structural tag that describes what an answer may be if its calls or content must conform to a
+ * format. It is in the model's dialect, and models/grammar compiles it. Stateless: any thread. */
 #ifndef TD_ANSWERS_PLAN_H
 #define TD_ANSWERS_PLAN_H
 
@@ -9,14 +9,15 @@
 typedef struct td_plan_rules {
   const td_dialect *dialect;
   td_prompt_end prompt;
-  const cJSON *tools;   /* checked array; NULL: no calls */
-  const bool *allowed;  /* of each tool: it may be called; NULL: all may */
-  bool required;        /* there is at least one call */
-  bool one;             /* there is one call at most */
-  const cJSON *content; /* a format that content without calls is of; NULL: any text */
+  const cJSON *tools;   /* array, checked before; NULL: no calls */
+  const bool *allowed;  /* [tools] which may be called; NULL: all */
+  bool required;        /* at least one call */
+  bool one;             /* at most one call */
+  const cJSON *content; /* the format of an answer without calls; NULL: any text */
 } td_plan_rules;
 
-/* The owned tree holds references into tools and content. NULL: no memory. */
+/* Returns a tree that the caller owns. It refers to tools and content, which must outlive it. NULL: no
+ * memory. */
 cJSON *td_plan_make(const td_plan_rules *rules);
 
 #endif

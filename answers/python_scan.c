@@ -1,4 +1,4 @@
-/* Python literals as JSON: see python_scan.h. */
+/* Python literals to JSON: see python_scan.h. */
 #include "answers/python_scan.h"
 
 #include <string.h>
@@ -27,7 +27,7 @@ static void end_value(td_python_scan *s)
 
 /* ---- words: numbers and names ---- */
 
-/* [sign] digits [. digits] [e [sign] digits], with _ between digits, as JSON has it. */
+/* Writes [sign] digits [. digits] [e [sign] digits], with _ between digits, as JSON. */
 static bool write_number(const char *w, td_buf *out)
 {
   bool negative = *w == '-';
@@ -98,7 +98,7 @@ static bool end_word(td_python_scan *s, td_buf *out)
 static void write_char(td_python_scan *s, uint32_t code, td_buf *out)
 {
   unsigned char utf8[4];
-  if (s->high) { /* the second half of a pair, or not */
+  if (s->high) { /* is this the second half of the pair? */
     uint32_t high = s->high;
     s->high = 0;
     if (code >= 0xDC00 && code <= 0xDFFF) {
@@ -141,7 +141,7 @@ static bool in_string(td_python_scan *s, unsigned char c, td_buf *out)
       end_value(s);
     return true;
   }
-  if (c == 0xFF) /* the mark of a special token */
+  if (c == 0xFF) /* begins the mark of a special token */
     return false;
   td_json_scan_char(c, out);
   return true;
@@ -157,7 +157,7 @@ static bool in_escape(td_python_scan *s, unsigned char c, td_buf *out)
   static const char letters[] = "abfnrtv\\'\"", values[] = "\a\b\f\n\r\t\v\\'\"";
   const char *l = c ? strchr(letters, c) : NULL;
   s->state = STRING;
-  if (c == 0xFF || (c >= '0' && c <= '7')) /* octal */
+  if (c == 0xFF || (c >= '0' && c <= '7')) /* octal is not supported */
     return false;
   if (l) {
     write_char(s, (unsigned char)values[l - letters], out);
@@ -166,7 +166,7 @@ static bool in_escape(td_python_scan *s, unsigned char c, td_buf *out)
     s->escape_digits = c == 'x' ? 2 : c == 'u' ? 4 : 8;
     s->n_escape = 0;
     s->code = 0;
-  } else if (c != '\n') { /* a line's end goes; what is no escape stays as it stands */
+  } else if (c != '\n') { /* a newline is dropped; an unknown escape stays as it is */
     write_char(s, '\\', out);
     flush_half(s, out);
     td_json_scan_char(c, out);
@@ -251,7 +251,7 @@ static bool after_value(td_python_scan *s, unsigned char c, td_buf *out)
   if (c != ',')
     return c == (dict ? '}' : ']') && close_level(s, out);
   s->comma = true;
-  s->state = dict ? FIRST_KEY : FIRST; /* an end may follow a comma */
+  s->state = dict ? FIRST_KEY : FIRST; /* the end may follow a comma */
   return true;
 }
 

@@ -34,7 +34,7 @@ void td_reader_destroy(td_reader *r)
 
 bool td_reader_is_thinking(const td_reader *r) { return r->state == TD_READER_THINKS; }
 
-/* ---- looking and taking ---- */
+/* ---- looking and consuming ---- */
 
 td_look td_reader_look(const td_reader *r, size_t skip, const char *text, size_t n)
 {
@@ -59,7 +59,7 @@ void td_reader_take(td_reader *r, size_t n)
 
 static bool is_blank(unsigned char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
-/* Blanks ahead, up to those that are ever held back. */
+/* How many blanks come next; counts no more than are ever held back. */
 static size_t blanks_ahead(const td_reader *r)
 {
   size_t n = 0, left = td_reader_left(r);
@@ -88,7 +88,7 @@ td_look td_reader_take_char(td_reader *r, char c)
 
 /* ---- content ---- */
 
-/* The mark of a special token that stands at text; NULL: none of the dialect's. */
+/* The mark that begins at `text` with a special token, or NULL if it is none of the dialect's. */
 static const td_mark *mark_at(const td_reader *r, const char *text, size_t n)
 {
   for (size_t i = 0; i < TD_MARKS; i++) {
@@ -152,7 +152,7 @@ static void begin_call(td_reader *r)
 
 static void begin_calls(td_reader *r, size_t n_blanks, bool marked)
 {
-  r->at += n_blanks; /* they are the form's; should it be none, they are content again */
+  r->at += n_blanks; /* they belong to the format; if it is no call, they are given back */
   size_t blanks_at = r->at - n_blanks;
   r->state = TD_READER_CALLS;
   r->step = 0;
@@ -162,7 +162,7 @@ static void begin_calls(td_reader *r, size_t n_blanks, bool marked)
   td_buf_append(&r->raw, r->in.data + blanks_at, n_blanks);
 }
 
-/* What was read since the last whole call is none: it is content. */
+/* Gives back as content what was read since the last complete call. */
 static void give_back(td_reader *r)
 {
   r->state = TD_READER_TEXT;
@@ -235,7 +235,8 @@ bool td_reader_knows_name(const td_reader *r)
 
 /* ---- text ---- */
 
-/* Does a call begin behind n blanks? *mark: how. A form without a mark stands at the answer's begin only. */
+/* Whether a call begins after n_blanks. *marked: it begins with a mark. A format without marks is recognised
+ * only at the beginning of the answer. */
 static td_look look_for_call(const td_reader *r, size_t n_blanks, bool *marked)
 {
   static const char function[] = "<function=";
@@ -253,7 +254,7 @@ static td_look look_for_call(const td_reader *r, size_t n_blanks, bool *marked)
   return open && r->is_first ? td_reader_look(r, n_blanks, open, 1) : TD_LOOK_NO;
 }
 
-/* A special token's mark that begins nothing here is dropped, or shown. */
+/* Drops, or shows, the mark of a special token that begins nothing here. */
 static td_look read_stray_mark(td_reader *r)
 {
   bool more = false;
@@ -296,7 +297,7 @@ static td_look read_text(td_reader *r)
     begin_calls(r, blanks, marked);
   if (look != TD_LOOK_NO)
     return look;
-  if (blanks == left && r->after) { /* the end: they were the form's */
+  if (blanks == left && r->after) { /* at the end of the text after a call: drop them */
     r->at += blanks;
     return TD_LOOK_OK;
   }
@@ -345,9 +346,9 @@ static td_look read_thoughts(td_reader *r)
   return look == TD_LOOK_NO ? TD_LOOK_OK : look;
 }
 
-/* ---- all ---- */
+/* ---- the whole text ---- */
 
-/* False: more is needed. */
+/* Makes one step. Returns false if more text is needed. */
 static bool read_on(td_reader *r)
 {
   td_look look;
@@ -365,7 +366,7 @@ static bool read_on(td_reader *r)
     if (look != TD_LOOK_NO)
       break;
     if (r->final && td_reader_left(r) == 0)
-      return false; /* who finishes knows what becomes of it */
+      return false; /* td_reader_finish handles the incomplete call */
     give_back(r);
     look = TD_LOOK_OK;
   }

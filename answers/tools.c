@@ -31,7 +31,7 @@ static unsigned type_of_value(const cJSON *v)
                              : TD_PARAM_NUMBER;
 }
 
-/* A member of an object, as far as the budget goes. */
+/* The member of an object, if the budget is enough to reach it. */
 static const cJSON *look_up(const cJSON *object, const char *name, uint32_t *budget)
 {
   for (const cJSON *m = cJSON_IsObject(object) ? object->child : NULL; m && *budget > 0;
@@ -41,7 +41,7 @@ static const cJSON *look_up(const cJSON *object, const char *name, uint32_t *bud
   return NULL;
 }
 
-/* What "#/$defs/NAME" names. */
+/* The definition that {"$ref": "#/$defs/NAME"} refers to. */
 static const cJSON *referred(const cJSON *schema, const cJSON *root, uint32_t *budget)
 {
   static const char *const fronts[] = {"#/$defs/", "#/definitions/"}, *const members[] = {"$defs",

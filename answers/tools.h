@@ -1,12 +1,12 @@
-/* The tools that a request offers, as far as reading and constraining calls needs them. It owns its memory:
- * the request's JSON may go before. Read-only once made: any thread. */
+/* The tools that a request offers, as far as reading and constraining calls needs them. Owns its memory, so
+ * the request's JSON may be freed. Read-only once made: any thread. */
 #ifndef TD_ANSWERS_TOOLS_H
 #define TD_ANSWERS_TOOLS_H
 
 #include "common/arena.h"
 #include "common/json.h"
 
-/* Types that a parameter may have by its schema; 0: it says none. */
+/* Types that a parameter may have by its schema; 0: the schema does not say. */
 enum {
   TD_PARAM_STRING = 1,
   TD_PARAM_NUMBER = 2,
@@ -33,15 +33,15 @@ typedef struct td_tools {
   uint32_t n;
 } td_tools;
 
-/* Of an array of checked tools, {"type": "function", "function": {"name", "parameters"}} each. False: no
- * memory. Must be deinitialised in any case. */
+/* Makes *out from a checked array of {"type": "function", "function": {"name", "parameters"}}. Returns false
+ * if there is no memory. The caller must deinitialise *out in either case. */
 bool td_tools_make(const cJSON *tools, td_tools *out);
 void td_tools_deinit(td_tools *t);
-const td_tool *td_tools_find(const td_tools *t, const char *name, size_t n); /* NULL: there is none */
-/* Of a tool that may be NULL. */
+const td_tool *td_tools_find(const td_tools *t, const char *name, size_t n); /* NULL: no such tool */
+/* The types of the tool's parameter. tool may be NULL. */
 unsigned td_tools_types(const td_tool *tool, const char *param, size_t n);
-/* Types that a parameter's schema lets through, as far as it or what it names in root's definitions says.
- * Each look takes from *budget; where it is used up, nothing more is known. */
+/* The types that a parameter's schema allows, as far as the schema, or a definition in root that it refers
+ * to, says so. Each lookup takes 1 from *budget. Once the budget is spent, nothing more is found. */
 enum { TD_TOOLS_LOOKS = 1 << 20 };
 unsigned td_tools_types_of_schema(const cJSON *schema, const cJSON *root, uint32_t *budget);
 
