@@ -12,11 +12,11 @@
 typedef struct fetching {
   const td_fetch *f;
   td_part part;
-  uint64_t best; /* most bytes that were ever there */
+  uint64_t best; /* the largest part.at so far */
   uint32_t failures, restarts;
-  bool is_other;    /* what the server has now is another file than what is here */
-  bool refused;     /* an answer that is no part of the file */
-  bool is_mismatch; /* the SHA-256 is another one: what is here is worth nothing */
+  bool is_other;    /* the server's file is not the one that our bytes are of */
+  bool refused;     /* the answer has an error status */
+  bool is_mismatch; /* wrong SHA-256: our bytes are useless */
   td_status failure;
   td_error *err;
 } fetching;
@@ -29,7 +29,7 @@ static bool stop(fetching *x, td_status failure)
   return false;
 }
 
-/* What the answer says of the whole file: its size, and what it is. */
+/* Notes what an answer says of the whole file: its size, ETag and hash. */
 static bool learn(fetching *x, const td_http_reply *r, uint64_t total)
 {
   const td_fetch *f = x->f;
@@ -52,8 +52,9 @@ static bool learn(fetching *x, const td_http_reply *r, uint64_t total)
   return st == TD_OK || stop(x, st);
 }
 
-/* An answer from the first byte on, in place of the rest: whether it is somebody else's, such as the login
- * page of a network, and no reason to drop what is here. A file that changed has another ETag. */
+/* Whether an answer that has the whole file instead of the rest comes from another source, such as the login
+ * page of a network. Then it is no reason to drop our bytes. If the file itself has changed, it has another
+ * ETag. */
 static bool is_strange(const fetching *x, const td_http_reply *r)
 {
   const td_part *p = &x->part;
@@ -84,7 +85,7 @@ static bool take_head(void *arg, const td_http_reply *r)
                            "%s: the server sends something else now; the %" PRIu64 " bytes that are here are "
                            "kept, and tandem-pull --remove removes them",
                            x->f->name, p->at));
-  if (p->at > 0) { /* from the first byte on: it changed, or the server knows no ranges */
+  if (p->at > 0) { /* the file has changed, or the server does not support ranges */
     td_status st = td_part_restart(p, x->err);
     if (st != TD_OK)
       return stop(x, st);
@@ -97,7 +98,7 @@ static bool take_bytes(void *arg, const void *bytes, size_t n)
   fetching *x = arg;
   td_part *p = &x->part;
   if (x->refused)
-    return true; /* the text of an error */
+    return true; /* the text of an error page */
   uint64_t most = p->total != TD_HTTP_UNKNOWN ? p->total : TD_FETCH_BYTES_MAX;
   if (n > most - p->at)
     return stop(x, td_fail(x->err, TD_ERR_MODEL, "%s: the server sends more than %" PRIu64 " bytes",
@@ -120,7 +121,7 @@ static void pause_before(uint32_t failures, uint32_t asked_s)
   (void)nanosleep(&t, NULL);
 }
 
-/* Tries that bring bytes do not count: a server that drops every connection is still fetched from. */
+/* Tries that bring bytes do not count, so that even a server that drops every connection is fetched from. */
 static td_status again(fetching *x, uint32_t asked_s, const td_error *why)
 {
   if (x->part.at > x->best) {
@@ -153,7 +154,7 @@ static bool is_whole(const fetching *x)
   return x->part.total != TD_HTTP_UNKNOWN && x->part.at == x->part.total;
 }
 
-/* One exchange, and what follows from it; *done: all bytes are here. */
+/* Makes one exchange and decides how to go on. *done: all bytes are here. */
 static td_status try_once(fetching *x, bool *done)
 {
   const td_fetch *f = x->f;
@@ -185,7 +186,7 @@ static td_status try_once(fetching *x, bool *done)
   }
   if (x->refused)
     return td_http_refused(f->name, r.status, *f->token != '\0', x->err);
-  *done = x->part.total == TD_HTTP_UNKNOWN || is_whole(x); /* without a length the end is the end */
+  *done = x->part.total == TD_HTTP_UNKNOWN || is_whole(x); /* without a length, its end is the end */
   if (*done)
     return TD_OK;
   td_fail(&why, TD_ERR_IO, "%s: the answer ended early", f->name);

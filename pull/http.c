@@ -19,7 +19,7 @@ typedef struct exchange {
 
 /* ---- headers ---- */
 
-/* The value if `line` is that header: trimmed, without its end. */
+/* If `line` is the header `name`, copies its value without surrounding blanks. */
 static bool value_of(const char *line, size_t n, const char *name, char out[TD_HTTP_HEADER_BYTES])
 {
   size_t name_n = strlen(name);
@@ -43,7 +43,7 @@ static void read_range(td_http_reply *r, const char *value)
   if (sscanf(value, "bytes %" SCNu64 "-%" SCNu64 "/%" SCNu64, &first, &last, &total) == 3 && first <= last &&
       last < total)
     r->range_first = first, r->range_total = total;
-  else if (sscanf(value, "bytes */%" SCNu64, &total) == 1) /* of a 416 */
+  else if (sscanf(value, "bytes */%" SCNu64, &total) == 1) /* of a status 416 */
     r->range_total = total;
 }
 
@@ -63,7 +63,7 @@ static size_t on_header(char *line, size_t size, size_t n, void *arg)
   char value[TD_HTTP_HEADER_BYTES];
   n *= size;
   if (n > 5 && strncmp(line, "HTTP/", 5) == 0)
-    forget(r); /* the next answer: after a redirect, or after a 1xx */
+    forget(r); /* a new answer begins: after a redirect or a 1xx */
   else if (value_of(line, n, "etag", value))
     strcpy(r->etag, value);
   else if (value_of(line, n, "content-length", value))
@@ -75,7 +75,7 @@ static size_t on_header(char *line, size_t size, size_t n, void *arg)
   else if (value_of(line, n, "retry-after", value)) {
     unsigned long s = strtoul(value, NULL, 10);
     r->retry_after_s = s > RETRY_AFTER_MAX_S ? RETRY_AFTER_MAX_S : (uint32_t)s;
-  } else if (!*r->linked_etag && value_of(line, n, "x-linked-etag", value)) /* the first host knows */
+  } else if (!*r->linked_etag && value_of(line, n, "x-linked-etag", value)) /* the first host's counts */
     snprintf(r->linked_etag, sizeof r->linked_etag, "%.*s", (int)strcspn(value + (*value == '"'), "\""),
              value + (*value == '"'));
   return n;
@@ -129,7 +129,7 @@ static struct curl_slist *set_conditions(CURL *c, const td_http_get *g)
   if (g->from == 0)
     return NULL;
   snprintf(text, sizeof text, "%" PRIu64 "-", g->from);
-  curl_easy_setopt(c, CURLOPT_RANGE, text); /* copied */
+  curl_easy_setopt(c, CURLOPT_RANGE, text); /* libcurl copies it */
   if (!*g->if_range)
     return NULL;
   snprintf(text, sizeof text, "If-Range: %s", g->if_range);
@@ -138,7 +138,7 @@ static struct curl_slist *set_conditions(CURL *c, const td_http_get *g)
   return list;
 }
 
-/* A token goes over https, or stays on this machine. */
+/* A token may be sent over https, or to this machine. */
 static bool token_may_go(const char *url)
 {
   if (strncmp(url, "https://", 8) == 0)
@@ -186,11 +186,11 @@ td_status td_http_run(const td_http_get *get, td_http_reply *reply, td_error *er
   CURLcode code = curl_easy_perform(c);
   curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &reply->status);
   if (code == CURLE_OK)
-    tell_head(&x); /* of an answer without bytes */
+    tell_head(&x); /* of an answer without a body */
   curl_slist_free_all(conditions);
   curl_easy_cleanup(c);
   if (x.stopped)
-    return td_fail(err, TD_ERR_IO, "%s: stopped", get->name); /* who stopped it knows why */
+    return td_fail(err, TD_ERR_IO, "%s: stopped", get->name); /* the callback that stopped it knows why */
   if (code == CURLE_OK)
     return TD_OK;
   reply->again = may_work_again(code);

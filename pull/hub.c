@@ -14,7 +14,8 @@ static bool ends_with(const char *s, const char *end)
   return n > m && strcmp(s + n - m, end) == 0;
 }
 
-/* Of the repository's top only. Weights in other forms, and a second copy of them ("consolidated"), stay. */
+/* Only files at the repository's top level. Weights in other formats are left out, and so is a second copy
+ * of the weights ("consolidated"). */
 static bool is_needed(const char *name)
 {
   if (strchr(name, '/'))
@@ -25,7 +26,7 @@ static bool is_needed(const char *name)
          strncmp(name, "LICENSE", 7) == 0;
 }
 
-/* The file that was asked for, or a part of it. */
+/* Whether `name` is the file that was asked for, or another part of it. */
 static bool is_asked(const char *file, const char *name)
 {
   size_t stem, other;
@@ -35,7 +36,7 @@ static bool is_asked(const char *file, const char *name)
          strncmp(file, name, stem) == 0 && strcmp(file + stem + 5, name + stem + 5) == 0;
 }
 
-/* Commits and hashes go into URLs: hex only. */
+/* Commits and hashes become parts of URLs, so they must be hex. */
 static bool is_hex(const char *s, size_t at_most)
 {
   size_t n = strspn(s, "0123456789abcdef");
@@ -57,7 +58,7 @@ static td_status read_file(const cJSON *sibling, const char *name, td_hub_file *
   return TD_OK;
 }
 
-/* A name of the hub's that is no name here is left out: it could not be kept. */
+/* Leaves out files whose names we do not allow. */
 static td_status read_siblings(const cJSON *answer, const td_wanted *w, td_hub_list *out, td_error *err)
 {
   const cJSON *siblings = td_json_get(answer, "siblings"), *one;
@@ -78,7 +79,7 @@ static td_status read_siblings(const cJSON *answer, const td_wanted *w, td_hub_l
   return TD_OK;
 }
 
-/* Where nothing fits: the GGUF files that could be asked for. */
+/* Makes the error for a repository without a fitting file. It lists the GGUF files that one could ask for. */
 static td_status nothing_fits(const cJSON *answer, const td_wanted *w, td_error *err)
 {
   char list[400] = "";

@@ -1,6 +1,6 @@
-/* What a hub says of a repository: its files, their sizes and hashes, at one commit.
+/* Asks a hub for the files of a repository at one commit: their names, sizes and hashes.
  *
- * The form is Hugging Face's: GET /api/models/REPO/revision/REV?blobs=true lists, and
+ * The API is Hugging Face's: GET /api/models/REPO/revision/REV?blobs=true lists the files, and
  * /REPO/resolve/COMMIT/FILE is a file. */
 #ifndef TD_PULL_HUB_H
 #define TD_PULL_HUB_H
@@ -26,17 +26,18 @@ typedef struct td_hub {
 
 typedef struct td_hub_file {
   char name[TD_PULLED_NAME_BYTES];
-  char sha256[TD_SHA256_HEX_BYTES]; /* "": the hub has none, for it is small */
-  uint64_t n_bytes;                 /* TD_HTTP_UNKNOWN: not told */
+  char sha256[TD_SHA256_HEX_BYTES]; /* "": the hub has none, because the file is small */
+  uint64_t n_bytes;                 /* TD_HTTP_UNKNOWN: the hub does not say */
 } td_hub_file;
 
 typedef struct td_hub_list {
-  td_hub_file *files; /* those that are wanted */
+  td_hub_file *files; /* only the wanted ones */
   size_t n_files;
   char commit[TD_HUB_COMMIT_BYTES];
 } td_hub_list;
 
-/* Of w's repository its one file, or what a model needs: configuration, tokenizer, template, safetensors. */
+/* Lists the one file that w names, with its parts, or all files that a model needs: configuration,
+ * tokenizer, template and safetensors. */
 TD_MUST_CHECK td_status td_hub_find(const td_hub *hub, const td_wanted *w, td_hub_list *out, td_error *err);
 void td_hub_list_deinit(td_hub_list *list);
 TD_MUST_CHECK td_status td_hub_url(const td_hub *hub, const td_wanted *w, const td_hub_list *list,

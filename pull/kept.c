@@ -21,7 +21,7 @@ static td_status join(char out[TD_PULLED_PATH_BYTES], const char *folder, const 
                                            : td_fail(err, TD_ERR_IO, "%s: the path is too long", folder);
 }
 
-/* ---- whose it is ---- */
+/* ---- the owner ---- */
 
 static td_status become(const struct stat *s, const char *path, td_error *err)
 {
@@ -45,8 +45,9 @@ td_status td_kept_become_owner(const char *folder, td_error *err)
     char after = *end;
     *end = '\0';
     if (lstat(path, &s) != 0)
-      return TD_OK; /* this one and those below are root's to make */
-    bool is_others = s.st_uid != 0 || (stat(path, &s) == 0 && s.st_uid != 0); /* a link, or where it leads */
+      return TD_OK; /* root creates this folder and those below */
+    bool is_others =
+        s.st_uid != 0 || (stat(path, &s) == 0 && s.st_uid != 0); /* owns a link, or what it leads to */
     if (is_others)
       return become(&s, path, err);
     *end = after;
@@ -100,7 +101,7 @@ static bool ends_with(const char *s, const char *end)
   return n > m && strcmp(s + n - m, end) == 0;
 }
 
-/* Whether it is one thing of the list; the rest are folders to look into. */
+/* Whether `name` is an entry of the list. If not, it may be a folder that has entries. */
 static bool is_entry(int folder, const char *name, bool *begun)
 {
   char inside[300];
@@ -112,7 +113,7 @@ static bool is_entry(int folder, const char *name, bool *begun)
 static void print_entry(int folder, const char *below, const char *name, bool begun)
 {
   char size[32];
-  int n = (int)strlen(name) - (begun ? 6 : 0); /* ".NAME.part" */
+  int n = (int)strlen(name) - (begun ? 6 : 0); /* for ".NAME.part" */
   printf("%s%.*s\t%s%s\n", below, n, name + begun, td_shown_bytes(size_below(folder, name), size),
          begun ? "\tnot whole: pull it again to go on" : "");
 }
@@ -163,7 +164,8 @@ static int remove_one(const char *path, const struct stat *s, int kind, struct F
   return remove(path);
 }
 
-/* A file, or a model's folder and all in it; a link goes, what it leads to stays. False: there is none. */
+/* Removes a file, a link (but not its target), or a model's folder with all that is in it. Returns false if
+ * there is no such thing. */
 static bool remove_tree(const char *path, td_status *st, td_error *err)
 {
   char config[TD_PULLED_PATH_BYTES + 80];
@@ -172,7 +174,7 @@ static bool remove_tree(const char *path, td_status *st, td_error *err)
   if (lstat(path, &s) != 0)
     return false;
   if (S_ISDIR(s.st_mode) && access(config, F_OK) != 0 && !ends_with(path, ".part"))
-    return false; /* an owner's folder, with models in it */
+    return false; /* the folder of an owner, which holds models */
   if (nftw(path, remove_one, 16, FTW_PHYS | FTW_DEPTH) != 0)
     *st = td_fail(err, TD_ERR_IO, "%s: %s", path, strerror(errno));
   return true;

@@ -1,19 +1,20 @@
-/* The folder of models: making places in it, listing, removing. */
+/* The folder of models: creates paths in it, lists it, removes from it. */
 #ifndef TD_PULL_KEPT_H
 #define TD_PULL_KEPT_H
 
 #include "common/pulled.h"
 #include "common/status.h"
 
-/* Root becomes who owns the folder, or the first one above it that is not root's: its owner could put links
- * where root would write, and must be able to read what comes. Nothing changes for others. */
+/* If the process is root, it becomes the owner of the first folder on the path, from / down, that root does
+ * not own. That user could put links where root would write, and must be able to read the files. Changes
+ * nothing for other users, or if all folders are root's. */
 TD_MUST_CHECK td_status td_kept_become_owner(const char *folder, td_error *err);
-/* folder/name, and all folders above it, made. */
+/* Makes the path folder/name, and creates all folders above it. */
 TD_MUST_CHECK td_status td_kept_place(const char *folder, const char *name, char out[TD_PULLED_PATH_BYTES],
                                       td_error *err);
-/* A line for each model on stdout: name, size; and for what was begun. */
+/* Prints a line for each model (name, size), and one for each that was not fetched completely. */
 TD_MUST_CHECK td_status td_kept_list(const char *folder, td_error *err);
-/* The model, what was begun of it, and folders that are empty then. */
+/* Removes the model, its incomplete parts, and the folders that are empty afterwards. */
 TD_MUST_CHECK td_status td_kept_remove(const char *folder, const char *name, td_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* tandem-pull: fetches a model into the folder where tandemd --model NAME finds it. README.md says how. */
+/* tandem-pull: fetches a model into the folder where tandemd --model NAME finds it. See README.md. */
 #include <curl/curl.h>
 #include <errno.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "pull/hub.h"
 #include "pull/kept.h"
 
-/* As those of tandemd, where they mean the same. */
+/* The same numbers as tandemd's where the meaning is the same. */
 enum { EXIT_USAGE = 64, EXIT_WRONG_CONTENT = 65, EXIT_NOT_FETCHED = 69 };
 
 enum { STALL_S = 30, RETRIES = 5, STALL_S_MAX = 3600, RETRIES_MAX = 1000 };
@@ -144,7 +144,7 @@ static const char *hub_token(void)
 static td_status fetch_url(const settings *s, const td_wanted *w, td_shown *shown, const char *path,
                            td_error *err)
 {
-  size_t n = strlen(s->hub); /* whose token it is */
+  size_t n = strlen(s->hub); /* the token is for the hub only */
   bool of_hub = strncmp(w->url, s->hub, n) == 0 && w->url[n] == '/';
   td_fetch f = {.url = w->url,
                 .token = of_hub ? hub_token() : "",
@@ -157,7 +157,7 @@ static td_status fetch_url(const settings *s, const td_wanted *w, td_shown *show
   return td_fetch_file(&f, path, err);
 }
 
-/* Whether this file is there: by its hash, "" is no file's. */
+/* Whether the file is there and has this hash. Always false without a hash. */
 static bool is_here(const char *path, const char *sha256)
 {
   char chunk[65536], hex[TD_SHA256_HEX_BYTES];
@@ -180,8 +180,7 @@ static td_status fetch_hub_file(const settings *s, const td_hub *hub, const td_w
                                 const char *path, td_error *err)
 {
   char url[TD_WANTED_URL_BYTES];
-  if (is_here(path,
-              file->sha256)) /* an earlier run brought it; small files without a hash are fetched anew */
+  if (is_here(path, file->sha256)) /* fetched by an earlier run */
     return TD_OK;
   TD_TRY(td_hub_url(hub, w, list, file->name, url, err));
   td_fetch f = {.url = url,
@@ -195,7 +194,8 @@ static td_status fetch_hub_file(const settings *s, const td_hub *hub, const td_w
   return td_fetch_file(&f, path, err);
 }
 
-/* All files come into a folder that is no model to anybody, which gets its name when all are here. */
+/* Fetches all files into a folder whose name marks it as incomplete, and renames the folder when all are
+ * there. */
 static td_status fetch_folder(const settings *s, const td_hub *hub, const td_wanted *w,
                               const td_hub_list *list, td_shown *shown, const char *path, td_error *err)
 {
@@ -211,7 +211,7 @@ static td_status fetch_folder(const settings *s, const td_hub *hub, const td_wan
   return rename(begun, path) == 0 ? TD_OK : td_fail(err, TD_ERR_IO, "%s: %s", path, strerror(errno));
 }
 
-/* The file of that name comes last: it is what the daemon is told, and wants the others there. */
+/* Fetches the file that was named last: the daemon is given its name, and then expects the other parts. */
 static td_status fetch_parts(const settings *s, const td_hub *hub, const td_wanted *w,
                              const td_hub_list *list, td_shown *shown, const char *path, td_error *err)
 {
@@ -247,7 +247,7 @@ static td_status fetch_repo(const settings *s, const td_wanted *w, td_shown *sho
   return st;
 }
 
-/* Whether what has that name is the model that is wanted, so that there is nothing to fetch. */
+/* Whether the wanted model is there already. Fails if something else has its name. */
 static td_status look(const settings *s, const td_wanted *w, const char *path, bool *here, td_error *err)
 {
   char config[TD_PULLED_PATH_BYTES + 16];
@@ -255,7 +255,7 @@ static td_status look(const settings *s, const td_wanted *w, const char *path, b
   bool is_folder = !*w->url && !*w->file;
   snprintf(config, sizeof config, "%s/config.json", path);
   *here = false;
-  if (stat(path, &is) != 0 || (S_ISDIR(is.st_mode) && rmdir(path) == 0)) /* an empty folder is in the way */
+  if (stat(path, &is) != 0 || (S_ISDIR(is.st_mode) && rmdir(path) == 0)) /* an empty one is in the way */
     return TD_OK;
   *here = is_folder ? access(config, F_OK) == 0 : S_ISREG(is.st_mode);
   if (!*here)
@@ -298,7 +298,7 @@ static int exit_code(td_status st)
   }
 }
 
-/* The address without a slash at its end. */
+/* The address of the hub, without trailing slashes. */
 static const char *hub_address(const char *given)
 {
   static char address[TD_WANTED_URL_BYTES / 2];
@@ -323,7 +323,7 @@ static td_status run(settings *s, td_error *err)
   bool was_root = geteuid() == 0;
   TD_TRY(td_kept_become_owner(s->dir, err));
   td_status st = s->remove ? td_kept_remove(s->dir, s->remove, err) : fetch(s, err);
-  if (st == TD_ERR_IO && was_root && geteuid() != 0) /* "Permission denied" surprises root */
+  if (st == TD_ERR_IO && was_root && geteuid() != 0) /* explains "Permission denied" to root */
     td_error_prefix(err, "as user %lu, who owns the folder", (unsigned long)geteuid());
   return st;
 }

@@ -29,7 +29,7 @@ static td_status name_paths(td_part *p, const char *path, td_error *err)
   return TD_OK;
 }
 
-/* The note's line "KEY VALUE"; "" where there is none. */
+/* The value of the note's line "KEY VALUE", or "". */
 static void note_value(const char *note, const char *key, char *out, size_t size)
 {
   size_t key_n = strlen(key);
@@ -42,7 +42,7 @@ static void note_value(const char *note, const char *key, char *out, size_t size
     }
 }
 
-/* Whether the bytes that are there are of the file that is wanted, as far as the note tells. */
+/* Whether the bytes are certainly of the wanted file, by what the note says. */
 static bool read_note(td_part *p, const char *url, const char *sha256)
 {
   char value[NOTE_BYTES];
@@ -76,7 +76,7 @@ td_status td_part_note(td_part *p, const char *url, td_error *err)
   return st;
 }
 
-/* Takes what an earlier run left into the hash. */
+/* Adds the bytes that an earlier run left to the hash. */
 static td_status read_bytes(td_part *p, uint64_t n_bytes, td_error *err)
 {
   char *chunk = malloc(CHUNK_BYTES);
@@ -91,7 +91,7 @@ static td_status read_bytes(td_part *p, uint64_t n_bytes, td_error *err)
   return n < 0 ? td_fail(err, TD_ERR_IO, "%s: %s", p->path, strerror(errno)) : TD_OK;
 }
 
-/* Only who has the lock reads the note. */
+/* Takes the lock before it reads the note. */
 static td_status open_bytes(td_part *p, const char *url, const char *sha256, td_error *err)
 {
   struct stat s, named;

@@ -1,5 +1,5 @@
-/* A file that is not whole yet: FOLDER/.NAME.part, and what is known of it in FOLDER/.NAME.part.txt, so that
- * a later run goes on where this one ended. */
+/* An incomplete file: FOLDER/.NAME.part holds its bytes, and FOLDER/.NAME.part.txt a note of what they are,
+ * so that a later run can go on where this one ended. */
 #ifndef TD_PULL_PART_H
 #define TD_PULL_PART_H
 
@@ -14,28 +14,28 @@
 typedef struct td_part {
   int fd;
   char path[TD_PULLED_PATH_BYTES + 32], note_path[TD_PULLED_PATH_BYTES + 32];
-  char etag[TD_HTTP_HEADER_BYTES];  /* of the server's file that these bytes are of; "": not known */
-  uint64_t at, total;               /* bytes so far; in all, or TD_HTTP_UNKNOWN */
+  char etag[TD_HTTP_HEADER_BYTES];  /* of the server's file that the bytes are of; "": unknown */
+  uint64_t at, total;               /* bytes so far; size of the whole file, or TD_HTTP_UNKNOWN */
   td_sha256 hash;                   /* of the bytes so far */
-  char sha256[TD_SHA256_HEX_BYTES]; /* what the whole file must have; "": not known */
+  char sha256[TD_SHA256_HEX_BYTES]; /* hash that the whole file must have; "": unknown */
 } td_part;
 
-/* path: of the whole file. url and sha256 ("": not known) say which file it shall be: bytes of another are
- * dropped, and so are those that could not be told from another's. Where sha256 is not known, the one that an
- * earlier run noted for the same file is. Nobody else may have it open. */
+/* Opens the incomplete file of `path`, and locks it against other processes. url and sha256 ("": unknown)
+ * say which file is wanted. Bytes that are not certainly of that file are dropped. If sha256 is unknown, the
+ * one that an earlier run noted for the same file is used. */
 TD_MUST_CHECK td_status td_part_open(td_part *p, const char *path, const char *url, const char *sha256,
                                      td_error *err);
-/* Notes what server and file are, before the first byte. The URL may hold a password: only the owner can read
- * the note. */
+/* Writes the note, which must happen before the first byte is added. Only the owner can read it, because the
+ * URL may hold a password. */
 TD_MUST_CHECK td_status td_part_note(td_part *p, const char *url, td_error *err);
-/* All bytes are dropped, and what is known of the file. */
+/* Drops all bytes, and what is known of the file. */
 TD_MUST_CHECK td_status td_part_restart(td_part *p, td_error *err);
 TD_MUST_CHECK td_status td_part_add(td_part *p, const void *bytes, size_t n, td_error *err);
-/* Whether the disk has room for what is missing. */
+/* Checks that the disk has room for the missing bytes. */
 TD_MUST_CHECK td_status td_part_room(const td_part *p, td_error *err);
-/* Is on the disk and has its name. */
+/* Syncs the file to the disk and gives it its name. */
 TD_MUST_CHECK td_status td_part_finish(td_part *p, const char *path, td_error *err);
-/* keep: for a later run. */
+/* keep: leave the bytes for a later run. */
 void td_part_close(td_part *p, bool keep);
 
 #endif

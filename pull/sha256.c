@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The first 32 bits of the fractional parts of the first 64 primes' cube roots. */
+/* The first 32 bits of the fractional parts of the cube roots of the first 64 primes. */
 static const uint32_t k[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
     0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
@@ -73,7 +73,7 @@ void td_sha256_end(td_sha256 *s, char hex[TD_SHA256_HEX_BYTES])
 {
   uint64_t bits = s->n_bytes * 8;
   uint8_t tail[72] = {0x80};
-  size_t zeros = (119 - s->n_bytes % 64) % 64; /* up to 56 in the block */
+  size_t zeros = (119 - s->n_bytes % 64) % 64; /* pads the block to 56 bytes */
   for (int i = 0; i < 8; i++)
     tail[1 + zeros + (size_t)i] = (uint8_t)(bits >> (56 - 8 * i));
   td_sha256_add(s, tail, 1 + zeros + 8);

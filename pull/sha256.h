@@ -1,4 +1,4 @@
-/* SHA-256 (FIPS 180-4), by parts. */
+/* SHA-256 (FIPS 180-4), computed incrementally. */
 #ifndef TD_PULL_SHA256_H
 #define TD_PULL_SHA256_H
 
@@ -10,12 +10,12 @@ enum { TD_SHA256_HEX_BYTES = 65 };
 typedef struct td_sha256 {
   uint32_t state[8];
   uint64_t n_bytes;
-  uint8_t block[64]; /* what has not filled a block */
+  uint8_t block[64]; /* bytes that do not fill a block yet */
 } td_sha256;
 
 void td_sha256_begin(td_sha256 *s);
 void td_sha256_add(td_sha256 *s, const void *bytes, size_t n);
-/* Lowercase hex. `s` is used up. */
+/* Writes the hash as lowercase hex. `s` cannot be used any more. */
 void td_sha256_end(td_sha256 *s, char hex[TD_SHA256_HEX_BYTES]);
 
 #endif

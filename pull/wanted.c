@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The last part of the URL's path. */
+/* The name is the last segment of the URL's path. */
 static td_status read_url(const char *url, td_wanted *w, td_error *err)
 {
   const char *path = strstr(url, "://") + 3;

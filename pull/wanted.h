@@ -1,4 +1,4 @@
-/* What the word on the command line means: a URL, OWNER/REPO, or OWNER/REPO/FILE. */
+/* Parses the argument of the command line: a URL, OWNER/REPO, or OWNER/REPO/FILE. */
 #ifndef TD_PULL_WANTED_H
 #define TD_PULL_WANTED_H
 
@@ -8,13 +8,13 @@
 enum { TD_WANTED_URL_BYTES = 4096 };
 
 typedef struct td_wanted {
-  char name[TD_PULLED_NAME_BYTES]; /* under which it is kept, and --model finds it */
-  char url[TD_WANTED_URL_BYTES];   /* of a file; "": a repository's */
+  char name[TD_PULLED_NAME_BYTES]; /* the name it is kept under, and that --model takes */
+  char url[TD_WANTED_URL_BYTES];   /* of a file; "": it is in a repository */
   char repo[TD_PULLED_NAME_BYTES]; /* OWNER/REPO */
-  char file[TD_PULLED_NAME_BYTES]; /* the one file of it; "": all that a model needs */
+  char file[TD_PULLED_NAME_BYTES]; /* the one file to fetch; "": all that a model needs */
 } td_wanted;
 
-/* as: another name to keep it under; "": its own. */
+/* as: keep it under this name instead; "": no. */
 TD_MUST_CHECK td_status td_wanted_read(const char *word, const char *as, td_wanted *w, td_error *err);
 
 #endif
