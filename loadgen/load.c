@@ -43,7 +43,7 @@ void td_load_again(td_load *l, size_t i, uint32_t n_out)
 
 /* ---- prompts ---- */
 
-/* Common words that tokenisers know with the space before them: about one token each. */
+/* Common words that tokenisers have as one token together with a space. */
 static const char *const words[64] = {
     "the",   "of",   "and",  "to",    "in",   "is",   "for",   "that",  "was",  "on",    "with",
     "as",    "are",  "by",   "at",    "from", "his",  "her",   "they",  "have", "this",  "not",
@@ -80,7 +80,7 @@ void td_load_prompt(const td_load *l, const td_load_request *r, const td_load_to
     }
   }
   if (out->len_bytes > 0 && !out->failed && r->n_in > 0)
-    out->data[out->len_bytes - 1] = t->text ? '"' : ']'; /* instead of the last comma or space */
+    out->data[out->len_bytes - 1] = t->text ? '"' : ']'; /* replaces the last comma or space */
   else
     td_buf_append_char(out, t->text ? '"' : ']');
 }

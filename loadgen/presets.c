@@ -1,9 +1,9 @@
-/* Presets: loads that others have measured or published, made again from their definition.
+/* Presets: loads that others have measured or published, rebuilt from their definitions.
  *
- * arxiv, toolagent and conversation draw from NumPy's generator in the order in which the script drew that
- * measured the peer, so arrivals and lengths are the same to the last request; token values are our own,
- * sharing is the same. Sources: arxiv: the arXiv summarisation load of SARATHI and POD-Attention; toolagent,
- * conversation: PAT, section 8; chat: the shape of openchat_sharegpt4 in SARATHI, table 2. */
+ * The scripts that measured the peers drew from NumPy's generator. arxiv, toolagent and conversation draw in
+ * the same order, so that all arrivals and lengths are the same. Token values are our own, but are shared in
+ * the same way. Sources: arxiv: the arXiv summarisation load of SARATHI and POD-Attention; toolagent,
+ * conversation: PAT, section 8; chat: the distributions of openchat_sharegpt4 in SARATHI, table 2. */
 #include "loadgen/cell.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ static td_cell *add_cell(td_cell *cells, size_t *n, const char *kind, double rat
   return c;
 }
 
-/* n_streams requests at once, rounds times over. */
+/* n_streams streams that send `rounds` requests each. */
 static td_cell *add_streams(td_cell *cells, size_t *n, const char *name, uint32_t n_streams, uint32_t rounds,
                             uint32_t n_in, uint32_t n_out)
 {
@@ -35,7 +35,7 @@ static td_cell *add_streams(td_cell *cells, size_t *n, const char *name, uint32_
   return c;
 }
 
-/* The cell's requests once more, with answers of n_out tokens; those it has so far are not counted. */
+/* Makes the cell's requests a warm-up, and adds them once more with answers of n_out tokens. */
 static void add_again(td_cell *c, uint32_t n_out)
 {
   c->n_warm = (uint32_t)c->load.n;
@@ -66,7 +66,7 @@ static void make_arxiv(td_cell *c, uint64_t seed)
   for (int i = 0; i < N; i++) {
     double out = clip(471 * td_random_exponential(&r), 20, 2000);
     if (at[i] / c->rate >= c->seconds)
-      continue; /* the draws go on, so that every rate has the same requests */
+      continue; /* goes on drawing, so that every rate has the same requests */
     td_load_begin(&c->load, at[i] / c->rate, (uint32_t)out);
     td_load_segment_add(&c->load, td_dummy_hash(seed, (uint64_t)i), (uint32_t)in[i]);
   }
@@ -78,7 +78,7 @@ static void skip_ids(td_random *r, int n)
     td_random_below(r, 128000);
 }
 
-/* Eight prefixes, taken by Zipf's law, and a private rest. */
+/* One of eight prefixes, chosen by Zipf's law, and a private rest. */
 static void make_toolagent(td_cell *c, uint64_t seed)
 {
   td_random r;
@@ -104,8 +104,8 @@ static void make_toolagent(td_cell *c, uint64_t seed)
   }
 }
 
-/* Three levels: 46 tokens common to all, 348 for each of four variants, 2,075 after them, then 300 of the
- * request's own. */
+/* Three levels of prefix: 46 tokens common to all requests, 348 for each of four variants, and 2,075 more
+ * for each variant. Then 300 tokens of the request's own. */
 static void make_conversation(td_cell *c, uint64_t seed)
 {
   enum { TOP = 46, MIDDLE = 348, LEAF = 2469 - TOP - MIDDLE };
@@ -127,7 +127,8 @@ static void make_conversation(td_cell *c, uint64_t seed)
   }
 }
 
-/* Lengths by mean and median (prompts) and by median and 90th percentile (answers). */
+/* Distributions are fitted to published figures: mean and median of prompts, median and 90th percentile of
+ * answers. */
 static void make_chat(td_cell *c, uint64_t seed)
 {
   double s2 = 2 * log(2340.0 / 1730);
@@ -139,7 +140,7 @@ static void make_chat(td_cell *c, uint64_t seed)
   td_load_make(&c->load, &spec);
 }
 
-/* 16,500 tokens a request, prompt and answer in a ratio of 8 to 24. */
+/* 16,500 tokens for each request. The ratio of prompt to answer is from 8 to 24. */
 static void make_pod(td_cell *c, uint64_t seed)
 {
   td_random r;
@@ -167,9 +168,10 @@ enum { N_OPENS = sizeof opens / sizeof *opens };
 
 /* ---- closed streams ---- */
 
-/* All decode at once only from the last prompt's first token to the first answer's end. Where the prompts
- * together take longer than an answer, they are computed before, for one token each, and found in the prefix
- * cache: then all contexts are as long as the name says. */
+/* All streams decode together only from the last prompt's first token to the end of the first answer. If
+ * computing the prompts takes longer than an answer, that never happens. Such prompts are therefore computed
+ * in a warm-up, with answers of one token, and are then found in the prefix cache. All contexts are then as
+ * long as the name of the cell says. */
 static void add_decode(td_cell *cells, size_t *n)
 {
   enum { ANSWER_TOKENS = 256, MANY_PROMPT_TOKENS = 100000 };
@@ -203,7 +205,7 @@ static bool add_closed(const char *name, td_cell *cells, size_t *n)
     add_prefill(cells, n);
   else if (strcmp(name, "offline") == 0)
     add_streams(cells, n, "offline 512", 512, 1, 1000, 1000);
-  else if (strcmp(name, "small") == 0) /* a few seconds on a CPU with a small model */
+  else if (strcmp(name, "small") == 0) /* takes a few seconds on a CPU with a small model */
     add_streams(cells, n, "small 8", 8, 2, 128, 32);
   else
     return false;

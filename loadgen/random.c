@@ -3,7 +3,8 @@
 
 #include <math.h>
 
-/* ---- SeedSequence: a seed spread over 128 bits of pool, then over the generator's state ---- */
+/* ---- SeedSequence: spreads a seed over a pool of 128 bits, and from there over the generator's state
+ * ---- */
 
 enum { POOL = 4 };
 
@@ -42,7 +43,7 @@ static void spread_seed(uint64_t seed, uint64_t out[4])
     out[i] = words[2 * i] | (uint64_t)words[2 * i + 1] << 32;
 }
 
-/* ---- PCG64: XSL-RR over a 128-bit linear congruential step ---- */
+/* ---- PCG64: a 128-bit linear congruential generator with XSL-RR output ---- */
 
 static void step(td_random *r)
 {
@@ -94,14 +95,14 @@ uint32_t td_random_below(td_random *r, uint32_t bound)
   return (uint32_t)(m >> 32);
 }
 
-/* ---- ziggurats of 256 strips of equal area under a falling curve ---- */
+/* ---- ziggurats: 256 strips of equal area under a decreasing curve ---- */
 
 enum { STRIPS = 256 };
 
 typedef struct ziggurat {
-  uint64_t inside[STRIPS]; /* below this, a draw lies under the curve for sure */
-  double width[STRIPS];    /* of a strip, per unit of the drawn integer */
-  double height[STRIPS];   /* of the curve at the strip's edge */
+  uint64_t inside[STRIPS]; /* a draw below this is certainly under the curve */
+  double width[STRIPS];    /* of the strip, in units of the drawn integer */
+  double height[STRIPS];   /* of the curve at the edge of the strip */
 } ziggurat;
 
 static const double exponential_edge = 7.6971174701310497140446280481,
@@ -112,8 +113,8 @@ static double exponential_at(double y) { return -log(y); }
 static double normal_curve(double x) { return exp(-0.5 * x * x); }
 static double normal_at(double y) { return sqrt(-2 * log(y)); }
 
-/* edge: where the last strip's rectangle ends; area: of each strip; unit: what the drawn integer goes up to.
- */
+/* edge: where the rectangle of the last strip ends; area: of each strip; unit: the drawn integer is below
+ * it. */
 static void build(ziggurat *z, double edge, double area, double unit, double (*curve)(double),
                   double (*at)(double))
 {

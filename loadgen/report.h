@@ -1,4 +1,4 @@
-/* What was measured, told twice: as a table of text while it is measured, and as JSON at the end. */
+/* Reports measurements twice: as a table of text while they are made, and as JSON at the end. */
 #ifndef TD_LOADGEN_REPORT_H
 #define TD_LOADGEN_REPORT_H
 
@@ -6,31 +6,32 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* For `decimals`: shares are shown in percent; times of any size with two digits below 100, none above. */
+/* For `decimals`. PERCENT: a share, shown in percent. MS: a time, with two digits below 100 and none
+ * above. */
 enum { TD_REPORT_PERCENT = -1, TD_REPORT_MS = -2 };
 
-/* One figure of a row. */
+/* One cell of a row. */
 typedef struct td_report_field {
   const char *key, *head; /* key NULL: not in the JSON; head NULL: not in the table */
-  int width;              /* below 0: from the left */
+  int width;              /* negative: aligned to the left */
   int decimals;
-  double number;    /* NaN: not known; '-' in the table, not in the JSON */
-  const char *text; /* instead of the number, if not NULL */
+  double number;    /* NaN: unknown; shown as '-' and left out of the JSON */
+  const char *text; /* replaces the number if it is not NULL */
 } td_report_field;
 
 typedef struct td_report {
-  cJSON *json, *rows; /* the whole; its list of rows */
-  bool has_head;      /* the table's first line stands there */
+  cJSON *json, *rows; /* the whole document; its list of rows */
+  bool has_head;      /* the head of the table has been printed */
 } td_report;
 
-/* tool: "tandem-bench steps"; list: what the JSON calls the rows. The machine's name is in it. */
+/* tool: for example "tandem-bench steps". list: the name of the rows in the JSON. Adds the machine's name. */
 void td_report_begin(td_report *r, const char *tool, const char *list);
-/* A line of the table; *has_head false: with the heads above it. */
+/* Prints a line of the table. If *has_head is false, prints the head first. */
 void td_report_print(bool *has_head, const td_report_field *fields, size_t n);
-/* The same, and a row of the JSON. Returns its object, which is the report's. */
+/* Prints the line and adds a row to the JSON. Returns the row's object, which the report owns. */
 cJSON *td_report_row(td_report *r, const td_report_field *fields, size_t n);
-/* Writes the JSON where path is not NULL; ends the program if that fails. */
+/* Writes the JSON if path is not NULL. Ends the program if that fails. */
 void td_report_write(const td_report *r, const char *path);
-void td_report_end(td_report *r, const char *path); /* the same, and frees it */
+void td_report_end(td_report *r, const char *path); /* writes it, then frees the report */
 
 #endif

@@ -1,4 +1,4 @@
-/* See shapes.h. The formulas are those of the roofline: max(bytes / bandwidth, operations / rate). */
+/* See shapes.h. The formulas are the roofline's: max(bytes / bandwidth, operations / rate). */
 #include "loadgen/shapes.h"
 
 #include <math.h>
@@ -79,7 +79,7 @@ td_floor_model td_floor_make(const td_model_desc *d, double weight_bytes, double
                           .attention_flop = 4 * q * d->n_layers};
 }
 
-/* All tokens through the layers, n_logits of them through the head, the weights read once. */
+/* n_tokens go through the layers and n_logits through the head. The weights are read once. */
 static double linears_s(const td_floor_model *m, const td_ceiling *c, double n_tokens, double n_logits)
 {
   double flop = 2 * (m->layer_parameters * n_tokens + m->head_parameters * n_logits);

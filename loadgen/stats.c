@@ -24,7 +24,7 @@ static int compare(const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-/* Of sorted values; NaN where n is 0. q in [0, 1]. */
+/* sorted: ascending. q in [0, 1]. Returns NaN if n is 0. */
 static double percentile(const double *sorted, size_t n, double q)
 {
   if (n == 0)

@@ -27,7 +27,7 @@ void td_tool_die(const char *fmt, ...)
 {
   va_list args;
   va_start(args, fmt);
-  fprintf(stderr, "%s: ", program_invocation_short_name); /* tandem-plan dies here too */
+  fprintf(stderr, "%s: ", program_invocation_short_name); /* it is not always tandem-bench */
   vfprintf(stderr, fmt, args);
   fprintf(stderr, "\n");
   va_end(args);

@@ -1,5 +1,5 @@
-/* Traces of Mooncake's form (see load.h). A line that is not right is an error that names it: half a trace is
- * another load. */
+/* Traces in Mooncake's format (see load.h). An invalid line is an error that names it, because a part of a
+ * trace would be another load. */
 #include "loadgen/load.h"
 
 #include <stdio.h>
@@ -28,7 +28,7 @@ static td_status take_blocks(td_load *l, const cJSON *ids, uint32_t n_in, uint64
     td_load_segment_add(l, (uint64_t)(int64_t)id->valuedouble, n);
     left -= n;
   }
-  if (left > 0) /* no ids, or too few: the rest is this request's own */
+  if (left > 0) /* the rest is this request's own */
     td_load_segment_add(l, td_dummy_hash(PRIVATE_SEED, index), left);
   return TD_OK;
 }
@@ -103,7 +103,7 @@ td_status td_load_read_trace(td_load *l, const char *path, double speed, size_t 
   fclose(f);
   TD_TRY(st);
   qsort(l->requests, l->n, sizeof *l->requests, by_due);
-  double begin_s = l->requests[0].due_s; /* a piece of a longer trace begins at once */
+  double begin_s = l->requests[0].due_s; /* a part of a longer trace begins at time 0 */
   for (size_t i = 0; i < l->n; i++)
     l->requests[i].due_s -= begin_s;
   return TD_OK;
