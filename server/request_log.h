@@ -14,11 +14,12 @@ typedef struct td_call td_call;
 
 /* What is known of the current request; all 0 at its start. */
 typedef struct td_request_note {
-  bool is_call;              /* a request to the API: logged at level info, others at debug */
-  bool is_anthropic;         /* its errors have Anthropic's format */
-  bool has_tokens;           /* token counts and times below are set */
-  uint32_t account;          /* of its key */
-  const char *code, *finish; /* of the error; "stop", "length", "abort", "error"; static or NULL */
+  bool is_call;      /* to the API: logged at level info; others at debug, unless they fail */
+  bool is_anthropic; /* its errors have Anthropic's format */
+  bool has_tokens;   /* token counts and times below are set */
+  uint32_t account;  /* of its key */
+  /* code: of the error. finish: "stop", "length", "abort" or "error". Both static, or NULL. */
+  const char *code, *finish;
   char param[TD_ERROR_PARAM_BYTES];
   uint64_t prompt_tokens, cached_tokens, output_tokens;
   double queue_ms, prefill_ms, decode_ms; /* of the slowest choice */

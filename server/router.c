@@ -92,7 +92,7 @@ static bool is_json(const char *type)
 static bool admit_state(const td_server *s, td_api_error *e)
 {
   bool drains = s->draining && !s->handing_over &&
-                s->engine_state != TD_ENGINE_FAILED; /* a failed engine is a better reason */
+                s->engine_state != TD_ENGINE_FAILED; /* if it failed, report that instead */
   if (!drains)
     return td_server_takes_work(s->engine_state, e);
   td_api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
@@ -198,10 +198,11 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
     return false;
   if (!r->post)
     return true;
+  /* A request that is refused already (c->early) is not charged to its key's limits. */
   bool generates = r->api->render_delta != NULL;
   return admit_kind(c->server, r, e) && admit_body(h, e) && admit_tenant(c, account, e) &&
          td_held_admit(c, e) && (!generates || admit_load(c->server, c->tenant, e)) &&
-         (c->early || td_key_limits_admit(c->tenant, generates, td_clock_us(), e)); /* early: was refused */
+         (c->early || td_key_limits_admit(c->tenant, generates, td_clock_us(), e));
 }
 
 void td_router_dispatch(td_conn *c)

@@ -56,7 +56,7 @@ static bool workers_are_stuck(const td_server *s)
   uint64_t set_ms = (uint64_t)td_option(s->options, TD_LIMIT_HEALTH_STALL_MS);
   uint64_t stall_ms = set_ms > 0 ? set_ms : (uint64_t)td_limit_max(TD_LIMIT_HEALTH_LEAST_MS);
   return s->workers &&
-         td_workers_are_stuck(s->workers, 1000 * stall_ms); /* NULL before the start is complete */
+         td_workers_are_stuck(s->workers, 1000 * stall_ms); /* s->workers is NULL until the start is done */
 }
 
 const char *td_server_trouble(const td_server *s)
@@ -423,9 +423,10 @@ static int exit_code_of_start(td_status st, const td_error *err)
 /* ---- signals while the loop does not run ----
  *
  * All three signals are blocked before the loop runs, because their default action would end the process.
- * SIGHUP is then handled when the loop runs; after the loop has ended it is ignored. SIGTERM and SIGINT
- * before the loop runs are handled by it too; after it they exit immediately, with the exit code that the
- * end would have had. Threads inherit the mask, so that signals go to the loop's thread. */
+ * A SIGHUP that arrives then is handled when the loop runs; one that arrives after the loop has ended is
+ * ignored. An early SIGTERM or SIGINT is handled by the loop too; a late one exits immediately, with the
+ * exit code that the end would have had. Threads inherit the mask, so that signals go to the loop's
+ * thread. */
 
 static volatile sig_atomic_t end_code;
 

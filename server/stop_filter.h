@@ -38,7 +38,7 @@ typedef struct td_stop_filter {
 
 void td_stop_filter_init(td_stop_filter *f, const td_stop_set *set);
 void td_stop_filter_deinit(td_stop_filter *f);
-/* Appends to out the text that surely belongs to the answer. Returns true once a stop string is complete.
+/* Appends to out the text that certainly belongs to the answer. Returns true once a stop string is complete.
  * That string and all text after it are dropped, in this call and in later ones. */
 bool td_stop_filter_push(td_stop_filter *f, const char *text, size_t n, td_buf *out);
 /* The stop string that was found, terminated by NUL; NULL if none was. */

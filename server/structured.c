@@ -45,7 +45,7 @@ static bool set(td_api_request *r, td_api_error *e, const char *field, td_gramma
   return true;
 }
 
-/* The value may come as text, because clients of vLLM send schemas so too. */
+/* Also accepts the value as text, because clients of vLLM send schemas in that way. */
 static bool read_json(td_api_request *r, td_grammar_kind kind, const char *field, const char *path,
                       const char *name, const cJSON *v, td_api_error *e)
 {

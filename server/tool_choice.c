@@ -23,7 +23,7 @@ static const cJSON *name_of(const cJSON *tool) { return td_json_get(td_json_get(
 
 /* ---- tools ---- */
 
-/* Every format of calls writes names unquoted or unescaped, so a name may hold no character that ends it. */
+/* No format of calls escapes names, so a name may only have characters that no format uses as marks. */
 static bool is_name(const char *s)
 {
   size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.");
@@ -203,7 +203,7 @@ bool td_tool_choice_read(td_api_request *r, unsigned route, td_api_error *e)
     return true;
   if ((r->tools && !check_tools(r->tools, &n, e)) || !read_choice(r, n, e))
     return false;
-  if (!td_tool_choice_is_held(r)) /* if it is, the answer ends where the call does */
+  if (!td_tool_choice_is_held(r)) /* if they are, the answer ends where the call does */
     return true;
   if (r->min_tokens > 0)
     return bad(e, "", "min_tokens", "cannot go together with a 'tool_choice' or tools that are held to");

@@ -33,9 +33,9 @@ static const char *state_name(const td_server *s)
 
 /* ---- events ---- */
 
-/* If several keys share the device, tokens, pages and the predictions made from them are left out, because a
- * prompt's length could be derived from each. The rest can be observed by anyone in the pace of his own
- * answers. */
+/* If several keys share the device, tokens, pages and the predictions made from them are left out, because
+ * the length of another key's prompt could be derived from each. The rest shows in the pace of a client's
+ * own answers anyway. */
 static bool is_shared(const td_server *s) { return s->keys.n > 1; }
 
 static void render_hello(const td_server *s, td_buf *out)

@@ -28,7 +28,7 @@ typedef struct td_work td_work;
 struct td_work {
   td_job *first, *last;
   uint32_t n_queued, n_large; /* n_large: how many of its large jobs are running */
-  uint64_t busy_us;           /* worker time used; raised to service_us when it was idle */
+  uint64_t busy_us;           /* worker time used; raised to service_us after it was idle */
   td_work *next;              /* in the list of those with queued jobs */
 };
 
