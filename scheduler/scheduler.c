@@ -223,8 +223,7 @@ static uint64_t latest_start(const td_sched *s, const td_sched_request *r, uint6
   return start_us > now_us ? start_us : now_us;
 }
 
-/* Where nobody goes by slack, none is. */
-static bool is_light(const td_sched *s, uint32_t n_uncached)
+bool td_sched_is_light(const td_sched *s, uint32_t n_uncached)
 {
   uint32_t share = s->config.step_tokens / LIGHT_SHARE, pages = LIGHT_PAGES * s->config.page_tokens;
   return s->config.slack_percent > 0 && n_uncached <= (share > pages ? share : pages);
@@ -241,7 +240,7 @@ static void enqueue(td_sched *s, uint32_t slot, const td_sched_request *r, uint6
                         .latest_start_us = start_us,
                         .n_uncached = n_uncached,
                         .n_expected = expected_tokens(s, r, n_uncached),
-                        .is_light = is_light(s, n_uncached),
+                        .is_light = td_sched_is_light(s, n_uncached),
                         .followers_us = UINT64_MAX,
                         .terms = r->terms,
                         .followers = TD_NO_SLOT,

@@ -150,9 +150,11 @@ static void the_youngest_is_preempted_and_goes_on(void **state)
   td_sched_config c = config;
   c.n_pages = 8;
   c.max_context_tokens = 128;
+  c.slack_percent = 100;
   fx_open(&f, &c);
   fx_submit(&f, 0, 16, 80, 1); /* 6 pages in the end */
   fx_submit(&f, 1, 16, 80, 2); /* as many */
+  assert_true(td_sched_slot(f.s, 1).is_light);
   bool preempted = false;
   while (!preempted) {
     fx_step(&f);
@@ -161,6 +163,7 @@ static void the_youngest_is_preempted_and_goes_on(void **state)
   }
   td_sched_slot_info info = td_sched_slot(f.s, 1);
   assert_false(info.running);
+  assert_false(info.is_light); /* it has 65 tokens to compute again, and 32 are the most */
   assert_int_equal(info.n_computed, 0);
   assert_int_equal(info.n_generated,
                    49); /* 4 pages each hold 64 tokens; 16 + 48 computed, one more sampled */
