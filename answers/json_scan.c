@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "common/status.h"
 #include "config/limits.h"
 
 /* What is expected next, or which part of a string or number is being read. */
@@ -56,6 +57,7 @@ static bool end_value(td_json_scan *s)
 
 static bool open(td_json_scan *s, bool object)
 {
+  TD_BUG_ON(td_limit_max(TD_LIMIT_CALL_DEPTH) > 64); /* a bit for each level */
   if (s->depth == td_limit_max(TD_LIMIT_CALL_DEPTH))
     return false;
   s->objects = (s->objects & ~(1ull << s->depth)) | (uint64_t)object << s->depth;

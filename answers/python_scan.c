@@ -5,6 +5,7 @@
 
 #include "answers/json_scan.h"
 #include "common/utf8.h"
+#include "common/status.h"
 #include "config/limits.h"
 
 enum { VALUE, FIRST, FIRST_KEY, COLON, AFTER, STRING, ESCAPE, DIGITS, WORD };
@@ -200,6 +201,7 @@ static void write_comma(td_python_scan *s, td_buf *out)
 
 static bool open(td_python_scan *s, bool dict, td_buf *out)
 {
+  TD_BUG_ON(td_limit_max(TD_LIMIT_CALL_DEPTH) > 64); /* a bit for each level */
   if (s->depth == td_limit_max(TD_LIMIT_CALL_DEPTH))
     return false;
   s->dicts = (s->dicts & ~(1ull << s->depth)) | (uint64_t)dict << s->depth;

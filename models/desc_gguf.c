@@ -391,6 +391,8 @@ td_status td_desc_read_gguf(const td_model_files *files, td_model_desc *d, td_ro
   TD_TRY(read_rope(&r, d, &d->rope));
   TD_TRY(read_f64(&r, r.row->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
                   &eps));
+  if (eps == 0 && !has_key(files, r.key))
+    return td_fail(err, TD_ERR_MODEL, "%s: no key '%s'", r.path, r.key);
   d->norm_eps = (float)eps;
   TD_TRY(read_window(&r, d));
   find_other_rope(&r, d, other);

@@ -64,10 +64,12 @@ void td_api_models(td_conn *c)
   td_buf out;
   if (strcmp(rest, "/") == 0) /* "/v1/models/" means the list too */
     rest = "";
-  if (*rest == '/' && !(decode(rest + 1, name, sizeof name) && td_server_has_model(c->server, name))) {
+  bool decoded = *rest == '/' && decode(rest + 1, name, sizeof name);
+  if (*rest == '/' && !(decoded && td_server_has_model(c->server, name))) {
     td_api_error e;
     td_api_error_set(&e, 404, "model_not_found", "model",
-                     "the model '%.200s' is not served here; '%.200s' is", rest + 1, info->model_name);
+                     "the model '%.200s' is not served here; '%.200s' is", decoded ? name : rest + 1,
+                     info->model_name);
     td_conn_respond_error(c, &e);
     return;
   }

@@ -153,14 +153,14 @@ class Daemon:
         assert len(values) == 1, f"{name}: {values}"
         return values[0]
 
-    def eventually(self, check, seconds=10, what="condition"):
+    def eventually(self, check, seconds=10, what="condition", every_s=0.05):
         end = time.monotonic() + seconds * SLOWNESS
         while True:
             value = check()
             if value:
                 return value
             assert time.monotonic() < end, f"{what} did not come true in {seconds * SLOWNESS:.0f} s"
-            time.sleep(0.05)
+            time.sleep(every_s)
 
     def until_idle(self, seconds=10):
         self.eventually(lambda: self.gauge("vllm:num_requests_running") == 0 and self.gauge("vllm:num_requests_waiting") == 0,

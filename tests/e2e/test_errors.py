@@ -270,6 +270,9 @@ def test_a_slash_behind_models(daemon):
     assert daemon.raw("HEAD", "/v1/models/").status_code == 200
     message = error_of(daemon.get("/v1/models//"), 404)["message"]
     assert message.startswith("the model '/' is not served here"), message
+    for path, name in (("org%2Fa%20b", "org/a b"), ("%ff", "\ufffd"), ("%00", "%00")):
+        message = error_of(daemon.get("/v1/models/" + path), 404)["message"]
+        assert message.startswith(f"the model '{name}' is not served here"), message
 
 
 @pytest.mark.parametrize("method, path, meant", [

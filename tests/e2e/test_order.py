@@ -43,8 +43,7 @@ def test_a_lower_priority_value_is_served_first(one_at_a_time):
             tasks = []
             for i, p in enumerate((0, 5, -1, 0, -7)):
                 tasks.append(asyncio.create_task(end_of(client, f"Number {i} is", ends, p if p else f"0{i}", priority=p)))
-                while await asyncio.to_thread(waiting, d) <= i:
-                    await asyncio.sleep(0.01)
+                await asyncio.to_thread(d.eventually, lambda: waiting(d) > i, 60, "they are there", 0.005)
             blocker.close()
             await asyncio.gather(*tasks)
     asyncio.run(main())
@@ -177,8 +176,7 @@ def test_short_prompts_do_not_wait_for_a_long_one():
         async def main():
             async with d.aclient() as client:
                 long = asyncio.create_task(end_of(client, WORDS * 50, ends, "long", max_tokens=1))
-                while await asyncio.to_thread(d.gauge, "vllm:num_requests_running") == 0:
-                    await asyncio.sleep(0.01)
+                await asyncio.to_thread(d.eventually, lambda: d.gauge("vllm:num_requests_running") != 0, 60, "they are there", 0.005)
                 await asyncio.gather(*(end_of(client, f"Number {i} is", ends, i, max_tokens=3) for i in range(4)))
                 await long
         asyncio.run(main())
@@ -201,11 +199,9 @@ def test_a_key_that_floods_leaves_others_their_share(tmp_path):
             async with d.aclient() as greedy, d.aclient(api_key="modest") as modest:
                 blocker = await asyncio.to_thread(occupy, d, "Authorization: Bearer greedy\r\n")
                 tasks = [asyncio.create_task(end_of(greedy, f"Number {i} is", ends, f"g{i}", max_tokens=8, **ENDLESS)) for i in range(12)]
-                while await asyncio.to_thread(n_waiting) < 12:
-                    await asyncio.sleep(0.005)
+                await asyncio.to_thread(d.eventually, lambda: n_waiting() >= 12, 60, "they are there", 0.005)
                 tasks += [asyncio.create_task(end_of(modest, f"A word {i}", ends, f"m{i}", max_tokens=8, **ENDLESS)) for i in range(3)]
-                while await asyncio.to_thread(n_waiting) < 15:
-                    await asyncio.sleep(0.005)
+                await asyncio.to_thread(d.eventually, lambda: n_waiting() >= 15, 60, "they are there", 0.005)
                 blocker.close()
                 await asyncio.gather(*tasks)
         asyncio.run(main())
@@ -238,8 +234,7 @@ def test_a_key_gets_places_from_one_whose_answers_are_long(tmp_path):
         async def main():
             async with d.aclient() as greedy, d.aclient(api_key="modest") as modest:
                 long = [asyncio.create_task(stream(greedy, f"g{i}", "Once upon a time", 72)) for i in range(4)]
-                while await asyncio.to_thread(metric, "vllm:num_requests_running") < 3:
-                    await asyncio.sleep(0.005)
+                await asyncio.to_thread(d.eventually, lambda: metric("vllm:num_requests_running") >= 3, 60, "they are there", 0.005)
                 await asyncio.gather(*(stream(modest, f"m{i}", f"Number {i} is", 24) for i in range(2)))
                 assert not any(t.done() for t in long), "all of the greedy key's go on"
                 return await asyncio.to_thread(metric, "tandem:fair_preemptions_total"), await asyncio.gather(*long)
@@ -266,11 +261,9 @@ def test_a_key_that_waits_for_its_own_memory_holds_up_nobody(tmp_path):
             async with d.aclient() as greedy, d.aclient(api_key="modest") as modest:
                 ends = []
                 first = asyncio.create_task(end_of(greedy, prompt(1, 700), ends, "first", max_tokens=700, **ENDLESS))
-                while await asyncio.to_thread(count, "running") == 0:
-                    await asyncio.sleep(0.005)
+                await asyncio.to_thread(d.eventually, lambda: count("running") != 0, 60, "they are there", 0.005)
                 second = asyncio.create_task(end_of(greedy, prompt(2, 900), ends, "second", max_tokens=2, **ENDLESS))
-                while await asyncio.to_thread(count, "waiting") == 0:
-                    await asyncio.sleep(0.005)
+                await asyncio.to_thread(d.eventually, lambda: count("waiting") != 0, 60, "they are there", 0.005)
                 for i in range(8):
                     await end_of(modest, prompt(3 + i, 200), ends, i, max_tokens=8, **ENDLESS)
                 assert ends == list(range(8)), "none waited for the other key's"

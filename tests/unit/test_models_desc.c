@@ -627,6 +627,16 @@ static void refuse_gguf(td_buf *b, td_status code, const char *say_1, const char
   assert_non_null(strstr(err.message, say_2));
 }
 
+static void gguf_must_have_its_epsilon(void **state)
+{
+  td_buf b;
+  put_gguf(&b, "llama", 0);
+  char *key = memmem(b.data, b.len_bytes, "layer_norm_rms_epsilon", 22);
+  assert_non_null(key);
+  key[0] = 'm';
+  refuse_gguf(&b, TD_ERR_MODEL, "no key 'llama.attention.layer_norm_rms_epsilon'", "");
+}
+
 static void test_gguf(void **state)
 {
   td_buf b;
@@ -744,6 +754,7 @@ int main(void)
       cmocka_unit_test(test_rope_refusals),
       cmocka_unit_test(test_refusals_by_name),
       cmocka_unit_test(test_sizes_out_of_bounds),
+      cmocka_unit_test(gguf_must_have_its_epsilon),
       cmocka_unit_test(test_gguf),
       cmocka_unit_test(test_gguf_refusals),
   };
