@@ -16,7 +16,7 @@ static bool prepare_count(td_call *c)
   return true;
 }
 
-/* ---- what both forms of an answer share ---- */
+/* ---- shared by whole answers and streams ---- */
 
 static void append_text(td_buf *out, const char *s) { td_buf_append_json_string(out, s, strlen(s)); }
 
@@ -54,7 +54,7 @@ static void render_head(const td_call *c, td_buf *out)
   append_text(out, c->info->model_name);
 }
 
-/* ---- whole ---- */
+/* ---- whole answers ---- */
 
 /* Whether p holds the complete arguments of a call. `input` must be a whole object, so a call whose
  * arguments were cut off is left out. */
@@ -133,7 +133,7 @@ static void render_answer(const td_call *c, td_buf *out)
   td_buf_append_char(out, '}');
 }
 
-/* ---- streamed ---- */
+/* ---- streams ---- */
 
 static void event(const char *name, td_buf *out)
 {

@@ -15,7 +15,7 @@ static void render_model(const td_engine_info *info, td_list_item id, td_buf *ou
   td_buf_printf(out, ",\"parent\":null,\"max_model_len\":%u}", info->max_context_tokens);
 }
 
-/* The model under each of its names. */
+/* Lists the model under each of its names. */
 static void render_list(const td_conn *c, td_buf *out)
 {
   const td_engine_info *info = td_engine_get_info(c->server->engine);

@@ -200,7 +200,7 @@ static bool translate(td_call *call)
   cJSON *chat = call->api->translate(call, call->root);
   cJSON_Delete(call->root);
   call->root = chat;
-  call->translated = chat != NULL; /* errors from here on are the chat's */
+  call->translated = chat != NULL; /* later errors name fields of the chat */
   return chat;
 }
 

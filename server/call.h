@@ -151,7 +151,7 @@ struct td_call {
   td_buf answer;
   td_buf echo; /* members of the request that the answer repeats (Responses) */
 
-  /* the loop's */
+  /* used by the loop only, except rendered */
   bool rendered;                        /* a worker has run the rendering */
   bool with_worker, generating, asking; /* asking: counted in the tenant's n_asking */
   td_choice *choices;
@@ -215,7 +215,7 @@ bool td_chat_tokens(td_call *call, td_buf *text);
 bool td_chat_prepare(td_call *call);
 
 /* render.c: JSON that several API families share */
-void td_render_usage(const td_call *c, td_buf *out); /* the object */
+void td_render_usage(const td_call *c, td_buf *out); /* {"prompt_tokens":..,..} */
 void td_render_usage_event(const td_call *c, td_buf *out);
 /* ,"usage":... of one chunk, if the request includes usage: null, or with continuous_usage_stats that of the
  * choice so far, with n_answer answer tokens. */

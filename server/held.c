@@ -75,7 +75,7 @@ static uint64_t text_bytes(const td_choice *ch)
     n = (ch->logprobs.len_bytes / of_record + (r->echo ? n_prompt : 0)) * (1 + (uint64_t)r->top_logprobs);
   if (r->has_prompt_logprobs)
     n += n_prompt * (1 + (uint64_t)r->prompt_logprobs);
-  uint64_t of_out = call->info->makes_embeddings ? 4 : 1; /* digits of a vector's numbers */
+  uint64_t of_out = call->info->makes_embeddings ? 4 : 1; /* a float's digits take about 4 times its bytes */
   return n * TD_LOGPROB_TEXT_BYTES + ch->out.len_bytes * of_out + ch->said.text.len_bytes + ch->ids.len_bytes;
 }
 

@@ -8,7 +8,7 @@
 
 static int write_to(void *out, const char *data, size_t n)
 {
-  td_buf_append(out, data, n); /* a failure stays with the buffer */
+  td_buf_append(out, data, n); /* a failure is recorded in the buffer */
   return 0;
 }
 

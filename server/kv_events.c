@@ -32,7 +32,7 @@ struct td_kv_events {
   pthread_t thread;
   bool has_thread;
 
-  /* the thread's */
+  /* used by the thread only */
   uint64_t next_seq;
   zmq_msg_t *kept; /* ring [TD_LIMIT_KV_EVENTS_KEPT] of sent messages, by number modulo its length; or NULL */
   uint64_t first_kept;

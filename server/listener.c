@@ -341,7 +341,7 @@ static void say_listening(int fd)
           ntohs(v6 ? ((struct sockaddr_in6 *)&a)->sin6_port : ((struct sockaddr_in *)&a)->sin_port));
 }
 
-/* Binds, and listens through add_socket. */
+/* Opens and binds a socket and adds it to the listener, which listens on it. */
 static td_status bind_one(td_listener *l, int family, const struct sockaddr *a, socklen_t n, bool v6_only,
                           const char *spec, td_error *err)
 {
