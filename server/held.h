@@ -4,10 +4,11 @@
  * (config/share.h). Each answer has a bound of its own (answer_bytes). A slow reader may keep its memory as
  * long as there is enough. When memory is short:
  *   - A tenant that already holds its share gets no new request admitted: 429, at the head.
- *   - If running answers outgrow the budget, td_held_trim ends answers of the tenant that holds most. It
- * first cuts connections with unread output, starting with the largest product of bytes held and time since
- * the client last took a byte. If there are none, it fails the running answer that may become largest; among
- *     equals the youngest, so that older ones can finish.
+ *   - If running answers outgrow the budget, td_held_trim ends answers of the tenant that holds most.
+ *
+ * td_held_trim first cuts connections with unread output, starting with the largest product of bytes held and
+ * time since the client last took a byte. If there are none, it fails the running answer that may become
+ * largest; among equals the youngest, so that older ones can finish.
  *
  * Counted are connection buffers, what the engine and the call keep of a choice, and an estimate of a whole
  * answer's JSON before it is written. Tenants are kept in a heap ordered by bytes held. Connections are not
