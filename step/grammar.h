@@ -1,5 +1,5 @@
-/* What an answer is to be made of, as a request says it: plain data, all borrowed. What becomes of it:
- * models/grammar. */
+/* The constraint on an answer, as the request states it. This is plain data, and all pointers are
+ * borrowed. models/grammar compiles it. */
 #ifndef TD_STEP_GRAMMAR_H
 #define TD_STEP_GRAMMAR_H
 
@@ -9,10 +9,10 @@ typedef enum td_grammar_kind {
   TD_GRAMMAR_NONE,
   TD_GRAMMAR_JSON_OBJECT, /* any JSON object */
   TD_GRAMMAR_JSON_SCHEMA, /* json: the schema */
-  TD_GRAMMAR_REGEX,       /* text: the whole answer matches it */
+  TD_GRAMMAR_REGEX,       /* text: a pattern that the whole answer matches */
   TD_GRAMMAR_CHOICE,      /* json: an array of strings */
   TD_GRAMMAR_TAGS,        /* json: a structural tag */
-  TD_GRAMMAR_GBNF,        /* text: rules as llama.cpp writes them, with one that is called `root` */
+  TD_GRAMMAR_GBNF,        /* text: rules in llama.cpp's syntax, one of them named `root` */
 } td_grammar_kind;
 
 typedef struct td_grammar_source {

@@ -1,8 +1,8 @@
-/* On what terms a request is scheduled: plain data, set by the server once a request, carried by value as one
- * piece through engine and scheduler. A new term is a line here, where the server sets it (server/call.c),
- * and where it is used; nothing between looks at it.
+/* On what terms a request is scheduled. This is plain data that the server sets once for each request, and
+ * that engine and scheduler pass on by value, in one piece. A new term needs a line here, one where the
+ * server sets it (server/call.c), and one where it is used. The code in between does not look at it.
  *
- * All 0 is a request of the only account there is: no priority, no deadline, no adapter. */
+ * All 0 means a request of the only account, without priority, deadline or adapter. */
 #ifndef TD_STEP_TERMS_H
 #define TD_STEP_TERMS_H
 
@@ -10,13 +10,14 @@
 #include <stdint.h>
 
 typedef struct td_terms {
-  uint64_t namespace_id;     /* prefix pages are shared only inside one */
-  uint64_t ttft_deadline_us; /* CLOCK_MONOTONIC, 0: none; for the first token */
-  uint64_t deadline_us;      /* the same, for the last one */
-  uint32_t account;          /* who pays: accounts with requests waiting get equal shares of the device */
+  uint64_t namespace_id;     /* prefix pages are shared only inside a namespace */
+  uint64_t ttft_deadline_us; /* for the first token; CLOCK_MONOTONIC, 0: none */
+  uint64_t deadline_us;      /* for the last token; likewise */
+  uint32_t account;          /* who is billed: accounts with waiting requests get equal shares of the
+                              * device */
   int32_t priority;          /* lower is earlier, among the requests of an account */
-  uint32_t adapter;          /* of the weights; 0: none, and no other is served yet */
-  bool is_further_choice;    /* of the prompt submitted just before, in the same namespace */
+  uint32_t adapter;          /* 0: none. Other adapters are not served yet */
+  bool is_further_choice;    /* has the prompt that was submitted just before, in the same namespace */
 } td_terms;
 
 static inline uint64_t td_terms_or_never(uint64_t deadline_us)
@@ -24,7 +25,7 @@ static inline uint64_t td_terms_or_never(uint64_t deadline_us)
   return deadline_us ? deadline_us : UINT64_MAX;
 }
 
-/* When the first token has to be there; UINT64_MAX: no deadline. */
+/* The deadline of the first token; UINT64_MAX: none. */
 static inline uint64_t td_terms_first_us(const td_terms *t)
 {
   uint64_t ttft_us = td_terms_or_never(t->ttft_deadline_us), us = td_terms_or_never(t->deadline_us);
