@@ -1,6 +1,5 @@
-/* From measured steps to a cost model: the smallest relative error that non-negative coefficients and a table
- * can have, by absolute values, so that a step that something disturbed does not bend the
- * rest.
+/* Fits a cost model to measured steps. The table and the non-negative coefficients minimise the sum of
+ * absolute relative errors, so that a disturbed step does not bend the rest.
  *
  * Pure; allocates nothing. */
 #ifndef TD_SCHEDULER_COST_FIT_H
@@ -16,18 +15,20 @@ typedef struct td_cost_sample {
   double us; /* measured */
 } td_cost_sample;
 
-/* The table's points are the samples' token counts; with more than TD_COST_POINTS_MAX of them, those of
- * fewest tokens and the largest. beside: what measured them runs attention of chunks and of decodes beside
- * each other; else hybrid_beside is 0. TD_ERR_CONFIG: no usable sample (each must have tokens and take
- * time), or more than TD_COST_SAMPLES_MAX. */
+/* The table's points are the samples' token counts. Of more than TD_COST_POINTS_MAX, the smallest and the
+ * largest are used. beside: the measured backend runs attention of chunks and of decodes beside each
+ * other; otherwise hybrid_beside is 0. TD_ERR_CONFIG: no samples, more than TD_COST_SAMPLES_MAX, or one
+ * without tokens or time. */
 TD_MUST_CHECK td_status td_cost_fit(const td_cost_sample *samples, uint32_t n_samples, bool beside,
                                     td_cost_model *out, td_error *err);
 
-/* Makes the table a stair from from_tokens on, as far as it has room: what lies between two points takes what
- * the upper one does. So it is where products have an algorithm for each range of rows. */
+/* Makes the table a stair from from_tokens on, as far as it has room: a number of tokens between two
+ * points takes as long as the upper point. This fits devices whose GEMMs have one algorithm for each range
+ * of rows. */
 void td_cost_make_stairs(td_cost_model *m, uint32_t from_tokens);
 
-/* |predicted - measured| / measured of a share of the samples: 0.5 the median, 1 the largest. */
+/* The quantile `share` of |predicted - measured| / measured over the samples: 0.5 the median, 1 the
+ * largest. */
 double td_cost_fit_error(const td_cost_model *m, const td_cost_sample *samples, uint32_t n_samples,
                          double share);
 

@@ -1,13 +1,14 @@
-/* Learning what steps take from the steps that are served: what corrects a table that nobody measured here.
+/* Learns step times from the steps that are served, to correct a table that was not measured here.
  *
- * A step's time is a sum of parts: the table (between knots a factor of 4 in tokens apart), what each row
- * costs, decode attention, the same beside prompts, prompt attention. Each part has a factor; what is learned
- * are the factors' logarithms, by a Kalman filter. Before the first step, all factors are believed to be off
- * by much together and by less from each other. So the first steps correct everything, what was not seen with
- * it, and later ones each part by itself. A step that is far off moves little and convinces nobody, so one
- * that something disturbed does no harm; many of them do convince.
+ * A step's time is a sum of parts: the table (interpolated between knots that are a factor of 4 in tokens
+ * apart), row costs, decode attention, decode attention beside prompts, and prompt attention. Each part has a
+ * factor. A Kalman filter learns the factors' logarithms. Before the first step, the prior says that all
+ * factors are off by much together, and by less from each other. So the first steps correct all parts, those
+ * not seen yet included, and later steps correct each part by itself. A step that is far off moves the
+ * factors little and reduces the doubt little. So one disturbed step does no harm, but many such steps do
+ * count.
  *
- * A step costs some hundred operations. Pure, no allocation; the same steps teach the same. */
+ * A step costs some hundred operations. Pure, no allocation. The same steps teach the same. */
 #ifndef TD_SCHEDULER_COST_LEARN_H
 #define TD_SCHEDULER_COST_LEARN_H
 
@@ -23,16 +24,17 @@ typedef struct td_cost_learner {
   uint64_t n_steps;
 } td_cost_learner;
 
-/* How far the base may be off: 1 for the table of a device class that is far from this device, less for one
- * that was learned here before, and for the class's own device (cost_guess.h). What one load shows together,
- * tokens and attention of chunks that all stand behind long prompts, is then not told apart by chance. */
+/* How far the base may be off: 1 for the table of a device class that is far from this device; less for a
+ * table that was learned here before, and for the class's own device (cost_guess.h). With less doubt,
+ * parts that one load only shows together (tokens, and attention of chunks that all come late in long
+ * prompts) are not told apart by chance. */
 #define TD_COST_UNSURE_GUESSED 1.0
 #define TD_COST_UNSURE_LEARNED 0.2
 
 void td_cost_learner_init(td_cost_learner *l, const td_cost_model *base, double unsure);
-/* A step and what it took. */
+/* Learns from one step and its measured time. */
 void td_cost_learner_observe(td_cost_learner *l, const td_step_work *w, double us);
-/* The base with all that was learned. */
+/* The base, corrected by all that was learned. */
 td_cost_model td_cost_learner_model(const td_cost_learner *l);
 
 #endif

@@ -1,10 +1,10 @@
-/* Deadlines: who can no longer be served in time, found without looking at anybody else.
+/* Deadlines: finds the requests that can no longer be served in time, without looking at the others.
  *
- * A binary heap over the requests that have a deadline, by a time before which they need not be looked at:
- * the deadline less what computing the whole prompt would take alone. As work is done, or pages that help
- * appear in the tree, the true time moves later; so it is worked out when the heap's is reached, and the
- * request put back or ended. It moves earlier only when pages are lost: worked out too when a request is
- * started or preempted. */
+ * A binary heap holds the requests that have a deadline. Its key is a time before which a request need not
+ * be looked at: the deadline less the time of computing the whole prompt alone. The true time moves later
+ * as work is done, or as useful pages appear in the tree. So it is computed only when the heap's time is
+ * reached; the request is then put back or ended. The true time moves earlier only when pages are lost. So
+ * it is also computed when a request is started or preempted. */
 #ifndef TD_SCHEDULER_DEADLINES_H
 #define TD_SCHEDULER_DEADLINES_H
 
@@ -26,7 +26,7 @@ typedef struct td_deadlines {
 
 TD_MUST_CHECK bool td_deadlines_init(td_deadlines *d, uint32_t n_slots); /* false: no memory */
 void td_deadlines_deinit(td_deadlines *d);
-/* In, moved, or out (UINT64_MAX). The entries know their places. */
+/* Inserts the request at time us, moves it there, or removes it (UINT64_MAX). entries[].expiry_at follows. */
 void td_deadlines_set(td_deadlines *d, td_order_entry *entries, uint32_t slot, uint64_t us);
 void td_deadlines_check(const td_deadlines *d, const td_order_entry *entries);
 

@@ -1,34 +1,35 @@
-/* Fair in what is held: places and pages go from the account that holds most to one that waits and holds
- * less.
+/* Fairness of what is held: places and pages go from the account that holds most to a waiting account that
+ * holds less.
  *
- * The order (order.h) is fair in what starts, and places.h keeps an account's first place; but answers hold
- * places and pages for long. So every TD_FAIR_STEPS steps somebody may have to give way: of the accounts that
- * wait, the one that runs least; if it lacks a place, the account that runs most gives one, as long as it
- * then still runs as many; if it lacks pages, the account that owns most of them likewise. Between two such
- * turns there is one of the account that owns fewest pages, if pages are all that it lacks: it may run more
- * than others, whose few are long. No turn takes back what one of its kind gave, for the giver is no poorer
- * than the taker. Nobody's oldest request gives way. Whoever does keeps its tokens and its place in the
- * queue, and finds what it computed in the tree while that lasts.
+ * The order (order.h) is fair in what starts, and places.h keeps an account's first place. But answers hold
+ * places and pages for a long time. So every TD_FAIR_STEPS steps there is a turn for the waiting account that
+ * runs least. If it lacks a place, the account that runs most gives one, provided that it then still runs as
+ * many. If it lacks pages, the account that owns most pages gives some, on the same condition. Half-way
+ * between two such turns there is a turn for the waiting account that owns fewest pages, if it lacks only
+ * pages: it may run more requests than others whose few requests are long. No turn takes back what a turn of
+ * the same kind gave, because the giver never ends up poorer than the taker. An account's oldest request
+ * never gives way. A request that gives way keeps its tokens and its place in the queue. It finds its
+ * computed pages in the tree unless they were evicted.
  *
- * And a front that lacks pages holds up no account that owns fewer than its own: td_fair_passes.
+ * A front that lacks pages does not hold up accounts that own fewer pages than its own: td_fair_passes.
  *
- * So an account that lacks k places of an even share has them k x TD_FAIR_STEPS steps later, however long the
- * others' answers are. Max-min fairness; of several resources, the one that is short. */
+ * So an account that lacks k places of an even share has them k x TD_FAIR_STEPS steps later, however long
+ * the others' answers are. This is max-min fairness in whichever resource is short. */
 #ifndef TD_SCHEDULER_FAIR_H
 #define TD_SCHEDULER_FAIR_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { TD_FAIR_STEPS = 16 };   /* between two turns of a kind */
-enum { TD_FAIR_VICTIMS = 16 }; /* most that one turn makes give way */
+enum { TD_FAIR_STEPS = 16 };   /* steps between two turns of the same kind */
+enum { TD_FAIR_VICTIMS = 16 }; /* the most requests that one turn preempts */
 
 typedef struct td_fair {
-  uint32_t slot; /* whose turn it is, until it starts; TD_NO_SLOT: nobody's */
-  uint64_t seq;  /* of that slot's request */
+  uint32_t slot; /* the request whose turn it is, until it starts; TD_NO_SLOT: none */
+  uint64_t seq;  /* td_order_entry.seq of that request: a slot may be reused */
   uint64_t next_step, took_step, until_step;
-  uint64_t n_taken; /* requests that gave way */
-  bool by_pages;    /* the last turn was of the account that owns fewest pages */
+  uint64_t n_taken; /* requests preempted so far */
+  bool by_pages;    /* the last turn was for the account that owns fewest pages */
 } td_fair;
 
 #endif

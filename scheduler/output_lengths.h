@@ -1,13 +1,14 @@
-/* What answers and prompts were like lately, account by account: what the forecast goes by.
+/* Recent lengths of answers and prompts for each account. The forecast uses them.
  *
- * Lengths are a life table: for each bin of lengths, which share of the answers that got so far ended there
- * by itself. An answer that max_new cut says only that it got so far. So one that ends after three tokens
- * says nothing of those that are past three, and many of one token nothing of long ones. Each account has a
- * table of its own: nobody's answers decide what is thought of another's. For lengths that an account's
- * answers have not reached, the mean of all accounts stands in, each with one voice however much it sends;
- * who is beyond all of them is expected to last as long again. Source: Kaplan and Meier, 1958.
+ * Answer lengths are a life table: for each bin of lengths, the share of the answers that reached the bin and
+ * ended in it by themselves. An answer that max_new cut only shows that it reached its length. So an answer
+ * that ends after three tokens says nothing about those that are past three, and many answers of one token
+ * say nothing about long ones. Each account has a table of its own, so its answers do not decide what is
+ * expected of another's. For lengths that an account's answers have not reached, the mean over accounts is
+ * used, in which each account counts once however much it sends. An answer longer than all seen is expected
+ * to last as long again. Source: Kaplan and Meier, 1958.
  *
- * O(bins) when an answer ends and for the first question behind it, O(1) for others. */
+ * O(bins) when an answer ends and for the first query after that, O(1) for other queries. */
 #ifndef TD_SCHEDULER_OUTPUT_LENGTHS_H
 #define TD_SCHEDULER_OUTPUT_LENGTHS_H
 
@@ -19,40 +20,42 @@
 enum { TD_LENGTH_BINS = 96 }; /* four an octave: up to 16M tokens, the longest context */
 
 typedef struct td_length_table {
-  float ends[TD_LENGTH_BINS]; /* the share that ended in the bin, an average */
+  float ends[TD_LENGTH_BINS]; /* moving average of the share that ended in the bin */
   uint8_t n_seen[TD_LENGTH_BINS];
-  /* Of these, when somebody asks: the chance to be at least as long as a bin's first length, and the sum of
-   * chance times length from there on. */
+  /* Summed up from these on a query: the chance to reach a bin's first length, and the sum of chance x
+   * length from there on. */
   double lasts[TD_LENGTH_BINS + 1], tokens[TD_LENGTH_BINS + 1];
-  uint64_t summed_at; /* n_noted then; 0: not since the last of its own */
+  uint64_t summed_at; /* n_noted at that time; 0: the account had an answer since */
 } td_length_table;
 
 typedef struct td_account_lengths {
   td_length_table life;
   bool has_life;
-  double mean_tokens, mean_squares;                /* of the lengths of its answers, cut ones among them */
-  uint32_t n_waiting, n_asked[TD_LENGTH_BINS];     /* those that wait, all and by their max_new */
-  uint64_t asked_bins[(TD_LENGTH_BINS + 63) / 64]; /* a bit for each bin with any */
-  uint64_t waiting_tokens; /* of their prompts, that nobody seemed to have computed when they came */
-  double expected_tokens, computed_tokens; /* of such, when they were started */
+  double mean_tokens, mean_squares;                /* of the lengths of its answers, cut ones included */
+  uint32_t n_waiting, n_asked[TD_LENGTH_BINS];     /* waiting requests: all, and by bin of max_new */
+  uint64_t asked_bins[(TD_LENGTH_BINS + 63) / 64]; /* a bit for each bin of n_asked that is not 0 */
+  uint64_t waiting_tokens; /* prompt tokens of waiting requests that were expected, at arrival, to be
+                            * computed */
+  double expected_tokens, computed_tokens; /* of started requests: expected at arrival, and found uncached */
 } td_account_lengths;
 
 typedef struct td_output_lengths {
-  td_account_lengths *accounts;    /* [n_accounts + 1]; the last is for those of which nothing is known */
-  uint32_t n_accounts, n_used;     /* none beyond the first n_used was ever seen */
+  td_account_lengths *accounts;    /* [n_accounts + 1]; the last is used for accounts without answers */
+  uint32_t n_accounts, n_used;     /* only the first n_used were ever seen */
   double sum_ends[TD_LENGTH_BINS]; /* over accounts */
-  uint32_t n_ends[TD_LENGTH_BINS]; /* accounts in it */
+  uint32_t n_ends[TD_LENGTH_BINS]; /* accounts in that sum */
   uint64_t n_noted;
   double first[TD_LENGTH_BINS], width[TD_LENGTH_BINS],
-      per_width[TD_LENGTH_BINS]; /* lengths of a bin, how many */
+      per_width[TD_LENGTH_BINS]; /* a bin's first length, the number of its lengths, and 1 / width */
   uint64_t asked_tokens[TD_LENGTH_BINS];
-  uint32_t n_asked[TD_LENGTH_BINS]; /* max_new of all that wait, and their number, by bin */
+  uint32_t n_asked[TD_LENGTH_BINS]; /* waiting requests of all accounts by bin of max_new: sum of max_new,
+                                     * number */
 } td_output_lengths;
 
 TD_MUST_CHECK bool td_output_lengths_init(td_output_lengths *a, uint32_t n_accounts);
 void td_output_lengths_deinit(td_output_lengths *a);
 
-/* Four in an octave, the first for 0. */
+/* The bin of a length: four bins in an octave; bin 0 is for 0. */
 static inline uint32_t td_output_lengths_bin(double tokens)
 {
   uint32_t n = tokens < UINT32_MAX ? (uint32_t)tokens : UINT32_MAX;
@@ -67,27 +70,30 @@ static inline double td_output_lengths_bin_first(uint32_t bin)
   return bin < 4 ? bin : (double)((uint64_t)(4 + bin % 4) << (bin / 4 - 1));
 }
 
-/* It ended by itself or was cut, so many steps after its request came. */
+/* Notes an answer of n_tokens that ended by itself or was cut by max_new, n_steps after its request came. */
 void td_output_lengths_note(td_output_lengths *a, uint32_t account, uint32_t n_tokens, uint64_t n_steps,
                             bool cut);
-/* A request begins or ceases (n = -1) to wait. */
+/* A request begins (n = 1) or ceases (n = -1) to wait. */
 void td_output_lengths_wait(td_output_lengths *a, uint32_t account, uint32_t max_new, uint32_t prompt_tokens,
                             int n);
-/* It starts for the first time: so much of its prompt is left to compute. */
+/* A request starts for the first time. expected_tokens: as given to td_output_lengths_wait.
+ * computed_tokens: prompt tokens that are left to compute. */
 void td_output_lengths_start(td_output_lengths *a, uint32_t account, uint32_t expected_tokens,
                              uint32_t computed_tokens);
 
 enum { TD_LENGTH_PARTS = 3 };
 typedef struct td_length_chance {
-  double full; /* that it goes on to max_new */
-  /* Else how many tokens it has to go: as many such end in each part, between these, spread evenly. */
+  double full; /* the chance that the answer goes on to max_new */
+  /* Otherwise, how many tokens it has to go. It is equally likely to end in each of the parts between
+   * these bounds, and evenly likely inside a part. */
   double at[TD_LENGTH_PARTS + 1];
 } td_length_chance;
-/* Of an answer of `age` tokens so far. */
+/* The chances of an answer that has `age` tokens so far. */
 td_length_chance td_output_lengths_chance(const td_output_lengths *a, uint32_t account, uint32_t age,
                                           uint32_t max_new);
 
-/* The share of prompt tokens that seem uncached that is computed: others come with the same meanwhile. */
+/* The share of the tokens expected at arrival to be computed that really are: meanwhile other requests
+ * compute the same prefix. */
 double td_output_lengths_computed_share(const td_account_lengths *a);
 
 #endif

@@ -1,9 +1,9 @@
-/* The KV pages of the device, as ids: pure bookkeeping, no memory behind it.
+/* The free KV pages of the device, as ids. This is only bookkeeping: no memory belongs to it.
  *
- * A page has one holder at any time: the pool (it is free), one running request (whose alone it is), or the
- * prefix tree. So nobody counts references: who shares a page of the tree has pinned the path on which it
- * lies (prefix_tree.h), and pages go from holder to holder without a look at them. The free list is a stack,
- * so that the page used last, whose lines may still be in a cache, is used again first. */
+ * A page has one holder at any time: the pool (it is free), one running request (it is not shared), or the
+ * prefix tree. So there are no reference counts: a request that shares a page of the tree has pinned the
+ * path that the page lies on (prefix_tree.h). The free list is a stack, so that the page used last, which
+ * may still be in a cache, is used again first. */
 #ifndef TD_SCHEDULER_PAGE_POOL_H
 #define TD_SCHEDULER_PAGE_POOL_H
 
@@ -21,21 +21,22 @@ typedef struct td_page_pool {
 TD_MUST_CHECK bool td_page_pool_init(td_page_pool *p, uint32_t n_pages); /* false: no memory */
 void td_page_pool_deinit(td_page_pool *p);
 
-/* A page, the caller's. The pool must not be empty. */
+/* Hands a page to the caller. The pool must not be empty. */
 static inline int32_t td_page_pool_take(td_page_pool *p)
 {
   TD_BUG_ON(p->n_free == 0);
   return p->free_stack[--p->n_free];
 }
 
-/* Back from its only holder. */
+/* Takes a page back from its only holder. */
 static inline void td_page_pool_give(td_page_pool *p, int32_t page)
 {
   TD_BUG_ON(p->n_free == p->n_pages);
   p->free_stack[p->n_free++] = page;
 }
 
-/* Adds 1 to held[page] for each free page; none is free twice. held: [n_pages], 0 for free pages. */
+/* Adds 1 to held[page] for each free page, and checks that no page is free twice. held: [n_pages], 0 for
+ * free pages at entry. */
 void td_page_pool_check(const td_page_pool *p, uint32_t *held);
 
 #endif

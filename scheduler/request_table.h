@@ -1,4 +1,4 @@
-/* The requests: one entry per slot, and an array of those that run.
+/* The requests: one entry per slot, and an array of the running ones.
  *
  *            submit             plan                   commit
  *   FREE ------------> WAITING -------> PREFILL -----------------> DECODE ---> FREE (finished)
@@ -6,8 +6,8 @@
  *                         +----------------+---- computed -----------+
  *                          plan: preempted               cancel: any state -> FREE
  *
- * The array is in the order in which they were started, and its first is never preempted: it is what makes
- * sure that something always gets done. Who waits stands in order.h's queues.
+ * The array is in the order in which requests were started. Its first request is never preempted, so that
+ * some request always advances. Waiting requests are in the heaps of order.h.
  */
 #ifndef TD_SCHEDULER_REQUEST_TABLE_H
 #define TD_SCHEDULER_REQUEST_TABLE_H
@@ -26,36 +26,38 @@ typedef enum td_request_state {
   TD_REQUEST_DECODE,
 } td_request_state;
 
-/* What steps touch: a cache line of the table. A copy on a stack is aligned as any other struct. */
+/* The state that every step touches: one cache line of the table. A copy on a stack has no special
+ * alignment. */
 typedef struct td_request {
-  int32_t *tokens;       /* borrowed; [n_tokens] known, room for max_tokens */
-  uint64_t turn;         /* order of being started, while running */
+  int32_t *tokens;       /* borrowed: [n_tokens], with room for max_tokens */
+  uint64_t turn;         /* while running: order in which it was started */
   uint32_t n_tokens;     /* prompt + generated */
   uint32_t n_computed;   /* tokens whose KV is in the pages */
   uint32_t max_tokens;   /* n_prompt + max_new */
   uint32_t n_pages;      /* valid entries of the page-table stripe */
-  uint32_t n_tree_pages; /* of which the first so many are the prefix tree's, and pinned */
+  uint32_t n_tree_pages; /* how many of these, from the first on, are the prefix tree's and pinned */
   uint32_t node;         /* end of that path */
   uint32_t stripe;       /* of the page table, while running */
-  int32_t last_token;    /* tokens[n_tokens - 1], so that planning a decode need not look there */
+  int32_t last_token;    /* tokens[n_tokens - 1]: saves planning a decode a cache miss */
   uint8_t state;         /* td_request_state */
   bool has_run : 1;
-  bool has_wants : 1; /* an adapter, or logits of its prompt */
-  bool is_late : 1;   /* its last token was computed and not sampled from: it is computed again */
-  uint16_t account;   /* of its terms, the only copy: each sampled token is charged to it (README, "Terms") */
+  bool has_wants : 1; /* an adapter, logits of its prompt, or all tokens */
+  bool is_late : 1;   /* its last token was computed but not sampled from: it is computed again */
+  uint16_t account;   /* copied from its terms: each sampled token is charged to it (README, "Terms") */
   uint32_t n_prompt;
   uint8_t pad[8]; /* to a cache line */
 } td_request;
 _Static_assert(sizeof(td_request) == 64, "a request is a cache line; the table aligns them");
 
-/* What few of them want, and steps ask for only then. */
+/* What only few requests want. Steps look here only if has_wants is set. */
 typedef struct td_request_wants {
   bool all_tokens; /* it takes no pages from the tree */
   bool logits_of_prompt;
-  uint32_t logits_from; /* if so: the first token of the prompt whose logits are still to be computed */
+  uint32_t logits_from; /* if logits_of_prompt: the first prompt token whose logits are still to be
+                         * computed */
 } td_request_wants;
 
-/* What is only told of it. */
+/* What is only reported about a request. */
 typedef struct td_request_history {
   uint32_t n_cached_prompt, n_preemptions;
   uint64_t submit_us, first_run_us, submit_step;
@@ -66,7 +68,7 @@ typedef struct td_request_table {
   td_request_history *histories; /* [n_slots] */
   td_request_wants *wants;       /* [n_slots] */
   uint32_t n_slots;
-  uint32_t *running; /* [max_running] slots, by turn */
+  uint32_t *running; /* [max_running] slots, ordered by turn */
   uint32_t n_running, max_running;
   uint64_t next_turn;
 } td_request_table;
@@ -74,23 +76,23 @@ typedef struct td_request_table {
 TD_MUST_CHECK bool td_request_table_init(td_request_table *t, uint32_t n_slots, uint32_t max_running);
 void td_request_table_deinit(td_request_table *t);
 
-/* FREE -> WAITING; r's fields are copied, state is set here; its history begins. */
+/* FREE -> WAITING. Copies *r, sets its state, and begins its history. */
 void td_request_table_add(td_request_table *t, uint32_t slot, const td_request *r, uint64_t now_us,
                           uint64_t step);
-/* WAITING -> PREFILL, last of those that run. */
+/* WAITING -> PREFILL, at the end of the running array. */
 void td_request_table_start(td_request_table *t, uint32_t slot);
-/* The one at running[at] -> WAITING. */
+/* running[at] -> WAITING. */
 void td_request_table_stop(td_request_table *t, uint32_t at);
 /* Any state -> FREE. */
 void td_request_table_remove(td_request_table *t, uint32_t slot);
-/* Drops from the running array all whose state was set to FREE: many at once, in one pass. */
+/* Drops all requests whose state was set to FREE from the running array, in one pass. */
 void td_request_table_sweep(td_request_table *t);
 
-/* Order, counts, states; returns how many wait. O(n_slots). */
+/* Checks order, counts and states. Returns how many requests wait. O(n_slots). */
 uint32_t td_request_table_check(const td_request_table *t);
 
-/* Slots stand in the running array in any order, and all requests together may be more than a cache holds: a
- * loop over them asks for those to come. */
+/* The running array holds slots in any order, and the requests may exceed the cache. So loops over it
+ * prefetch this many entries ahead. */
 enum { TD_REQUEST_PREFETCH = 12 };
 static inline void td_request_prefetch(const td_request *r) { __builtin_prefetch(r, 1); }
 
