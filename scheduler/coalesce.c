@@ -1,4 +1,4 @@
-/* Requests that wait for a prompt which another computes: see coalesce.h. */
+/* Requests that wait for pages which a running prompt computes: see coalesce.h. */
 #include "scheduler/coalesce.h"
 
 #include <string.h>
@@ -24,8 +24,8 @@ static td_claim *next_claim(const td_sched *s, const td_claim *c)
   return &s->claims[((uint32_t)(c - s->claims) + 1) & s->claim_mask];
 }
 
-/* Of two prompts that run with the same next page (a leader left, and a follower overtook) both claim; the
- * first found is as good. */
+/* Two running prompts may have the same next page (a leader left, and a follower overtook). Then both
+ * claim it, and either is a good leader. */
 static void add_claim(td_sched *s, uint32_t slot)
 {
   const td_request *r = &s->table.requests[slot];
@@ -39,7 +39,7 @@ static void add_claim(td_sched *s, uint32_t slot)
   *c = (td_claim){s->step, hash, slot};
 }
 
-/* Only once somebody asks: most steps admit nobody. */
+/* Only on the first look-up, because most steps admit no request. */
 static void collect_claims(td_sched *s)
 {
   if (s->claims_step == s->step)

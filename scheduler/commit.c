@@ -1,8 +1,8 @@
-/* Taking the outcome of a step: computed tokens, sampled ones, requests that end. */
+/* Takes the outcome of a step: computed tokens, sampled tokens, requests that end. */
 #include "scheduler/internal.h"
 
-/* Pages of known tokens (the prompt; after a preemption also what had been generated) are shared as soon as
- * they are whole. */
+/* Shares the pages of known tokens as soon as they are whole: the prompt's, and after a preemption also
+ * those of generated tokens. */
 static void share_computed(td_sched *s, td_request *r)
 {
   uint32_t first, n_switched = td_sched_cache_pages(s, r, &first);
@@ -12,7 +12,7 @@ static void share_computed(td_sched *s, td_request *r)
   td_coalesce_wake(s, td_sched_slot_of(s, r), r->n_tree_pages);
 }
 
-/* True if the request ends with this token. */
+/* Returns true if the request ends with this token. */
 static bool append_token(td_request *r, int32_t token, bool stop)
 {
   r->tokens[r->n_tokens++] = token;
@@ -21,7 +21,7 @@ static bool append_token(td_request *r, int32_t token, bool stop)
   return stop || r->n_tokens == r->max_tokens;
 }
 
-/* Tokens of the prompt up to n have had their logits computed. */
+/* Notes that the logits of the first n prompt tokens are computed. */
 static void note_scored(td_sched *s, uint32_t slot, uint32_t n)
 {
   td_request_wants *w = &s->table.wants[slot];

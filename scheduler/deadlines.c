@@ -28,7 +28,7 @@ static void put(td_deadlines *d, td_order_entry *entries, uint32_t at, td_deadli
   entries[x.slot].expiry_at = at;
 }
 
-/* Brings x to its place, from the hole `at`. */
+/* Puts x into the hole `at` and restores the heap. */
 static void sift(td_deadlines *d, td_order_entry *entries, uint32_t at, td_deadline x)
 {
   for (; at > 0 && is_before(&x, &d->heap[(at - 1) / 2]); at = (at - 1) / 2)
@@ -64,16 +64,16 @@ void td_deadlines_check(const td_deadlines *d, const td_order_entry *entries)
   }
 }
 
-/* ---- what the scheduler asks ---- */
+/* ---- interface ---- */
 
-/* What computing so many tokens of a prompt takes alone, at least; 0: unknown. */
+/* The least time of n_tokens of a prompt alone; 0: unknown. */
 static uint64_t prompt_us(const td_sched *s, uint32_t n_tokens)
 {
   return (uint64_t)n_tokens * s->config.prompt_ns_per_token / 1000;
 }
 
-/* The last moment at which the request can still be in time: for its first token, alone on the device; then
- * for its end. */
+/* The last time at which the request can still meet its deadline: for its first token, alone on the
+ * device; after that, for its last token. */
 static uint64_t latest_us(const td_sched *s, uint32_t slot)
 {
   const td_request *r = &s->table.requests[slot];

@@ -1,11 +1,11 @@
-/* Who gives way to an account that holds less: see fair.h. */
+/* Which requests give way to an account that holds less: see fair.h. */
 #include "scheduler/fair.h"
 
 #include <string.h>
 
 #include "scheduler/internal.h"
 
-/* A turn in the making: what is held if those in `victims` give way. */
+/* A turn being worked out. n_of, pages_of and the two totals are what is held if `victims` give way. */
 typedef struct turn {
   uint32_t slot, account, need_pages;
   uint32_t n_of[TD_ACCOUNTS_MAX], pages_of[TD_ACCOUNTS_MAX];
@@ -13,7 +13,6 @@ typedef struct turn {
   uint64_t available_pages, kept_pages;
 } turn;
 
-/* Of whom, and what is held so far. */
 static turn begin_turn(const td_sched *s, uint32_t slot)
 {
   const td_request *r = &s->table.requests[slot];
@@ -36,7 +35,7 @@ static bool lacks_place(const td_sched *s, const turn *t)
 
 static bool lacks_pages(const turn *t) { return t->available_pages < t->need_pages + t->kept_pages; }
 
-/* The account that holds most of what is short, of the others. */
+/* The other account that holds most of what is short; t->account if no other account runs anything. */
 static uint32_t richest(const td_sched *s, const turn *t, const uint32_t *held)
 {
   uint32_t most = t->account;
@@ -57,8 +56,8 @@ static bool is_victim(const turn *t, uint32_t slot)
   return i < t->n_victims;
 }
 
-/* Of the account's, behind its oldest: of the least urgent priority, the one started last. TD_NO_SLOT: none.
- */
+/* The account's running request to preempt, never its oldest: the one of least urgent priority, of equals
+ * the one started last. TD_NO_SLOT: none. */
 static uint32_t find_victim(const td_sched *s, const turn *t, uint32_t account)
 {
   uint32_t victim = TD_NO_SLOT, n = 0;
@@ -73,7 +72,7 @@ static uint32_t find_victim(const td_sched *s, const turn *t, uint32_t account)
   return victim;
 }
 
-/* One gives way, if its account then still holds as much as the one whose turn it is. */
+/* Adds one victim, if its account then still holds as much as the taker. Returns false if there is none. */
 static bool take_one(const td_sched *s, turn *t)
 {
   bool by_place = lacks_place(s, t);
@@ -89,7 +88,7 @@ static bool take_one(const td_sched *s, turn *t)
   t->victims[t->n_victims++] = victim;
   t->n_of[from]--;
   t->pages_of[from] -= r->n_pages;
-  t->available_pages += td_sched_sole_pages(s, r); /* those that others pin come free for nobody */
+  t->available_pages += td_sched_sole_pages(s, r); /* pages that other requests pin do not come free */
   t->kept_pages -= 1 + td_sched_reserved_for(s, r);
   return true;
 }
@@ -113,7 +112,7 @@ void td_fair_take_turn(td_sched *s)
     return;
   f->next_step = s->step + TD_FAIR_STEPS / 2;
   f->by_pages = !f->by_pages;
-  if (f->by_pages && td_fair_slot(s) != TD_NO_SLOT) /* who got a place has not started yet */
+  if (f->by_pages && td_fair_slot(s) != TD_NO_SLOT) /* the request that got a place has not started yet */
     return;
   const td_places *p = &s->places;
   turn t = begin_turn(s, td_order_front_of_fewest(&s->order, f->by_pages ? p->n_pages : p->n_running));

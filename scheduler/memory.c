@@ -1,4 +1,4 @@
-/* How a running request takes, shares and leaves pages. */
+/* How a running request takes, shares and gives up pages. */
 #include "scheduler/internal.h"
 
 uint32_t td_sched_grow(td_sched *s, td_request *r, uint32_t n)
@@ -27,7 +27,8 @@ uint32_t td_sched_cache_pages(td_sched *s, td_request *r, uint32_t *first)
   return n_switched;
 }
 
-/* A prompt that is computed grows in one node; a path of more nodes was split by others. */
+/* How many nodes of a path are looked at. A running prompt grows in one node; only other requests split
+ * it. */
 enum { SOLE_NODES_MAX = 4 };
 
 uint32_t td_sched_sole_pages(const td_sched *s, const td_request *r)
@@ -40,7 +41,7 @@ uint32_t td_sched_sole_pages(const td_sched *s, const td_request *r)
   return n;
 }
 
-/* All that running requests hold, each page once, is known: the pool's pages that are neither free nor
+/* The pages that running requests hold, each counted once, are the pool's pages that are neither free nor
  * evictable. */
 uint64_t td_sched_repeated_kv(const td_sched *s, uint64_t decode_pages, uint64_t others_pages)
 {

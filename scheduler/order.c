@@ -1,4 +1,4 @@
-/* The order of those that wait: see order.h. */
+/* The order of the waiting requests: see order.h. */
 #include "scheduler/order.h"
 
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static uint32_t rank_of(const td_order *o, uint32_t slot)
   return slot == TD_NO_SLOT ? 0 : o->entries[slot].rank;
 }
 
-/* Puts the deeper child left again. True if the entry's rank changed. */
+/* Makes the child of higher rank the left one. Returns true if the entry's rank changed. */
 static bool settle(td_order *o, uint32_t slot)
 {
   td_order_entry *e = &o->entries[slot];
@@ -57,7 +57,7 @@ static bool settle(td_order *o, uint32_t slot)
   return changed;
 }
 
-/* Recursion goes down right edges only: log2(n_slots) of them in each heap. */
+/* Recursion follows only right children: at most log2(n_slots) in each heap. */
 static uint32_t merge(td_order *o, uint32_t a, uint32_t b)
 {
   if (a == TD_NO_SLOT)
@@ -92,7 +92,7 @@ static void take_out(td_order *o, uint32_t slot)
     at = o->entries[at].parent;
 }
 
-/* ---- the accounts with somebody waiting ---- */
+/* ---- the accounts with waiting requests ---- */
 
 static bool waits(const td_account *a) { return a->root[0] != TD_NO_SLOT || a->root[1] != TD_NO_SLOT; }
 
@@ -129,8 +129,8 @@ static void sift_down(td_order *o, uint32_t at)
   put(o, at, account);
 }
 
-/* The least served account with somebody waiting; there must be one. What stands in the heap is never above
- * the truth, so a top that is true is the least. */
+/* The least served account with waiting requests; there must be one. A key in the heap is never above the
+ * account's counter, so a top whose key equals its counter is the least. */
 static uint16_t least_served(td_order *o)
 {
   for (;;) {
@@ -143,8 +143,8 @@ static uint16_t least_served(td_order *o)
   }
 }
 
-/* With nobody waiting there was room for all: what was served till then is forgotten, by all beginning at the
- * most. */
+/* If no account waits, there was room for all. What they were served until then is forgotten: all start at
+ * the counter of the most served. */
 static uint64_t most_served(const td_order *o)
 {
   uint64_t most = 0;
@@ -175,7 +175,7 @@ static void account_parts(td_order *o, uint16_t account)
   sift_down(o, o->accounts[last].at);
 }
 
-/* ---- what callers do ---- */
+/* ---- interface ---- */
 
 void td_order_enter(td_order *o, uint32_t slot)
 {
@@ -251,7 +251,8 @@ typedef struct entry_kind {
   bool is_light;
 } entry_kind;
 
-/* The heap below `slot`; returns its entries. The left side may be deep: a loop goes down it. */
+/* Checks the heap below `slot`. Returns the number of its entries. The left side may be deep, so a loop
+ * goes down it. */
 static uint32_t check_heap(const td_order *o, uint32_t slot, entry_kind kind, uint32_t parent)
 {
   uint32_t n = 0;

@@ -87,7 +87,7 @@ static inline uint32_t td_order_light(const td_order *o, uint32_t account)
 /* The next request of the least served account whose n_of is 0; TD_NO_SLOT: none. O(accounts that wait). */
 uint32_t td_order_front_without(const td_order *o, const uint32_t *n_of);
 
-/* The next request of the account whose n_of is least, of equals the least served; TD_NO_SLOT: none.
+/* The next request of the account whose n_of is least, among equals the least served; TD_NO_SLOT: none.
  * O(accounts that wait). */
 uint32_t td_order_front_of_fewest(const td_order *o, const uint32_t *n_of);
 

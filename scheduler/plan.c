@@ -1,15 +1,14 @@
-/* Planning a step: all decodes, then who may start; whose chunks fill the budget is prompts.c's.
+/* Planning a step: all decodes, and admission. prompts.c chooses the chunks that fill the budget.
  *
- * The one idea that keeps it free of deadlock: decodes take pages in the order in which they were started,
- * and when there is none, one that is behind in this order gives its up; it has not been planned yet. So the
- * first always goes on. Prefills take only what they were promised at admission, and admission promises only
- * what is there. (SARATHI, section 4.) */
+ * One idea keeps it free of deadlock. Decodes take pages in the order in which they were started. If there
+ * is no page, a request later in this order is preempted, which has not been planned yet. So the first
+ * always goes on. Prefills take only the pages that they were promised at admission, and admission
+ * promises only pages that are there. (SARATHI, section 4.) */
 #include <string.h>
 
 #include "scheduler/internal.h"
 
-/* Steps to let pass before the refused front of the queue is looked up in the tree again (a walk over its
- * prompt). */
+/* Steps before a refused front is looked up in the tree again, because that walks over its prompt. */
 enum { REFUSED_RETRY_STEPS = 16 };
 
 static void note_updates(td_plan *plan, uint32_t first, uint32_t n)
@@ -26,8 +25,8 @@ static uint32_t adapter_of(const td_sched *s, uint32_t slot, const td_request *r
   return r->has_wants ? td_sched_terms(s, r)->adapter : 0;
 }
 
-/* The last n tokens of the plan's last row: the end of what is known is sampled from, those before are scored
- * by the token that follows. */
+/* Adds logits entries for the last n tokens of the plan's last row. The request's last token is sampled
+ * from. Tokens before it are scored: their target is the token that follows. */
 static void add_logits(td_plan *plan, const td_request *r, uint32_t n)
 {
   uint32_t row = plan->n_rows, q_len = plan->rows[row].q_len, end = plan->rows[row].kv_len;
@@ -51,7 +50,8 @@ static void add_row(td_sched *s, td_plan *plan, uint32_t slot, uint32_t q_len)
   plan->n_tokens += q_len;
 }
 
-/* Of running[from ..], who gives way: of the least urgent priority, the one started last. */
+/* The index in running[from ..] of the request to preempt: the one of least urgent priority, among equals the
+ * one started last. */
 static uint32_t find_victim(const td_sched *s, uint32_t from)
 {
   uint32_t at = s->table.n_running - 1;
@@ -62,7 +62,7 @@ static uint32_t find_victim(const td_sched *s, uint32_t from)
   return at;
 }
 
-/* It gives up its pages, and goes on later from what the tree still has then. */
+/* The request gives up its pages. Later it goes on from what the tree still has. */
 static void preempt(td_sched *s, uint32_t at)
 {
   uint32_t slot = s->table.running[at];
@@ -87,8 +87,8 @@ void td_sched_preempt(td_sched *s, uint32_t slot)
   preempt(s, at);
 }
 
-/* A page for the decode running[at], from those that no prefill was promised. False: it was preempted itself.
- * The first of all is not: alone, it fits. */
+/* Gets a page that no prefill was promised for the decode running[at]. Returns false if the decode was
+ * preempted itself. The first running request never is: alone, it fits. */
 static bool get_decode_page(td_sched *s, td_plan *plan, uint32_t at)
 {
   td_request *r = &s->table.requests[s->table.running[at]];
@@ -102,8 +102,7 @@ static bool get_decode_page(td_sched *s, td_plan *plan, uint32_t at)
   return true;
 }
 
-/* The n-th row: nothing but decodes is in the plan yet, so it is the n-th token and the n-th to sample too.
- */
+/* Writes row n. The plan has only decodes so far, so it is also token n and logits entry n. */
 static inline void put_decode(const td_sched *s, td_plan *plan, uint32_t n, uint32_t slot,
                               const td_request *r)
 {
@@ -119,7 +118,7 @@ static inline void put_decode(const td_sched *s, td_plan *plan, uint32_t n, uint
   plan->logits[n] = (td_plan_logits){n, n, TD_SAMPLE_HERE};
 }
 
-/* All decodes; collects the running prefills on the way. Returns their number. */
+/* Plans all decodes, and collects the running prefills on the way. Returns the number of prefills. */
 static uint32_t plan_decodes(td_sched *s, td_plan *plan)
 {
   uint32_t n_prefills = 0, n = 0;
@@ -135,7 +134,7 @@ static uint32_t plan_decodes(td_sched *s, td_plan *plan)
       continue;
     }
     if (r->n_pages * s->config.page_tokens < r->n_tokens && !get_decode_page(s, plan, i)) {
-      i--; /* another stands there now, or nobody */
+      i--; /* running[i] is another request now, or the end */
       continue;
     }
     put_decode(s, plan, n++, slot, r);
@@ -151,7 +150,8 @@ static uint32_t plan_decodes(td_sched *s, td_plan *plan)
   return n_prefills;
 }
 
-/* Scored are tokens of the prompt that another follows, from the first that is still wanted. */
+/* How many tokens of [begin, end) are scored: those from the first whose logits are still wanted up to the
+ * prompt's last but one. */
 static uint32_t scored_between(const td_sched *s, const td_request *r, uint32_t begin, uint32_t end)
 {
   uint32_t from = td_sched_must_compute(s, r), last = r->n_prompt - 1;
@@ -166,8 +166,8 @@ uint32_t td_sched_chunk_logits(const td_sched *s, const td_request *r, uint32_t 
   return scored_between(s, r, r->n_computed, end) + (end == r->n_tokens);
 }
 
-/* Tokens from the n_computed-th on until the step's logits are used up. A row always has room for one, so a
- * prompt advances in each step that it is in. */
+/* The most tokens from n_computed on for which the step has logits left. A row always has room for one
+ * logits entry, so a prompt advances in each step that it is in. */
 static uint32_t longest_by_logits(const td_sched *s, const td_request *r, uint32_t n_computed)
 {
   uint32_t rest = r->n_tokens - n_computed, from = td_sched_must_compute(s, r);
@@ -176,7 +176,7 @@ static uint32_t longest_by_logits(const td_sched *s, const td_request *r, uint32
   return most < rest ? (uint32_t)most : rest;
 }
 
-/* The logits that the longest such chunk may want count in its time. */
+/* The predicted time includes the logits that the longest possible chunk wants. */
 uint32_t td_sched_chunk(td_sched *s, const td_request *r, uint32_t n_computed)
 {
   uint32_t most = longest_by_logits(s, r, n_computed), left = s->config.step_tokens - s->budget.work.n_tokens;
@@ -228,9 +228,9 @@ static bool still_refused(const td_sched *s, uint32_t slot)
          !td_sched_pages_suffice(s, s->refused_need_pages);
 }
 
-/* The account's first light request, if the front is not light, and another of the account that is not is
- * being computed: its chunk is shorter by what costs little, and those that wait behind it are overtaken by
- * no more than the elder's share leaves (prompts.c). Else the front. */
+/* Returns the account's first light request, if the front is not light and another prompt of the account
+ * that is not light is being computed; otherwise the front. That shortens the running prompt's chunk by
+ * little. The requests that wait are overtaken only by what the elder's share leaves (prompts.c). */
 static uint32_t light_before(const td_sched *s, uint32_t front)
 {
   const td_order_entry *e = &s->order.entries[front];
@@ -246,9 +246,12 @@ static uint32_t light_before(const td_sched *s, uint32_t front)
   return front;
 }
 
-/* Who got a turn by what accounts hold; in that step nobody else, or who gave way would be back at once. Else
- * the front, unless its account has places and what is free is kept: then that of those that have none. Or
- * unless it lacks pages, and an account that owns fewer finds room. Or unless a light one goes before it. */
+/* In this order:
+ * - The request that has a turn by what accounts hold (fair.h). In the step of that turn no other request
+ *   starts, because otherwise the preempted request would be back immediately.
+ * - If the front's account may not have a free place (places.h): the front among accounts that run nothing.
+ * - The front, or a light request that goes before it. If this one lacks pages: a request that passes it
+ *   (fair.h), if there is one. */
 uint32_t td_sched_next(td_sched *s)
 {
   uint32_t front = td_order_front(&s->order), n_free = td_sched_free_places(s);
@@ -286,7 +289,7 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, co
     s->prefix_hit_tokens += r->n_computed;
     td_output_lengths_start(&s->answers, r->account, s->order.entries[slot].n_expected,
                             r->n_prompt - r->n_computed);
-    td_order_charge(&s->order, r->account, r->n_prompt - r->n_computed); /* once: preemption is our doing */
+    td_order_charge(&s->order, r->account, r->n_prompt - r->n_computed); /* not again after a preemption */
   }
   if (slot == s->fair.slot)
     s->fair.slot = TD_NO_SLOT;
@@ -302,7 +305,7 @@ bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_mos
       s->n_looked_up > s->max_hit_updates)
     return false;
   const td_request *r = &s->table.requests[slot];
-  /* At least the last token is computed: its logits are what the first sample comes from. */
+  /* At least the last token is computed: the first sample needs its logits. */
   td_prefix_hit hit =
       td_prefix_tree_find(&s->tree, td_sched_terms(s, r)->namespace_id, r->tokens, td_sched_most_hits(s, r));
   s->n_looked_up += hit.n_pages;
@@ -313,7 +316,7 @@ bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_mos
   uint32_t need = td_sched_pages_for(s, r->n_tokens) - (hit.n_pages - hit.n_unpinned_pages);
   if (!td_sched_pages_suffice(s, need)) {
     refuse(s, slot, need);
-    return td_sched_next(s) != slot; /* who passes it */
+    return td_sched_next(s) != slot; /* another request may pass it */
   }
   if (hit.n_pages > s->max_hit_updates - *hit_updates)
     return false; /* no room in this plan's update list; the next one starts empty */
@@ -340,13 +343,12 @@ static void finish_plan(td_sched *s, td_plan *plan)
   s->n_in_flight++;
   plan->page_table = s->page_table;
   plan->page_table_len = s->config.max_running * s->stripe_pages;
-  /* Only now, so that an index that comes twice (a stripe left and taken again) has the same page both times.
-   */
+  /* Only now, so that an index that occurs twice (a stripe given up and taken again) has the same page. */
   for (uint32_t i = 0; i < plan->n_page_updates; i++)
     plan->page_updates[i].page_id = s->page_table[plan->page_updates[i].index];
 }
 
-/* The running prompts, where decodes are not gone through. Returns their number. */
+/* Collects the running prefills without planning decodes. Returns their number. */
 static uint32_t collect_prefills(td_sched *s)
 {
   uint32_t n_prefills = 0;
@@ -356,7 +358,7 @@ static uint32_t collect_prefills(td_sched *s)
   return n_prefills;
 }
 
-/* Prompts that a longer step would help: those under way, and those that wait and find places and pages. */
+/* The prompts that a longer step would help: running ones, and waiting ones that find a place and pages. */
 static td_budget_prompts prompts_to_come(td_sched *s)
 {
   uint32_t next = td_sched_next(s), n_waiting = s->order.n_queued + s->order.n_following,
@@ -378,7 +380,7 @@ bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan)
   TD_BUG_ON(s->n_in_flight != 0);
   TD_BUG_ON(plan->max_rows < s->config.max_running || plan->max_tokens < s->config.step_tokens ||
             plan->max_page_updates < s->max_page_updates);
-  if (s->table.n_running + s->order.n_queued == 0) /* who follows has a leader that runs */
+  if (s->table.n_running + s->order.n_queued == 0) /* followers have a running leader */
     return false;
   begin_plan(s, plan);
   td_fair_take_turn(s);
@@ -386,7 +388,7 @@ bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan)
   uint64_t n_preemptions = s->n_preemptions;
   s->n_prompts = prefill_first ? collect_prefills(s) : plan_decodes(s, plan);
   td_budget_end_decodes(&s->budget, prompts_to_come(s));
-  bool admits = s->n_preemptions == n_preemptions; /* else the victim would be back at once */
+  bool admits = s->n_preemptions == n_preemptions; /* otherwise the victim would be back immediately */
   if (s->config.policy != TD_POLICY_DECODE_FIRST || plan->n_rows == 0)
     td_sched_plan_prompts(s, plan, now_us, admits);
   if (prefill_first && plan->n_rows == 0)
@@ -396,27 +398,27 @@ bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan)
   return true;
 }
 
-/* Does the row of the plan in flight decode once more, as far as is known? */
+/* Whether the request of a row in flight decodes once more, as far as is known. */
 static bool goes_on(const td_request *r, bool late)
 {
   return td_request_runs(r) && (late || r->n_tokens + 1 < r->max_tokens);
 }
 
-/* A row that samples one token, or a decode that is late; a prompt that is late goes on as one. */
+/* Whether the row has one logits entry and is not a late prompt, which goes on as a prompt. */
 static bool has_one_sample(const td_sched *s, const td_plan_row *row, bool late)
 {
   const td_request *r = &s->table.requests[row->slot];
   return row->n_logits == 1 && (!late || r->state != TD_REQUEST_PREFILL);
 }
 
-/* A prompt in progress, or one that may start, wants a plan of its own; so does whoever must be preempted. */
+/* A running prompt, one that may start, and a preemption all need a plan that is made after the commit. */
 static bool may_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late)
 {
   uint32_t n_live = 0, n_pages = 0;
   bool any = false;
   if (plan->n_logits != plan->n_rows || plan->n_scored > 0)
     return false;
-  if (s->order.n_following > 0) /* until the commit */
+  if (s->order.n_following > 0) /* the commit may wake them */
     return false;
   if (td_fair_is_due(s, s->step + 1))
     return false;

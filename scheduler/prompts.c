@@ -1,34 +1,34 @@
-/* Whose chunks fill the budget that the decodes leave.
+/* Chooses the prefill chunks that fill the budget which the decodes leave.
  *
- * In order of slack: the moment at which each prompt has to go on at the latest, running prompts and the
- * front of the queue alike. A prompt may wait a share of its own remaining time (slack_percent), so one that
- * is behind its time has not become urgent, or a long one would block all that come then: it has as much time
- * as its rest is long. So a short prompt that comes while a long one is computed goes before it; among equals
- * the one that was started first does.
+ * Prompts go in order of slack: the latest time at which each has to go on, for running prompts and the front
+ * of the queue alike. A prompt may always wait a share of its own remaining time (slack_percent). So a long
+ * prompt that is late does not become urgent: it would block all that come then. A short prompt that comes
+ * while a long one is computed goes before it. Among equals the one that was started first goes first.
  *
- * Two things keep this from starving anybody. The elder, that is the prompt started first, is kept a share of
- * the budget, whatever the others want: it is done within four times of what it takes alone. And a long
- * prompt whose time has come is started beside longer ones by a page, so that it does not stand in the queue
- * before shorter ones. */
+ * Two rules prevent starvation. A share of the budget is kept for the elder, the prompt that was started
+ * first, whatever the others want. So it is done within four times the time that it takes alone. And a
+ * long prompt that is late is started with one page beside longer ones, so that it does not block shorter
+ * ones in the queue. */
 #include "scheduler/internal.h"
 
 enum {
-  ELDER_SHARE = 4, /* one part in so many */
-  /* Prompts under way before nobody overtakes any more: each holds promised pages, and is sorted in each
-     step. */
+  ELDER_SHARE = 4, /* the elder gets one part in four */
+  /* Running prompts above which no request overtakes: each holds promised pages, and is sorted in each
+   * step. */
   UNDER_WAY_MAX = 64,
-  /* Before nobody is started only to make way in the queue. */
+  /* Running prompts from which on no prompt is started only to make way in the queue. */
   MAKE_WAY_MAX = 8
 };
 
 typedef struct elder {
   uint32_t slot;
-  uint32_t q_len; /* kept for it; 0: not any more */
+  uint32_t q_len; /* tokens kept for it; 0: no longer */
   uint32_t kv_len;
   uint32_t n_logits;
 } elder;
 
-/* Only where chunks may be cut as one likes; else in order of being started. */
+/* Only policies that may cut chunks anywhere go by slack. The others take prompts in the order in which
+ * they were started. */
 static bool goes_by_slack(const td_sched *s)
 {
   return s->config.policy == TD_POLICY_TANDEM || s->config.policy == TD_POLICY_SARATHI;
@@ -40,7 +40,7 @@ static uint64_t must_go_on_us(const td_sched *s, uint64_t latest_start_us, uint6
   return s->config.slack_percent == 0 || us < latest_start_us ? latest_start_us : us;
 }
 
-/* Of a running prompt; of the most urgent that waits for it if that is earlier. */
+/* The time at which a running prompt, or the most urgent of its followers, has to go on. */
 static uint64_t turn_us(const td_sched *s, uint32_t slot, uint64_t now_us)
 {
   const td_request *r = &s->table.requests[slot];
@@ -55,7 +55,8 @@ static uint64_t turn_us(const td_sched *s, uint32_t slot, uint64_t now_us)
   return theirs_us < own_us ? theirs_us : own_us;
 }
 
-/* Insertion: few, and many that come in order. Ties stay in the order of being started. */
+/* Insertion sort, because there are few prompts and most are in order already. Ties stay in the order in
+ * which they were started. */
 static void sort_by_slack(td_sched *s, uint64_t now_us)
 {
   for (uint32_t i = 0; i < s->n_prompts; i++) {
@@ -83,8 +84,8 @@ static elder keep_for_elder(td_sched *s, uint32_t slot)
   return e;
 }
 
-/* How much of the front of the queue is computed before the i-th of the running prompts: UINT32_MAX, as much
- * as there is room for; 0, nothing. */
+/* How many tokens of the front of the queue are computed before running prompt i. UINT32_MAX: as many as
+ * there is room for. */
 static uint32_t overtakes_by(td_sched *s, uint32_t i, uint64_t now_us)
 {
   const td_request *r = &s->table.requests[s->prefills[i]];
@@ -126,7 +127,7 @@ void td_sched_plan_prompts(td_sched *s, td_plan *plan, uint64_t now_us, bool adm
     }
     if (!td_sched_plan_chunk(s, plan, slot, at_least, UINT32_MAX)) {
       admits = false;
-      if (e.q_len == 0) /* nor for those behind */
+      if (e.q_len == 0) /* nothing for the prompts after it either */
         return;
     }
     i++;

@@ -1,4 +1,4 @@
-/* Life, submit, cancel and numbers of the scheduler. The steps themselves are in plan.c and commit.c. */
+/* Create, destroy, submit, cancel and statistics of the scheduler. plan.c and commit.c make the steps. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -6,14 +6,15 @@
 #include "config/limits.h"
 #include "scheduler/internal.h"
 
-/* A plan always has room for one whole stripe of prefix hits, so that any hit fits some step; this many
- * entries let several admissions of short contexts share a step. */
+/* A plan always has room for one whole stripe of prefix hits, so that any hit fits some step. At least
+ * this many entries let several admissions of short contexts share a step. */
 enum { MIN_HIT_UPDATES = 4096 };
 
-/* Of what the cost model says a prompt takes: nobody is refused because it was measured on a busy day. */
+/* Share of the cost model's time that a prompt is assumed to need at least, so that a calibration on a
+ * busy day refuses no request. */
 #define PROMPT_TIME_SHARE 0.75
 
-/* A prompt's token, for the order until a step was seen: between a GPU's and a CPU's. */
+/* The time of a prompt token, used by the order until a step was seen: between a GPU's and a CPU's. */
 enum { UNMEASURED_NS_PER_TOKEN = 100000 };
 
 const char *const td_policy_names[TD_POLICY_COUNT + 1] = {"tandem", "sarathi", "prefill-first",
@@ -60,8 +61,8 @@ static td_status size_tables(td_sched *s, td_error *err)
   const td_sched_config *c = &s->config;
   s->stripe_pages = td_sched_pages_for(s, longest_request(s));
   s->max_hit_updates = s->stripe_pages > MIN_HIT_UPDATES ? s->stripe_pages : MIN_HIT_UPDATES;
-  /* A row of q tokens enters at most q / page_tokens + 1 pages, so all rows together this many; as many again
-   * were completed by the step before, and may have been switched to the tree's. */
+  /* A row of q tokens enters at most q / page_tokens + 1 pages, which gives `entered` for all rows. As
+   * many pages were completed by the step before, and may have been switched to the tree's. */
   uint64_t entered = (uint64_t)c->step_tokens / c->page_tokens + c->max_running;
   uint64_t updates = 2 * entered + s->max_hit_updates;
   if ((uint64_t)s->stripe_pages * c->max_running > UINT32_MAX || updates > UINT32_MAX)
@@ -165,7 +166,7 @@ td_status td_sched_plan_create(const td_sched *s, td_plan **out, td_error *err)
                         s->config.page_tokens, out, err);
 }
 
-/* A light prompt has one part in so many of a step to compute, or so many pages if that is more. */
+/* A light prompt has at most step_tokens / LIGHT_SHARE to compute, or LIGHT_PAGES if that is more. */
 enum { LIGHT_SHARE = 8, LIGHT_PAGES = 2 };
 enum { PRIORITY_US_MAX = 3600 * 1000 * 1000u }; /* no priority is worth more than an hour */
 
@@ -177,14 +178,14 @@ static int64_t priority_us(const td_sched *s, int32_t priority)
                                          : (int64_t)us;
 }
 
-/* KV is a function of the adapter too. */
+/* The KV depends on the adapter too. */
 #define NAMESPACE_SEED 0x9E3779B97F4A7C15u
 static uint64_t namespace_of(const td_terms *t)
 {
   return t->adapter ? td_hash_u64(td_hash_u64(NAMESPACE_SEED, t->namespace_id), t->adapter) : t->namespace_id;
 }
 
-/* Of the prompt, as far as the tree does not have it; only where somebody asks. */
+/* Prompt tokens that the tree does not have; 0 if neither order nor forecast needs them. */
 static uint32_t uncached_tokens(const td_sched *s, const td_sched_request *r)
 {
   uint32_t pt = s->config.page_tokens;
@@ -197,7 +198,8 @@ static uint32_t uncached_tokens(const td_sched *s, const td_sched_request *r)
   return r->n_prompt - hit.n_pages * pt;
 }
 
-/* A further choice finds the pages of the first, or waits for them: what it computes is the last of them. */
+/* A further choice finds the pages of the first choice, or waits for them, so it computes only the last
+ * page. */
 static uint32_t expected_tokens(const td_sched *s, const td_sched_request *r, uint32_t n_uncached)
 {
   uint32_t last = r->n_prompt - (r->n_prompt - 1) / s->config.page_tokens * s->config.page_tokens;
@@ -213,7 +215,7 @@ void td_sched_count_waiting(td_sched *s, uint32_t slot, int n)
                          s->order.entries[slot].n_expected, n);
 }
 
-/* When the request has to start, for its place among others: longer prompts may wait longer. */
+/* The time by which the request has to start, for its place in the queue. Longer prompts may wait longer. */
 static uint64_t latest_start(const td_sched *s, const td_sched_request *r, uint64_t prompt_us,
                              uint64_t now_us)
 {
@@ -229,7 +231,7 @@ bool td_sched_is_light(const td_sched *s, uint32_t n_uncached)
   return s->config.slack_percent > 0 && n_uncached <= (share > pages ? share : pages);
 }
 
-/* Its place in the queue, and the moment from which on its deadlines have to be looked at. */
+/* Sets the request's place in the queue, and its time in the heap of deadlines. */
 static void enqueue(td_sched *s, uint32_t slot, const td_sched_request *r, uint64_t now_us)
 {
   td_order_entry *e = &s->order.entries[slot];
@@ -331,9 +333,9 @@ double td_sched_predict_us(const td_sched *s, const td_plan *plan)
   return td_budget_predict_us(&s->budget, &w);
 }
 
-/* Without a calibration: the fastest step with prompts so far says what a prompt's token takes at least. One
- * without may have been planned ahead, and be over when the host looks for its end: it seems to have taken
- * nothing. */
+/* Without a calibration, the fastest step with prompts so far gives the least time of a prompt token.
+ * Steps without prompts do not count: they may have been planned ahead and be over when the host looks, so
+ * they would seem to take no time. */
 static void learn_order(td_sched *s, double ns_per_token)
 {
   uint32_t ns = (uint32_t)fmin(fmax(ns_per_token, 1), UINT32_MAX);
@@ -351,7 +353,7 @@ void td_sched_observe(td_sched *s, const td_plan *plan, double measured_us)
   s->least_correction = fmin(s->least_correction, s->budget.correction[1]);
 }
 
-/* What a prompt's token takes at least only falls, as least_correction. */
+/* prompt_ns_per_token only falls, like least_correction. */
 void td_sched_set_cost(td_sched *s, const td_cost_model *cost)
 {
   TD_BUG_ON(!s->budget.has_cost);
