@@ -14,7 +14,7 @@ enum {
   VALUE,
   SCAN,
   NEXT,
-  BEFORE_ARGUMENTS, /* Mistral: after the mark behind a name */
+  BEFORE_ARGUMENTS, /* Mistral: after the mark that follows a name */
   ID,
   AFTER,   /* after a complete call */
   BETWEEN, /* Llama: after a semicolon */

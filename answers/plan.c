@@ -174,7 +174,7 @@ static cJSON *python_rest(const cJSON *function, const cJSON *after, const bool 
 }
 
 /* If no property is required, the first one that is given has no comma. That needs an alternative for each
- * property that may be the first: at most so many. */
+ * property that may be the first. This bounds their number. */
 enum { FIRSTS = 12 };
 
 static cJSON *python_any(const cJSON *function, const cJSON *properties, const bool *required)

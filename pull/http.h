@@ -30,7 +30,7 @@ typedef struct td_http_get {
   const char *name;        /* for messages, because the URL may hold a password */
   uint64_t from;           /* if not 0, asks for the bytes from this one on */
   const char *if_range;    /* ETag for If-Range; "": no condition */
-  uint32_t stall_s;        /* give up after so many seconds without a byte */
+  uint32_t stall_s;        /* give up after this many seconds without a byte */
   /* Called with the complete head, then with the bytes of the body. Return false to end the exchange. */
   bool (*on_head)(void *arg, const td_http_reply *reply);
   bool (*on_bytes)(void *arg, const void *bytes, size_t n);

@@ -163,7 +163,7 @@ static void *worker_main(void *arg)
     if (w->stopping)
       break;
     begin(w, t, job);
-    bool calls = calls_worker(w); /* jobs behind this one may run now */
+    bool calls = calls_worker(w); /* later jobs of this tenant may run now */
     pthread_mutex_unlock(&w->lock);
     if (calls)
       pthread_cond_signal(&w->more);
