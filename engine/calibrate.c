@@ -1,15 +1,16 @@
-/* What steps take on this very device with this very model, measured on purpose (`tandemd --calibrate`) and
- * kept in cache_dir for the starts that follow.
+/* Measures step times on this device with this model (`tandemd --calibrate`) and writes them to cache_dir for
+ * later starts.
  *
- * Steps of all kinds are run by hand over the empty KV memory: the table's tokens as decodes and as chunks,
- * decodes over much context, chunks behind much context, both together. All once, the kinds that matter most
- * first; then again and again until each has been seen often enough or the time (calibrate_ms) is over. A
- * cost model is fitted to their medians.
+ * Dummy steps of all kinds run over the empty KV memory: decodes and chunks of the table's token counts,
+ * decodes over long context, chunks behind long context, and both together. Each kind runs once, the most
+ * important kinds first; then all repeat until each has been measured often enough or the time (calibrate_ms)
+ * is used up. A cost model is fitted to the medians.
  *
- * A device at work is slower than one that begins: an H200 takes 10.9 ms for 512 tokens of a prompt after a
- * pause, 12.5 to 13.2 where such steps follow one another, for after 80 ms its power limit takes the clock
- * down from 1980 to 1500 to 1800 MHz. Prompts come in runs of steps, so steps that keep its arithmetic busy
- * are measured in such runs, behind as many as bring it to its pace; what reads memory, apart from them. */
+ * A busy device is slower than one that has just begun. An H200 takes 10.9 ms for 512 prompt tokens after a
+ * pause, but 12.5 to 13.2 ms when such steps follow one another: after 80 ms its power limit lowers the clock
+ * from 1980 MHz to 1500 to 1800 MHz. Prompts come in runs of steps. So steps that are bound by arithmetic are
+ * measured in such runs, after a warm-up that brings the device to its steady clock. Steps that are bound by
+ * memory are measured apart from them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,28 +21,29 @@
 #include "engine/internal.h"
 #include "scheduler/cost_fit.h"
 
-/* Host memory that nobody wrote yet is taken for it, up to this, or HOST_KV_PAGES where pages are large: it
- * would be taken by requests later. */
+/* Host memory is allocated when it is first written. So only this much of the KV memory is touched, or
+ * HOST_KV_PAGES pages if that is more; the rest is left for requests. */
 #define HOST_KV_BYTES ((uint64_t)64 << 20)
 enum { HOST_KV_PAGES = 64 };
-/* As many as a fit takes: options cannot ask for more than some 220 (test_engine_calibrate). */
+/* CASES_MAX: what a fit takes; options ask for at most about 220 (test_engine_calibrate) */
 enum { CASES_MAX = TD_COST_SAMPLES_MAX, RUNS_MAX = 9, RUNS_WANTED = 3, FEWEST_CASES = 4 };
 enum { SHORT_CONTEXT = 64, MANY_CONTEXT = 4096, FULL_CONTEXT = 8192, FULL_ROWS = 128, LONG_CONTEXT = 32768 };
-/* On a device: below, steps are bound by reading the weights, and rise evenly. */
+/* On a device: below this many tokens, reading the weights bounds a step, and its time rises evenly. */
 enum { STAIRS_FROM = 256 };
-/* A case that took one part in so many of the time is not run again; one that would take one in LEFT_SHARE of
- * what is left, not before all others were, and one in LAST_SHARE never. */
+/* Limits on cases that take long. During the extremes: a case that has taken more than 1/BUDGET_SHARE of all
+ * time is not repeated. Later, by predicted time: a case of more than 1/LEFT_SHARE of the time left waits
+ * until all others have run, and one of more than 1/LAST_SHARE never runs. */
 enum { BUDGET_SHARE = 40, LEFT_SHARE = 16, LAST_SHARE = 3 };
-/* On a device: before heavy steps it works at one until WARM_WINDOW_US of it and the next agree, for a part
- * in WARM_SHARE of the time at most. */
+/* Warm-up, on a device: before heavy steps, one heavy case runs until the means of two consecutive windows of
+ * WARM_WINDOW_US agree, for at most 1/WARM_SHARE of the time. */
 enum { HEAVY_FROM = STAIRS_FROM, WARM_SHARE = 20 };
 #define WARM_WINDOW_US 50000
 #define WARM_AGREES 0.02
-/* A short step is seen until this time is spent on it, for its time varies more. */
+/* A short step is repeated until its runs add up to this time, because its time varies more. */
 #define CASE_US 30000.0
 
-/* A kind of step: n_decodes rows with decode_context tokens each, and n_chunks of chunk_tokens behind
- * chunk_behind. */
+/* A kind of step: n_decodes decodes with decode_context tokens of context each, and n_chunks chunks of
+ * chunk_tokens with chunk_behind tokens before each. */
 typedef struct timed_case {
   uint32_t n_decodes, decode_context, n_chunks, chunk_tokens, chunk_behind;
   uint32_t n_runs;
@@ -53,7 +55,8 @@ typedef struct calibration {
   td_engine *e;
   td_dummy_run run;
   uint64_t begin_us, budget_us;
-  uint32_t max_rows, max_tokens, kv_tokens, row_tokens; /* of all rows, of one */
+  /* kv_tokens: of all rows together; row_tokens: of one row */
+  uint32_t max_rows, max_tokens, kv_tokens, row_tokens;
   timed_case cases[CASES_MAX];
   uint32_t n_cases;
   bool is_warm; /* the last step was a heavy one */
@@ -78,7 +81,7 @@ static td_step_work work_of(const timed_case *k)
 
 static void add_case(calibration *c, timed_case k)
 {
-  uint32_t page = c->run.dummy.plan->page_tokens; /* rows share none, so each rounds up */
+  uint32_t page = c->run.dummy.plan->page_tokens; /* rows share no pages, so each rounds up */
   uint64_t n_pages = (uint64_t)k.n_decodes * ((k.decode_context + page - 1) / page) +
                      (uint64_t)k.n_chunks * ((k.chunk_tokens + k.chunk_behind + page - 1) / page);
   uint32_t n_rows = k.n_decodes + k.n_chunks, n_tokens = k.n_decodes + k.n_chunks * k.chunk_tokens;
@@ -121,14 +124,14 @@ static void add_hybrid(calibration *c, uint32_t n_decodes, uint32_t context, uin
                            .chunk_behind = behind < room ? behind : room});
 }
 
-/* Tokens of all decodes together that the memory holds. */
+/* The context of each of n_rows rows: `wanted`, or less if the KV memory holds less. */
 static uint32_t context_of(const calibration *c, uint32_t n_rows, uint32_t wanted)
 {
   uint32_t each = c->kv_tokens / n_rows / c->run.dummy.plan->page_tokens * c->run.dummy.plan->page_tokens;
   return wanted < each ? wanted : each;
 }
 
-/* The extremes: a model of these alone is a model. */
+/* The extremes, which alone suffice for a rough cost model. */
 static void choose_extremes(calibration *c)
 {
   uint32_t rows = c->max_rows, tokens = c->max_tokens, some = (rows + 3) / 4;
@@ -144,7 +147,8 @@ static void choose_extremes(calibration *c)
   add_chunks(c, 1, tokens / 16, 0);
 }
 
-/* All kinds of steps on a grid whose lines are `factor` apart: the table, contexts, and both together. */
+/* All kinds of steps on a grid whose lines are a factor of `factor` apart: token counts, contexts, and both
+ * together. */
 static void choose_grid(calibration *c, uint32_t factor)
 {
   uint32_t rows = c->max_rows, tokens = c->max_tokens;
@@ -166,8 +170,8 @@ static void choose_grid(calibration *c, uint32_t factor)
   add_chunks(c, 4, tokens / factor / 2, 0);
 }
 
-/* As they are close to the highest rate of long prompts: many decodes behind much context beside a chunk that
- * is behind much, the steps that a queue waits for. */
+/* Steps as they are close to the highest rate of long prompts, where queues form: many decodes over long
+ * context, beside a chunk behind long context. */
 static void choose_full(calibration *c)
 {
   for (uint32_t n = 8; n <= FULL_ROWS && n <= c->max_rows; n *= 4)
@@ -176,8 +180,8 @@ static void choose_full(calibration *c)
         add_hybrid(c, n, context_of(c, 2 * n, FULL_CONTEXT), n_all - n, context_of(c, 2, FULL_CONTEXT));
 }
 
-/* Between the grid's lines: products have tiles, and an algorithm for each range of rows, so their times are
- * stairs that even fall. */
+/* Between the grid's lines: GEMMs have tiles, and an algorithm for each range of rows. So times over token
+ * counts form stairs, which sometimes even fall. */
 static void choose_stairs(calibration *c)
 {
   for (uint32_t n = 32; n <= c->max_tokens; n += n < 256    ? 32
@@ -205,7 +209,7 @@ static int compare_us(const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-/* The median: what disturbs steps now will disturb them later. */
+/* The median, not the minimum: what disturbs steps now will disturb them later. */
 static double us_of(const timed_case *k)
 {
   double us[RUNS_MAX];
@@ -214,13 +218,13 @@ static double us_of(const timed_case *k)
   return us[(k->n_runs - 1) / 2];
 }
 
-/* Its products keep the device's arithmetic busy, not its memory. */
+/* Whether its GEMMs make the step bound by arithmetic, not by memory. */
 static bool is_heavy(const calibration *c, const timed_case *k)
 {
   return c->e->backend->on_device && k->n_chunks > 0 && k->work.n_tokens >= HEAVY_FROM;
 }
 
-/* One window after another of the first heavy case, until two agree. */
+/* Runs the first heavy case until the means of two windows agree. */
 static td_status warm_up(calibration *c, td_error *err)
 {
   const timed_case *k = c->cases;
@@ -243,8 +247,8 @@ static td_status warm_up(calibration *c, td_error *err)
   return TD_OK;
 }
 
-/* One run more of a case. Before the first of a short one it is run for nothing: something may have to be set
- * up. */
+/* Runs a case once more. Before the first counted run, a short case runs once uncounted, because something
+ * may have to be set up. */
 static td_status run_again(calibration *c, timed_case *k, td_error *err)
 {
   double us;
@@ -265,7 +269,8 @@ static bool wants_more(const timed_case *k)
   return k->n_runs < RUNS_WANTED || (k->n_runs < RUNS_MAX && k->n_runs * us_of(k) < CASE_US);
 }
 
-/* Too long for the time that is left; without a model, which is at first, for its share of all. */
+/* Whether the case takes too long: by prediction against the time left, or without a model, by its own runs
+ * against all time. */
 static bool is_dear(const calibration *c, const timed_case *k, const td_cost_model *m, uint32_t left_share)
 {
   double left_us = (double)c->budget_us - (double)(td_clock_us() - c->begin_us);
@@ -274,8 +279,8 @@ static bool is_dear(const calibration *c, const timed_case *k, const td_cost_mod
   return k->n_runs > 0 && k->n_runs * us_of(k) > (double)c->budget_us / BUDGET_SHARE;
 }
 
-/* Cases [first, end), round after round, but for those that are dear; heavy ones behind all others, in one
- * piece. */
+/* Runs cases [first, end) for n_rounds rounds, except those that are too long. In the first pass of each
+ * round all other cases run, in the second the heavy ones. */
 static td_status run_cases(calibration *c, uint32_t first, uint32_t end, uint32_t n_rounds,
                            const td_cost_model *m, uint32_t left_share, td_error *err)
 {
@@ -298,9 +303,9 @@ static uint32_t collect(const calibration *c, td_cost_sample samples[CASES_MAX])
   return n;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole calibration ---- */
 
-/* With log-level debug: what the model is made of, and where it is wrong. */
+/* At log level debug: the measured times, and the model's error for each. */
 static void log_cases(const calibration *c)
 {
   for (uint32_t i = 0; i < c->n_cases; i++) {
@@ -351,8 +356,8 @@ static td_status fit(calibration *c, td_error *err)
   return TD_OK;
 }
 
-/* The extremes first and well; what they say of the other kinds' times decides which of them there is time
- * for. */
+/* Measures the extremes first, several times each. A rough model fitted to them predicts the times of the
+ * other kinds, and so which of them there is time for. */
 static td_status measure(calibration *c, td_error *err)
 {
   td_cost_sample samples[CASES_MAX];
@@ -360,7 +365,7 @@ static td_status measure(calibration *c, td_error *err)
   double cold_us;
   choose_extremes(c);
   uint32_t n_extremes = c->n_cases;
-  if (n_extremes > 0) /* the weights may not be in memory yet */
+  if (n_extremes > 0) /* uncounted: the weights may not be in memory yet */
     TD_TRY(run_case(c, &c->cases[0], &cold_us, err));
   c->begin_us = td_clock_us(); /* calibrate_ms is for measuring, not for reading weights */
   TD_TRY(run_cases(c, 0, n_extremes, RUNS_WANTED, NULL, 1, err));
@@ -403,7 +408,7 @@ td_status td_engine_measure_times(td_engine *e, uint32_t page_tokens, uint32_t n
   c->budget_us = budget_us;
   c->max_rows = e->backend->max_rows;
   c->max_tokens = e->backend->max_tokens;
-  if (!e->backend->on_device) { /* KV in host memory, taken as it is written */
+  if (!e->backend->on_device) { /* host memory is allocated as it is written */
     td_kv_spec one = td_model_kv_spec(&e->desc, e->backend->kv_dtype, 1, page_tokens);
     uint64_t most = HOST_KV_BYTES / e->backend->ops->kv_bytes_per_page(e->backend, &one);
     most = (most > HOST_KV_PAGES ? most : HOST_KV_PAGES) * page_tokens;

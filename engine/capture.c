@@ -1,23 +1,24 @@
 /* Which decode steps are captured, and when (kernels.h: capture).
  *
- * No start waits for it. What is not captured runs op by op: the same step, about a millisecond slower. In
- * idle moments (idle.c) the steps of the fewest rows are captured first, for a request alone gains most. A
- * daemon that has no idle moment captures what it needs: behind a decode step that ran op by op, the step of
- * its own row count, one every capture_pause_ms. That step is not followed by one planned ahead, and whoever
- * runs waits for the capture, some milliseconds, once for each row count.
+ * No start waits for captures. A decode step that is not captured runs op by op, about a millisecond slower.
+ * In idle moments (idle.c) the steps with the fewest rows are captured first, because a request that runs
+ * alone gains most. A daemon without idle moments captures what it needs: after a decode step that ran op by
+ * op, it captures the step of that row count, at most one every capture_pause_ms. No step is planned ahead of
+ * that one, and running requests wait some milliseconds for the capture, once for each row count.
  *
- * Row counts between two that are captured run on the next larger one, so they lie close where decode steps
- * are short and far apart where a few rows more cost nothing. None stands in for those below the count before
- * it: one request, padded to 256 rows, would take several times as long as op by op.
+ * A step whose row count is not captured runs on the next larger captured count. So captured counts are dense
+ * where decode steps are short, and sparse where a few more rows cost nothing. A captured step does not serve
+ * row counts at or below the next smaller count, even if that one is not captured: one request, padded to 256
+ * rows, would take several times as long as op by op.
  *
- * capture_ms is for all of them together, in idle moments or not; capturing anew, what tuning has changed, is
- * none of it. */
+ * capture_ms bounds all first captures together, in idle moments or not. Repeated captures, after tuning has
+ * changed algorithms, do not count. */
 #include "engine/internal.h"
 
 #include "common/clock.h"
 #include "common/log.h"
 
-/* 1, 2, 4, 8, then multiples of 8, from 256 on of 32. */
+/* 1, 2, 4, 8, then multiples of 8; above 256, multiples of 32. */
 static uint32_t next_smaller(uint32_t n_rows)
 {
   if (n_rows > 256)
@@ -41,7 +42,7 @@ void td_engine_begin_captures(td_engine *e)
   c->n_missing = c->n_counts;
 }
 
-/* The count that a step of so many rows runs on, where there are any. */
+/* Index of the count that a step of n_rows rows runs on. There must be one. */
 static uint32_t count_for(const td_engine_captures *c, uint32_t n_rows)
 {
   uint32_t i = 0;
@@ -58,7 +59,7 @@ static td_captured_count *first_missing(td_engine_captures *c)
   return &c->counts[i];
 }
 
-/* Largest first, as more rows wait for it. */
+/* The largest stale count, because most row counts use it. */
 static td_captured_count *last_stale(td_engine_captures *c)
 {
   uint32_t i = c->n_counts - 1;
@@ -80,7 +81,7 @@ static void note_not_fused(td_engine_stats *s, const char *reason)
   s->n_not_fused += i == s->n_not_fused;
 }
 
-/* Those captured anew have been counted. */
+/* Called for first captures only: forms that are captured again have been counted. */
 static void note_forms(td_engine *e, const td_capture *forms)
 {
   pthread_mutex_lock(&e->stats_lock);
@@ -110,7 +111,7 @@ static td_status capture(td_engine *e, td_captured_count *count, td_error *err)
   return TD_OK;
 }
 
-/* ---- those that are missing ---- */
+/* ---- first captures ---- */
 
 static void log_end(td_engine *e, bool is_over)
 {
@@ -139,13 +140,13 @@ static td_status capture_missing(td_engine *e, td_captured_count *count, td_erro
   return TD_OK;
 }
 
-/* Only a device that fails is the caller's. What cannot be captured now will not be later: it runs op by op.
- */
+/* Returns an error only if the device failed. If a capture fails otherwise, later ones would fail too, so the
+ * missing ones are given up and run op by op. */
 static td_status try_missing(td_engine *e, td_captured_count *count, td_error *err)
 {
   td_error why;
   td_status st = capture_missing(e, count, &why);
-  if (st == TD_ERR_DEVICE) { /* as in a step */
+  if (st == TD_ERR_DEVICE) { /* ends the engine, as in a step */
     if (err)
       *err = why;
     return st;
@@ -190,7 +191,7 @@ td_status td_engine_capture_needed(td_engine *e, uint32_t n_rows, td_error *err)
   return TD_OK;
 }
 
-/* ---- those of changed algorithms ---- */
+/* ---- captures after algorithms changed ---- */
 
 void td_engine_mark_stale(td_engine *e, uint32_t least_rows, uint32_t most_rows)
 {

@@ -1,4 +1,4 @@
-/* Steps made by hand: see dummy_run.h. */
+/* Dummy runs: see dummy_run.h. */
 #include "engine/dummy_run.h"
 
 #include "common/clock.h"
@@ -18,7 +18,7 @@ td_status td_dummy_run_init(td_dummy_run *t, td_stepper by, uint32_t page_tokens
                                                     .n_ids = by.vocab,
                                                     .max_row_tokens = max_kv_tokens},
                             err));
-  for (uint32_t i = 0; i < be->max_rows; i++) /* every request brings its own later */
+  for (uint32_t i = 0; i < be->max_rows; i++) /* requests will set their own parameters */
     be->ops->set_sampling(by.backend, i, &greedy);
   return TD_OK;
 }
@@ -40,7 +40,7 @@ bool td_dummy_run_add(td_dummy_run *t, uint32_t n_rows, uint32_t q_len, uint32_t
 static void submit(td_dummy_run *t)
 {
   td_backend_queue_step(t->by.backend, t->by.forward, t->by.sampling, t->dummy.plan);
-  t->dummy.plan->n_page_updates = 0; /* they are there now */
+  t->dummy.plan->n_page_updates = 0; /* the backend has applied them now */
 }
 
 static td_status wait(td_dummy_run *t, td_error *err)
@@ -56,7 +56,7 @@ td_status td_dummy_run_run(td_dummy_run *t, double *us, td_error *err)
   submit(t);
   if (t->by.backend->pipeline_depth > 1 && p->n_decode_rows == p->n_rows) {
     for (uint32_t i = 0; i < p->n_rows; i++)
-      p->token_ids[p->rows[i].q_start] = -1 - (int32_t)i; /* what the step before sampled */
+      p->token_ids[p->rows[i].q_start] = -1 - (int32_t)i; /* the token that the step before sampled */
     submit(t);
     TD_TRY(wait(t, err));
     begin_us = td_clock_us();

@@ -1,6 +1,6 @@
-/* Dummy runs: steps of plans made by hand before the first request, to see how long they take. Rows have as
- * much context as wanted, over pages of the real KV store, whose tree is still empty. How long a step takes
- * does not depend on the values in it. */
+/* Dummy runs: before the first request, runs steps of dummy plans to measure their times. Rows have as much
+ * context as wanted, in pages of the real KV store, whose prefix tree is still empty. A step's time does not
+ * depend on the values in it. */
 #ifndef TD_ENGINE_DUMMY_RUN_H
 #define TD_ENGINE_DUMMY_RUN_H
 
@@ -10,7 +10,7 @@
 #include "kernels/kernels.h"
 #include "step/dummy_plan.h"
 
-/* What runs a step: a model's programs, compiled, on their backend. All borrowed. */
+/* What runs a step: a model's compiled programs and their backend. All borrowed. */
 typedef struct td_stepper {
   td_backend *backend;
   const td_program *program; /* of `forward` */
@@ -23,18 +23,19 @@ typedef struct td_dummy_run {
   td_dummy_plan dummy;
 } td_dummy_run;
 
-/* max_kv_tokens: of one row. n_pages: of the store, from the first on. */
+/* max_kv_tokens: of one row. Uses the store's first n_pages pages. */
 TD_MUST_CHECK td_status td_dummy_run_init(td_dummy_run *t, td_stepper by, uint32_t page_tokens,
                                           uint32_t n_pages, uint32_t max_kv_tokens, td_error *err);
 void td_dummy_run_deinit(td_dummy_run *t);
-/* Writes every line of those pages once: memory that nobody wrote is read faster than any other. */
+/* Writes every cache line of those pages once, because memory that was never written reads faster. */
 TD_MUST_CHECK td_status td_dummy_run_touch_pages(td_dummy_run *t, td_error *err);
 
 void td_dummy_run_begin(td_dummy_run *t);
-/* Adds rows, decodes (q_len 1) first. False: no row, token or page is left. */
+/* Adds rows; decodes (q_len 1) first. False: no row, token or page is left. */
 bool td_dummy_run_add(td_dummy_run *t, uint32_t n_rows, uint32_t q_len, uint32_t kv_len);
-/* Runs the plan as the daemon would: once alone; or, where two steps may be under way and all rows decode,
- * one behind the other. *us: from one end to the next. */
+/* Runs the plan as the daemon would. If two steps may be under way and all rows are decodes, runs three steps
+ * back to back, and *us is the time from the first one's end to the second one's. Otherwise runs one step,
+ * and *us is its time. */
 TD_MUST_CHECK td_status td_dummy_run_run(td_dummy_run *t, double *us, td_error *err);
 
 #endif

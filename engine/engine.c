@@ -1,4 +1,4 @@
-/* The engine's life: create, the thread, state, stop. One thread owns everything below this file. */
+/* Create, the thread, state, stop. The engine thread owns everything below this file. */
 #include "engine/internal.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 
 td_status td_engine_create(const td_options *options, td_engine **out, td_error *err)
 {
-  td_engine *e = aligned_alloc(_Alignof(td_engine), sizeof *e); /* the rings want cache lines of their own */
+  td_engine *e = aligned_alloc(_Alignof(td_engine), sizeof *e); /* the rings need cache-line alignment */
   if (!e)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the engine");
   memset(e, 0, sizeof *e);
@@ -71,7 +71,7 @@ td_status td_engine_set_accounts(td_engine *e, uint32_t n, td_error *err)
   return TD_OK;
 }
 
-/* A state that the loop set (DRAINING) while the model loaded must not be lost. */
+/* LOADING becomes READY; any other state stays. */
 static void become_ready(td_engine *e)
 {
   int loading = TD_ENGINE_LOADING;
@@ -162,7 +162,7 @@ void td_engine_destroy(td_engine *e)
   td_tokenizer_destroy(e->tokenizer);
   td_model_files_close(e->files);
   td_engine_requests_deinit(e);
-  td_engine_free_grammars(e); /* behind those who obey them */
+  td_engine_free_grammars(e); /* after the slots, whose mask providers use grammars */
   td_engine_free_step_memory(e);
   td_kv_feed_deinit(&e->kv_feed);
   if (e->wake_fd >= 0)
@@ -175,7 +175,7 @@ const td_engine_info *td_engine_get_info(const td_engine *e) { return &e->info; 
 
 void td_engine_get_stats(const td_engine *ce, td_engine_stats *out)
 {
-  td_engine *e = (td_engine *)ce; /* the lock is the only thing that changes */
+  td_engine *e = (td_engine *)ce; /* only the lock is modified */
   pthread_mutex_lock(&e->stats_lock);
   *out = e->stats;
   pthread_mutex_unlock(&e->stats_lock);

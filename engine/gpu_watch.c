@@ -13,7 +13,7 @@
 
 enum { ASK_EACH_MS = 1000, OLD_AFTER_MS = 5000, STOP_WAIT_MS = 500 };
 
-/* Of nvml.h, what is asked here. Calls return 0 if they could. */
+/* The part of nvml.h that is used here. Calls return 0 on success. */
 enum { CLOCK_SM = 1, CLOCK_MEMORY = 2, SENSOR_GPU = 0 };
 enum { SLOWED_BY_POWER = 0x4 | 0x80, SLOWED_BY_HEAT = 0x20 | 0x40, SLOWED_BY_HARDWARE = 0x8 };
 
@@ -35,8 +35,8 @@ struct td_gpu_watch {
   pthread_t thread;
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  bool stops, has_ended; /* under the lock, as are: */
-  uint64_t asked_us;     /* when `last` was whole; 0: never */
+  bool stops, has_ended; /* protected by `lock`, as are asked_us and last */
+  uint64_t asked_us;     /* when `last` was read; 0: never */
   td_engine_gpu last;
 };
 
@@ -64,9 +64,9 @@ static bool find_calls(nvml *n)
   return true;
 }
 
-/* ---- asking ---- */
+/* ---- queries ---- */
 
-/* A value that the device does not tell is NaN. */
+/* NaN if the call failed. */
 static double told(int rc, unsigned value, double scale) { return rc == 0 ? value * scale : (double)NAN; }
 
 static td_engine_gpu ask(const td_gpu_watch *w)
@@ -143,7 +143,7 @@ static void free_watch(td_gpu_watch *w)
   free(w);
 }
 
-/* NULL: it is open; else why not. */
+/* Returns NULL on success, otherwise why the device cannot be watched. */
 static const char *open_device(td_gpu_watch *w, const char *library, const char *pci_bus_id)
 {
   w->nvml.library = dlopen(library, RTLD_NOW | RTLD_LOCAL);
@@ -194,7 +194,7 @@ void td_gpu_watch_stop(td_gpu_watch *w)
     ;
   bool has_ended = w->has_ended;
   pthread_mutex_unlock(&w->lock);
-  if (!has_ended) { /* the process ends soon; what the thread uses stays */
+  if (!has_ended) { /* the process will exit soon; the thread's memory is not freed */
     pthread_detach(w->thread);
     return;
   }

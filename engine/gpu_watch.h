@@ -1,8 +1,8 @@
-/* What the GPU is doing beside our steps: clocks, watts, temperature, why it is slower than it could be.
+/* Watches the GPU through NVML: clocks, power, temperature, and why it is throttled.
  *
- * The driver's libnvidia-ml.so.1 is opened at run time; where it is missing, nothing is told. A thread of its
- * own asks once a second, because a call may take milliseconds, and on a lost device does not come back: what
- * is older than some seconds is not told. */
+ * Opens the driver's libnvidia-ml.so.1 at run time; without it, there are no values. A separate thread
+ * queries NVML once a second, because a call may take milliseconds, or never return if the device is lost.
+ * Values more than some seconds old are not reported. */
 #ifndef TD_ENGINE_GPU_WATCH_H
 #define TD_ENGINE_GPU_WATCH_H
 
@@ -10,11 +10,11 @@
 
 typedef struct td_gpu_watch td_gpu_watch;
 
-/* NULL, with a line in the log that says why, where the GPU at that PCI address cannot be watched. */
+/* Returns NULL, and logs why, if the GPU at that PCI address cannot be watched. */
 td_gpu_watch *td_gpu_watch_start(const char *library, const char *pci_bus_id);
-/* Does not wait for a call to the driver that does not come back. NULL: does nothing. */
+/* Waits only briefly for a call to the driver that does not return. w may be NULL. */
 void td_gpu_watch_stop(td_gpu_watch *w);
-/* [any] False: nothing is known. */
+/* [any] Returns false if there are no recent values. */
 bool td_gpu_watch_get(td_gpu_watch *w, td_engine_gpu *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* Grammars of answers: compiled on whoever's thread asks, kept while they are asked for, and handed to the
- * engine thread as providers of masks. */
+/* Grammars of answers: compiled on the calling thread, cached, and given to the engine thread as mask
+ * providers. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@ typedef struct kept {
   char *key; /* the source as text; owned */
   size_t n_key;
   td_grammar *grammar;
-  uint64_t used; /* when it was asked for last */
+  uint64_t used; /* value of `clock` when it was last used */
 } kept;
 
 struct td_grammars {
@@ -25,8 +25,9 @@ struct td_grammars {
 
 /* ---- at start ---- */
 
-/* Special tokens are never part of a text: only a structural tag may ask for one. What has the byte that
- * tells them is no text of UTF-8. */
+/* Appends a token's bytes. A special token is never part of a text, and only a structural tag may ask for
+ * one: its text is preceded by TD_SPECIAL_BYTE. Other tokens with that byte are no valid UTF-8, and get no
+ * bytes. */
 static void append_token(const td_engine *e, int32_t id, td_buf *all)
 {
   size_t from = all->len_bytes;
@@ -80,7 +81,7 @@ td_status td_engine_load_grammars(td_engine *e, td_error *err)
   return make_vocab(e, &g->vocab, err);
 }
 
-/* False: there were none. */
+/* Empties the cache. Returns false if it was empty. */
 static bool drop_kept(td_grammars *g)
 {
   pthread_mutex_lock(&g->lock);
@@ -106,13 +107,13 @@ void td_engine_free_grammars(td_engine *e)
   free(g);
 }
 
-/* ---- kept ones ---- */
+/* ---- the cache ---- */
 
-/* NULL: it is too long to be kept, or there is no memory for it. The tree of a plan repeats what it refers
- * to, so its text may be far longer than the request. */
+/* The source as text, for a lookup. NULL: it is too long to be cached, or there is no memory. The printed
+ * text of a plan may be much longer than the request, because its tree repeats what it refers to. */
 static char *key_of(const td_grammar_source *s, size_t *n)
 {
-  enum { SLACK = 64 }; /* cJSON wants some room behind the text */
+  enum { SLACK = 64 }; /* cJSON needs some room after the text */
   size_t most = (size_t)td_limit_max(TD_LIMIT_GRAMMAR_KEY_BYTES), at = 1;
   char *key = s->n_text < most ? malloc(most + SLACK) : NULL;
   if (!key)
@@ -152,7 +153,7 @@ static bool is_kept(const td_grammars *g, const td_grammar *grammar)
   return false;
 }
 
-/* The one that was asked for longest ago gives way. Without memory nothing is kept. */
+/* Adds a grammar to the cache in place of the least recently used one. Without memory, does not add it. */
 static void keep(td_grammars *g, const char *text, size_t n, td_grammar *grammar)
 {
   pthread_mutex_lock(&g->lock);
@@ -204,8 +205,8 @@ typedef struct provider {
 
 const char td_mask_no_memory[] = "there is no memory for the answer's grammar";
 
-/* The matcher has read what was said so far but for the last tokens. A token that it does not take cannot
- * have been sampled under its masks, but behind the end. */
+/* Reads the tokens that the matcher has not read yet. A token that the matcher refuses comes after the end of
+ * the answer: under its masks, no other could have been sampled. */
 static const char *fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
 {
   provider *p = arg;

@@ -1,14 +1,15 @@
-/* What the engine does while nobody asks for anything: capturing decode steps (capture.c), then tuning
- * (kernels.h: tune), and capturing anew the steps whose algorithms have changed with it.
+/* Work in idle moments: first captures of decode steps (capture.c), then tuning (kernels.h: tune), and new
+ * captures of steps whose algorithms tuning has changed.
  *
- * A start captures and measures nothing. When nothing has run or waited for idle_ms, the engine does one
- * piece after another, of a few launches or a step each, and looks for commands between two: so whoever comes
- * waits for a piece. Algorithms change here and nowhere else, so never in the middle of an answer; that a
- * step is captured for the first time may come there (capture.c).
+ * A start captures and measures nothing. When no request has run or waited for idle_ms, the engine does this
+ * work piece by piece. A piece is a few launches or one step, and between two pieces the engine looks for
+ * commands. So a request that arrives waits for one piece at most. Algorithms change only here, never in the
+ * middle of an answer; first captures may happen there (capture.c).
  *
- * A captured step keeps the algorithms of its capture: it is captured again before more is measured, one a
- * piece, with nothing under way. Until then it serves as it was. Where measuring ends early, because its time
- * is over or it failed, that holds for what was decided until then. */
+ * A captured step keeps the algorithms of its capture. When they have changed, the step is captured again
+ * before more is measured, one capture for each piece, with nothing under way. Until then the old capture
+ * serves. If measuring ends early, because its time is used up or it failed, this holds for the decisions
+ * made so far. */
 #include "engine/internal.h"
 
 #include "common/clock.h"
@@ -61,7 +62,7 @@ td_status td_engine_begin_tuning(td_engine *e, td_error *err)
 uint32_t td_engine_idle_left(const td_engine *e)
 {
   const td_engine_idle *i = &e->idle;
-  uint32_t n = is_tuning(i) ? 1 + i->tuning.n_all - i->tuning.n_known : 0; /* 1: the end is not yet told */
+  uint32_t n = is_tuning(i) ? 1 + i->tuning.n_all - i->tuning.n_known : 0; /* 1: the end is not logged yet */
   return n + e->captures.n_missing + e->captures.n_stale;
 }
 
@@ -106,13 +107,13 @@ static td_status tune(td_engine *e, td_error *err)
   return st;
 }
 
-/* Algorithms, and the steps that keep them. */
+/* One piece: a stale capture, or else a measurement. */
 static td_status measure(td_engine *e, td_error *err)
 {
   td_engine_idle *i = &e->idle;
   td_error why;
   td_status st = e->captures.n_stale > 0 ? td_engine_capture_anew(e, &why) : tune(e, &why);
-  if (st == TD_ERR_DEVICE) { /* as in a step */
+  if (st == TD_ERR_DEVICE) { /* ends the engine, as in a step */
     if (err)
       *err = why;
     return st;
@@ -121,7 +122,7 @@ static td_status measure(td_engine *e, td_error *err)
     td_warn("%s: no more is measured in this run", why.message);
     i->tuning.is_done = true;
   }
-  if (!is_anything_left(e)) /* so this is not called again */
+  if (!is_anything_left(e)) /* this function is not called again */
     log_end(e);
   return TD_OK;
 }

@@ -47,8 +47,8 @@ static void put(td_kv_feed *f, uint64_t at, const td_page_event *e)
                                               .tokens = e->is_stored ? tokens : NULL};
 }
 
-/* The flag is set before the last look at n_taken, and the reader moves n_taken before it looks at the flag:
- * so one of the two sees the other. */
+/* The engine sets has_left_over before it reads n_taken a last time. The reader stores n_taken before it
+ * reads has_left_over. So at least one of the two sees the other's store. */
 static bool has_room(td_kv_feed *f, uint64_t at)
 {
   if (at - atomic_load_explicit(&f->n_taken, memory_order_acquire) < TD_KV_FEED_EVENTS)
@@ -66,7 +66,7 @@ void td_kv_feed_fill(td_kv_feed *f, td_sched *s)
   if (at == first)
     return;
   atomic_store_explicit(&f->n_put, at, memory_order_release);
-  if (write(f->fd, &one, sizeof one) < 0 && errno != EAGAIN) /* EAGAIN: it says so already */
+  if (write(f->fd, &one, sizeof one) < 0 && errno != EAGAIN) /* EAGAIN: the eventfd is readable already */
     td_warn("waking the publisher of KV events: %s", strerror(errno));
 }
 

@@ -1,17 +1,17 @@
-/* What steps take, learned from the steps that are served, and kept at an orderly end.
+/* Learns step times from the steps that are served, and writes them to a file at an orderly end.
  *
- * A table that was measured keeps its shape. A device that has worked for minutes is slower than one that was
- * measured for seconds (H200: steps without prompts by 1 to 2 %, with prompts by 4). The median over the time
- * of a run's steps says by how much: it does not care for steps that something disturbed, nor for how the run
- * ended, as the scheduler's correction does, which follows the last hundred. Over time, not over steps:
- * queues are made of the long ones.
+ * A measured table keeps its shape, but a device that has worked for minutes is slower than one that was
+ * measured for seconds (H200: by 1 to 2 % for steps without prompts, by 4 % with). The factor is the median
+ * of measured / calibrated, weighted by time. The median ignores steps that something disturbed, and does not
+ * depend on how the run ended. The scheduler's correction does: it follows the last hundred steps. The weight
+ * is time, not the number of steps, because queues consist of long steps.
  *
- * A table that was guessed, or learned before, is corrected itself (scheduler/cost_learn.h): the scheduler
- * gets the better one after each of the first steps, then now and then.
+ * A table that was guessed, or learned before, is itself corrected (scheduler/cost_learn.h). The scheduler
+ * gets the corrected table after each of the first steps, then at intervals.
  *
- * A step counts from the end of the one before, for what the host does between two steps is time for those
- * who wait. Only what is said by enough steps is kept. Who measured, removed or replaced the file meanwhile
- * meant it. */
+ * A step's time counts from the end of the step before, because waiting requests also wait for what the host
+ * does in between. Results are kept only if there were enough steps. If the file was measured anew, removed
+ * or replaced during this run, that was intended, and it is left alone. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,10 +20,10 @@
 #include "common/log.h"
 #include "engine/internal.h"
 
-/* Bins reach to so many times, and one part in so many; what is beyond is in the outermost. */
+/* Bins cover ratios from 1/REACH to REACH; ratios outside count in the outermost bins. */
 #define REACH 4.0
 
-/* The scheduler's table is made anew after each of the first steps, later after so many. */
+/* The scheduler gets a new table after each of the first RENEW_EACH steps, then after every RENEW_EACH. */
 enum { RENEW_EACH = 64 };
 
 static bool is_measured(const td_engine *e) { return e->cost_source > TD_TIMES_LEARNED; }
@@ -64,7 +64,7 @@ void td_engine_learn_step(td_engine *e, const td_step_work *w, double calibrated
     learn_table(e, w, measured_us);
 }
 
-/* 0: too few steps, or nothing to believe. */
+/* 0: too few steps, or a factor too far from 1 to be believed. */
 static double learned_factor(const td_engine_learned *l, bool with_prompts)
 {
   const double *us = l->bins_us[with_prompts];
@@ -90,9 +90,9 @@ static bool is_same_calibration(const td_cost_model *a, const td_cost_model *b)
          memcmp(a->tokens_us, b->tokens_us, a->n_points * sizeof *a->tokens_us) == 0;
 }
 
-/* ---- beside a table that was measured ---- */
+/* ---- beside a measured table ---- */
 
-/* The file as it is now, if it still is what this run's steps were held against. */
+/* Reads the file, and fails unless it still holds the table of this run. */
 static td_status read_own(const td_engine *e, td_kept_times *own, td_error *err)
 {
   bool found = false;
@@ -136,7 +136,7 @@ static void keep_factors(const td_engine *e)
     td_info("what steps took under load is not kept in %s: %s", e->cost_path, why.message);
 }
 
-/* ---- as a table ---- */
+/* ---- as a learned table ---- */
 
 static td_status write_table(const td_engine *e, uint64_t n_steps, td_error *err)
 {

@@ -1,7 +1,7 @@
-/* From options to a model that can step: open, describe, tokenizer, template, memory plan, load.
+/* From options to a model that can step: open the files, describe, tokenizer, template, memory plan, load.
  *
- * All memory of the engine is sized and allocated here, by a plan that is logged; nothing later allocates.
- * What does not fit is said here, with the option that would help. */
+ * Sizes and allocates all memory of the engine, by a plan that is logged; nothing is allocated later. If
+ * something does not fit, the error names the option that would help. */
 #include "engine/internal.h"
 
 #include <errno.h>
@@ -20,11 +20,11 @@
 #include "common/pulled.h"
 #include "scheduler/budget.h"
 
-/* A start with KV for less than one request of so many tokens is refused. */
+/* A start without KV memory for one request of this many tokens is refused. */
 enum { MIN_KV_TOKENS = 1024, MIN_KV_PAGES = 2 };
 #define MIB(bytes) ((double)(bytes) / 1048576.0)
 
-/* The file's or folder's own name, without .gguf. */
+/* The name of the file or folder, without .gguf. */
 static void default_model_name(const char *path, char *out, size_t size)
 {
   size_t n = strlen(path);
@@ -39,7 +39,7 @@ static void default_model_name(const char *path, char *out, size_t size)
     *dot = '\0';
 }
 
-/* ---- chat template: the operator's file, else the model's own ---- */
+/* ---- chat template: the operator's file, or the model's own ---- */
 
 static td_status read_small_file(const char *path, td_buf *out, td_error *err)
 {
@@ -60,7 +60,7 @@ static td_status read_small_file(const char *path, td_buf *out, td_error *err)
   return TD_OK;
 }
 
-/* tokenizer_config.json's chat_template: a string, or a list of named ones. */
+/* The chat_template of tokenizer_config.json: a string, or a list of named templates. */
 static const char *config_template(const cJSON *tokenizer_config, const char *wanted)
 {
   const cJSON *t = td_json_get(tokenizer_config, "chat_template"), *one;
@@ -75,7 +75,7 @@ static const char *config_template(const cJSON *tokenizer_config, const char *wa
   return NULL;
 }
 
-/* name: "default", or another one of a model's named templates. */
+/* name: "default", or another of the model's named templates. */
 static bool model_template(const td_model_files *files, const char *name, const char **text, size_t *n)
 {
   td_gguf_string s;
@@ -83,8 +83,8 @@ static bool model_template(const td_model_files *files, const char *name, const 
   char key[64];
   snprintf(key, sizeof key, "tokenizer.chat_template%s%s", is_default ? "" : ".", is_default ? "" : name);
   const char *other;
-  if (td_model_files_chat_template(files, false, &other,
-                                   n)) { /* beside it, none of the configuration counts */
+  /* with a template file, the templates in the configuration are ignored */
+  if (td_model_files_chat_template(files, false, &other, n)) {
     const bool is_tools = strcmp(name, "tool_use") == 0;
     return (is_default || is_tools) && td_model_files_chat_template(files, is_tools, text, n);
   }
@@ -104,8 +104,8 @@ static void keep_template_text(td_engine *e, const char *text, size_t n)
   td_buf_append(&e->template_text, text, n);
 }
 
-/* A broken template of the model's own leaves plain completions usable; a broken one that the operator named
- * is an error. */
+/* A broken template from the operator is an error. With a broken template from the model, completions still
+ * work, and chat requests are refused. */
 static td_status load_chat_template(td_engine *e, td_error *err)
 {
   const char *path = e->options.chat_template, *text;
@@ -149,19 +149,20 @@ typedef struct memory_plan {
   uint32_t max_running, step_tokens, page_tokens, n_pages, max_context;
   bool context_is_cut;
   uint64_t page_bytes, workspace_bytes,
-      attention_bytes; /* attention: what the KV store takes beside its pages, and vectors of embeddings */
+      attention_bytes; /* the KV store's memory beside pages, and vectors of embeddings */
 } memory_plan;
 
 static bool is_dummy(const td_engine *e) { return strcmp(e->options.load_format, "dummy") == 0; }
 
-/* What the weights take where they are used. */
+/* Weight memory on the backend. */
 static uint64_t weight_bytes(const td_engine *e)
 {
   return td_model_weight_bytes(is_dummy(e) ? NULL : e->files, &e->desc, e->backend);
 }
 
-/* Pages for kv_bytes; by default enough for every running request at full context, but no more than the
- * backend grants, and for that the context gives way before the start fails. */
+/* Plans the KV pages: kv_bytes of them; by default as many as every running request needs at full context,
+ * but no more than the backend grants. If that is not enough for one request, the context is cut before the
+ * start fails. */
 static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
 {
   uint64_t budget = (uint64_t)td_option(&e->options, TD_LIMIT_KV_BYTES);
@@ -220,8 +221,8 @@ static td_status plan_step(td_engine *e, memory_plan *mp, td_error *err)
   return TD_OK;
 }
 
-/* Before anything large is read: is there room for it? Where weights are used from the mapping, the page
- * cache gives way. */
+/* Checks the memory before anything large is read. Weights that are used from the file mapping need no check:
+ * the page cache gives way. */
 static td_status check_room(const td_engine *e, const memory_plan *mp, td_error *err)
 {
   const td_options *o = &e->options;
@@ -255,7 +256,7 @@ typedef struct progress {
   uint64_t begin_us, last_us, bytes;
 } progress;
 
-/* Silent for the first second; then a line a second, so that a long start is seen to move. */
+/* Silent for the first second, then logs one line a second, so that a long start shows progress. */
 static void log_progress(void *arg, double share)
 {
   progress *p = arg;
@@ -288,7 +289,7 @@ static td_status make_compute(td_engine *e, memory_plan *mp, td_error *err)
 {
   TD_TRY(check_room(e, mp, err));
   TD_TRY(load_weights(e, mp, err));
-  TD_TRY(plan_kv(e, mp, err)); /* KV takes what is left, so it comes last */
+  TD_TRY(plan_kv(e, mp, err)); /* KV pages take the memory that is left, so they come last */
   uint32_t n_pages = e->only_checks ? MIN_KV_PAGES : mp->n_pages;
   td_kv_spec spec = td_model_kv_spec(&e->desc, e->backend->kv_dtype, n_pages, mp->page_tokens);
   TD_TRY(e->backend->ops->kv_create(e->backend, &spec, &e->kv, err));
@@ -308,7 +309,7 @@ static td_policy policy_of(const td_options *o)
   int i = 0;
   while (td_policy_names[i] && strcmp(td_policy_names[i], o->policy) != 0)
     i++;
-  return (td_policy)i; /* one that is not there is refused by the scheduler */
+  return (td_policy)i; /* the scheduler refuses an unknown policy */
 }
 
 static void say_slo(const td_engine *e, const td_sched_config *sc, double slo_us)
@@ -363,7 +364,7 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
   return TD_OK;
 }
 
-/* The operator's word, else the model's (negative: none), else the API's. */
+/* The operator's value, otherwise the model's (negative: none), otherwise the API's. */
 static double sampling_default(double option, double model, td_limit_id limit)
 {
   return option >= 0 ? option : model >= 0 ? model : td_limits[limit].def;
@@ -417,12 +418,12 @@ static void fill_info(td_engine *e, const memory_plan *mp)
   i->loaded_at_unix_s = (uint64_t)time(NULL);
 }
 
-/* A model that is no path may be one that tandem-pull fetched. */
+/* If the option model is no path, it may name a model that tandem-pull fetched. */
 static td_status find_model(td_engine *e, td_error *err)
 {
   char path[TD_PULLED_PATH_BYTES], *model = e->options.model;
   if (access(model, F_OK) == 0 || errno != ENOENT || !td_pulled_is_name(model))
-    return TD_OK; /* opening it says what is wrong */
+    return TD_OK; /* if it cannot be opened, td_model_files_open says why */
   if (!td_pulled_find(model, path))
     return td_fail(err, TD_ERR_MODEL,
                    "%s: No such file or directory, and tandem-pull has fetched no model of that name", model);
@@ -465,7 +466,7 @@ static void log_ends(const td_engine *e)
   td_buf_deinit(&list);
 }
 
-/* Only a made-up model may do without. */
+/* A model without a tokenizer is accepted only with load_format = dummy. */
 static td_status load_text(td_engine *e, td_error *err)
 {
   if (is_dummy(e) && !td_model_files_has_tokenizer(e->files)) {
@@ -489,7 +490,7 @@ td_status td_engine_load(td_engine *e, td_error *err)
   td_status st = open_model(e, err);
   if (st == TD_OK)
     st = load_text(e, err);
-  if (st != TD_OK) /* parts of a folder are named by their files: which folder is said here */
+  if (st != TD_OK) /* errors name files of the folder only: add the folder */
     return strstr(err->message, e->options.model) ? st : td_error_prefix(err, "%s", e->options.model);
   if (*e->options.trace)
     TD_TRY(td_trace_create(e->options.trace, (uint64_t)td_option(&e->options, TD_LIMIT_TRACE_STEPS),
@@ -513,9 +514,9 @@ td_status td_engine_load(td_engine *e, td_error *err)
   TD_TRY(make_compute(e, &mp, err));
   if (!e->only_checks) {
     TD_TRY(td_engine_begin_tuning(e, err));
-    if (!td_engine_embeds(e)) /* which have no decodes */
+    if (!td_engine_embeds(e)) /* embeddings have no decodes */
       td_engine_begin_captures(e);
-    if (e->calibrates) /* what is measured are steps as they will be */
+    if (e->calibrates) /* so that steps are measured as they will be served */
       TD_TRY(td_engine_capture_all(e, err));
     td_engine_tell_idle_left(e);
   }

@@ -20,17 +20,18 @@ typedef struct mask_job {
   const int32_t *tokens;
   uint32_t n;
   uint32_t *bits;
-  uint32_t next; /* in the queue */
+  uint32_t next; /* next slot of the queue */
   uint32_t account;
-  const char *why;   /* the fill gave up; NULL: it did not */
-  _Atomic int state; /* mask_state; MADE is stored with release behind the bits */
+  const char *why;   /* why the fill gave up; NULL: it did not */
+  _Atomic int state; /* mask_state; MASK_MADE is stored with release, after the bits */
 } mask_job;
 
 struct td_masks {
   mask_job *jobs; /* [n_slots] */
   uint32_t first, last;
-  uint64_t n_served, served[TD_ACCOUNTS_MAX]; /* when each account was served last */
-  uint64_t n_made, n_seen;                    /* n_seen: when the engine waited last */
+  /* [account]: n_served when a mask of the account was last begun */
+  uint64_t n_served, served[TD_ACCOUNTS_MAX];
+  uint64_t n_made, n_seen; /* n_seen: n_made at the engine's last wait */
   int wake_fd;
   bool stops;
   pthread_mutex_t lock;
@@ -39,7 +40,7 @@ struct td_masks {
   uint32_t n_threads;
 };
 
-/* ---- the queue; locked ---- */
+/* ---- the queue; lock held ---- */
 
 static void push(td_masks *m, uint32_t slot)
 {
@@ -64,7 +65,8 @@ static void take_out(td_masks *m, uint32_t slot)
     m->last = before;
 }
 
-/* Of the account that was served longest ago: one whose masks take long holds up others by one of them. */
+/* Pops a slot of the account that was served longest ago. So an account with slow masks delays others by one
+ * mask per thread at most. */
 static uint32_t pop(td_masks *m)
 {
   uint32_t best = m->first;
@@ -76,7 +78,7 @@ static uint32_t pop(td_masks *m)
   return best;
 }
 
-/* ---- a thread ---- */
+/* ---- a mask thread ---- */
 
 static void tell(td_masks *m)
 {

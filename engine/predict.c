@@ -1,7 +1,7 @@
-/* What was predicted beside what came: steps, queue delays, and when one who was refused should come back.
+/* Predictions against measured times, and Retry-After.
  *
- * The scheduler predicts, from the calibration and what it learned since; here it is held against the clock.
- */
+ * The scheduler predicts step times and queue delays from the cost model and its own corrections. Here they
+ * are compared with the clock. */
 #include "engine/internal.h"
 
 #include <math.h>
@@ -13,9 +13,9 @@
 const double td_step_error_borders[TD_STEP_ERROR_BORDERS] = {0.01, 0.02, 0.03, 0.05, 0.075, 0.1,
                                                              0.15, 0.2,  0.3,  0.5,  1,     2};
 
-/* A promise further away than this says nothing: clients have given up by then. */
+/* No client is told to wait longer than this: it would give up before. */
 enum { PROMISE_MAX_US = 120 * 1000000 };
-/* A forecast looks at all that run, and steps may be shorter than anybody's wait for it. */
+/* A forecast looks at all running requests, and a step may be shorter than that. */
 enum { FORESEE_EVERY_US = 5000 };
 
 /* ---- engine thread ---- */
@@ -57,9 +57,9 @@ void td_engine_note_forecast(td_engine *e, const td_sched_forecast *f)
 
 /* ---- loop thread ---- */
 
-/* Each refusal is promised the turn after the last one's, but nobody is to wait longer than all that is here
- * now takes to end: who asks again and again has many promises and comes once, and what was promised of a
- * queue that is gone is void. */
+/* Each refused client is given the next turn after the last refused client's. But no client is told to wait
+ * longer than all current requests take to end: a client that asks again and again gets many turns but uses
+ * one, and turns in a queue that has drained since are void. */
 uint64_t td_engine_retry_after_us(td_engine *e, uint32_t n_prompt)
 {
   td_engine_stats st;
@@ -67,12 +67,12 @@ uint64_t td_engine_retry_after_us(td_engine *e, uint32_t n_prompt)
   td_engine_get_stats(e, &st);
   if (st.queue_delay_us <= 0)
     return 0;
-  double wait_us = st.next_end_us, gap_us = st.end_gap_us; /* a place: the next that ends gives one */
+  double wait_us = st.next_end_us, gap_us = st.end_gap_us; /* room for a request: when the next one ends */
   uint32_t n_seen = st.n_running + st.n_waiting, n_rows = e->backend->max_rows;
   if (n_seen < n_rows &&
-      n_seen < e->n_taken) /* a burst that the engine has not seen all of: more places will be in use */
+      n_seen < e->n_taken) /* the engine has not seen all of a burst: more places will be in use */
     gap_us *= (double)n_seen / (e->n_taken < n_rows ? e->n_taken : n_rows);
-  if (e->n_queued_tokens + n_prompt > cap) { /* room for tokens: as the queue as a whole moves on */
+  if (e->n_queued_tokens + n_prompt > cap) { /* room for tokens: at the rate of the whole queue */
     double token_us = fmax(st.queue_delay_us / (double)(e->n_queued_tokens + 1), st.prompt_token_us);
     wait_us = fmax(wait_us, token_us * (double)(e->n_queued_tokens + n_prompt - cap));
     gap_us = fmax(gap_us, token_us * n_prompt);
@@ -94,7 +94,7 @@ static int compare_float(const void *a, const void *b)
 
 void td_engine_step_errors(const td_engine *ce, double *median, double *p99)
 {
-  td_engine *e = (td_engine *)ce; /* the lock is the only thing that changes */
+  td_engine *e = (td_engine *)ce; /* only the lock is modified */
   float errors[TD_STEP_ERRORS_KEPT];
   pthread_mutex_lock(&e->stats_lock);
   uint32_t n = e->n_step_errors < TD_STEP_ERRORS_KEPT ? (uint32_t)e->n_step_errors : TD_STEP_ERRORS_KEPT;

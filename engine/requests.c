@@ -1,10 +1,10 @@
 /* The hand-over between the loop thread and the engine thread.
  *
- * A slot belongs to the loop until its submit command is in the inbox, and again from the moment the engine
- * publishes `ended`. In between the engine appends tokens to the slot's array and publishes how many; the
- * loop reads behind that count. Outbox entries are hints ("look at this slot"): each slot is in the outbox at
- * most once, so the ring cannot overflow however slow the loop is, and a stale hint is harmless. See
- * engine/README.md. */
+ * A slot belongs to the loop until its submit command is in the inbox, and again after the engine has
+ * published `ended`. In between the engine appends tokens to the slot's array and publishes their count; the
+ * loop reads only tokens below that count. An outbox entry is a hint to look at a slot. Each slot is in the
+ * outbox at most once, so the ring cannot overflow however slow the loop is, and a stale hint does no harm.
+ * See engine/README.md. */
 #include "engine/internal.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@ td_status td_engine_requests_init(td_engine *e, td_error *err)
 {
   e->n_slots = (uint32_t)td_option(&e->options, TD_LIMIT_QUEUE_REQUESTS);
   e->slots = calloc(e->n_slots, sizeof *e->slots);
-  /* inbox: per slot at most one submit, its cancel, and a stale cancel of the tenant before */
+  /* inbox, for each slot: at most a submit, its cancel, and a stale cancel of the slot's previous request */
   if (!e->slots || !td_ring_init(&e->inbox, 4 * e->n_slots) || !td_ring_init(&e->outbox, e->n_slots))
     return td_fail(err, TD_ERR_NOMEM, "no memory for %u request slots", e->n_slots);
   for (uint32_t i = 0; i < e->n_slots; i++)
@@ -31,7 +31,7 @@ td_status td_engine_requests_init(td_engine *e, td_error *err)
   return TD_OK;
 }
 
-/* What the request brought, and what is kept for it. */
+/* Frees the request's own memory and what take_memory allocated for it. */
 static void free_memory(td_slot *s)
 {
   free(s->request.tokens);
@@ -51,7 +51,7 @@ static void free_memory(td_slot *s)
   s->mask = NULL;
 }
 
-/* What is kept for the slot's request; nobody waits for memory later. */
+/* Allocates all that the slot's request will need, so that nothing is allocated while it runs. */
 static bool take_memory(const td_engine *e, td_slot *s)
 {
   const td_engine_request *r = &s->request;
@@ -91,11 +91,11 @@ static void wake_engine(td_engine *e)
 static void send_command(td_engine *e, uint32_t kind, uint32_t slot)
 {
   TD_BUG_ON(!td_ring_push(&e->inbox, (td_ring_item){kind, slot, e->slots[slot].generation}));
-  if (atomic_exchange(&e->is_asleep, false)) /* while it steps it looks by itself */
+  if (atomic_exchange(&e->is_asleep, false)) /* an engine that is awake checks the inbox after the step */
     wake_engine(e);
 }
 
-/* What the engine can never serve is the client's doing; what it cannot serve now is not. */
+/* A request that the engine could never serve is the client's error (TD_ERR_REQUEST). */
 static td_status check_request(const td_engine *e, const td_engine_request *r, td_error *err)
 {
   const td_engine_info *info = &e->info;
@@ -119,7 +119,8 @@ static td_status check_request(const td_engine *e, const td_engine_request *r, t
   return TD_OK;
 }
 
-/* A prompt alone is always taken, or one longer than the queue could never be. */
+/* A prompt is always accepted while the queue is empty. Otherwise one longer than the queue could never
+ * be. */
 static td_status check_queued_tokens(const td_engine *e, const td_engine_request *r, td_error *err)
 {
   uint64_t cap = (uint64_t)td_option(&e->options, TD_LIMIT_QUEUE_TOKENS), all = e->n_queued_tokens;
@@ -152,7 +153,7 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   td_slot *s = &e->slots[slot];
   s->request = *r;
   if (!take_memory(e, s)) {
-    s->request = (td_engine_request){0}; /* the caller's still */
+    s->request = (td_engine_request){0}; /* its memory stays the caller's */
     free_memory(s);
     return td_fail(err, TD_ERR_NOMEM, "no memory for the request");
   }
@@ -234,7 +235,7 @@ void td_engine_release(td_engine *e, td_ticket ticket)
   free_slot(e, ticket.slot);
 }
 
-/* Fills *u if the slot has news; false if the hint was stale. */
+/* Fills *u if the slot has news. Returns false if the hint was stale. */
 static bool slot_update(td_engine *e, uint32_t slot, td_engine_update *u)
 {
   td_slot *s = &e->slots[slot];
@@ -276,10 +277,10 @@ uint32_t td_engine_poll(td_engine *e, td_engine_update *out, uint32_t max)
   e->n_polls++;
   while (n < max && td_ring_pop(&e->outbox, &item)) {
     td_slot *s = &e->slots[item.slot];
-    /* cleared before the slot is read: what the engine publishes after the read makes a new hint */
+    /* cleared before the slot is read, so that anything published after the read makes a new hint */
     atomic_store(&s->in_outbox, false);
-    /* of the same request again, told of while this loop runs: the caller may give it back at the first
-     * update */
+    /* A second hint for a slot in this call updates the same entry of out[]: the caller may release the slot
+     * after its first update. */
     bool again = s->polled == e->n_polls;
     uint32_t at = again ? s->polled_at : n;
     if (!slot_update(e, item.slot, &out[at]) || again)

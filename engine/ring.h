@@ -1,8 +1,8 @@
-/* A bounded ring between exactly one producer and one consumer thread.
+/* A bounded ring between exactly one producer thread and one consumer thread.
  *
- * Capacity is a power of two and chosen so that the ring cannot be full in a correct program
- * (engine/README.md); push says false when it is, which callers treat as a bug. Source: Lamport's
- * single-producer queue, C11 atomics. */
+ * The capacity is a power of two, chosen so that the ring is never full in a correct program
+ * (engine/README.md). td_ring_push returns false if the ring is full; callers treat that as a bug. Source:
+ * Lamport's single-producer queue, with C11 atomics. */
 #ifndef TD_ENGINE_RING_H
 #define TD_ENGINE_RING_H
 
@@ -50,7 +50,7 @@ static inline bool td_ring_push(td_ring *r, td_ring_item item)
   return true;
 }
 
-/* Consumer: nothing to pop? */
+/* Consumer thread only. */
 static inline bool td_ring_is_empty(const td_ring *r)
 {
   return atomic_load_explicit(&r->head, memory_order_relaxed) ==

@@ -1,13 +1,13 @@
-/* What sampling needs beside its parameters: the lists that requests point to, and the state that a backend
- * makes of what was said so far. */
+/* Sampling data beyond the parameters: arrays that requests point to, and sampler state that a backend makes
+ * from the tokens so far. */
 #include "engine/internal.h"
 
 #include <string.h>
 
-/* ---- loop thread: with the slot's request ---- */
+/* ---- loop thread ---- */
 
-/* Biases, and the ids that min_tokens forbids: as in vLLM all that end an answer, whether or not ignore_eos
- * lets them. One block; the request's own pointers may go with its sender. */
+/* Copies the biases, and collects the ids that min_tokens forbids: as in vLLM, all ids that end an answer,
+ * with or without ignore_eos. One allocation holds both, so the caller may free its own arrays. */
 bool td_engine_copy_lists(const td_engine *e, td_slot *s)
 {
   td_sampling *p = &s->request.sampling;

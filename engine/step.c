@@ -1,12 +1,14 @@
 /* The step loop: drain inbox -> plan -> submit -> sample -> wait -> commit -> publish.
  *
- * Where the device can run ahead (pipeline_depth 2), the next step is planned and submitted before this one's
- * outcome is known, whenever it can only be "all decode once more"; a row whose request turns out to have
- * ended is dropped when it comes. Where a row of that next step obeys a mask, its sampling is queued only
- * when this step's tokens are known and the mask was made of them: submit k, sample k, submit k+1, wait k,
- * masks, sample k+1. Nothing here allocates, blocks on the loop thread, or looks at text. Idle means blocked
- * on the eventfd, or one piece after another of what is done in idle moments (idle.c). A busy engine does one
- * such piece now and then between two steps (capture.c). */
+ * If the device can run ahead (pipeline_depth 2), and if the next step can only be "all rows decode once
+ * more", the engine plans and submits it before it knows the outcome of this one. If a request turns out to
+ * have ended, its row of the next step is dropped. If a row of the next step obeys a mask, the engine queues
+ * that step's sampling only after this step's tokens are known and the mask was made from them: submit k,
+ * sample k, submit k+1, wait k, masks, sample k+1.
+ *
+ * Nothing here allocates, blocks on the loop thread, or looks at text. An idle engine blocks on the eventfd,
+ * or does idle work piece by piece (idle.c). A busy engine occasionally does one capture between two steps
+ * (capture.c). */
 #include "engine/internal.h"
 
 #include <errno.h>
@@ -17,7 +19,7 @@
 
 #include "common/clock.h"
 
-/* wait_us: how long whoever came now would wait. */
+/* wait_us: the predicted wait of a request that arrives now. */
 static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double wait_us)
 {
   td_slot *s = &e->slots[slot];
@@ -36,7 +38,7 @@ static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double
                e->cost_source == TD_TIMES_NONE ? UINT64_MAX : (uint64_t)fmin(wait_us, 1e15));
   e->backend->ops->set_sampling(e->backend, slot, &s->request.sampling);
   if (td_sched_submit(e->sched, slot, &r, td_clock_us(), NULL) != TD_OK) {
-    /* td_engine_submit has refused what can never fit, so this is a disagreement of ours, not the client's */
+    /* td_engine_submit has refused requests that can never fit, so this is our bug, not the client's error */
     s->error = "the scheduler refused the request";
     td_engine_end_slot(e, slot, TD_FINISH_ERROR);
   } else {
@@ -44,7 +46,7 @@ static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double
   }
 }
 
-/* A cancel may come after its request ended by itself, even when the slot has a new tenant. */
+/* A cancel may arrive after its request has ended, or even after the slot got a new request. */
 static void take_cancel(td_engine *e, uint32_t slot, uint32_t generation, bool complete)
 {
   td_slot *s = &e->slots[slot];
@@ -57,8 +59,9 @@ static void take_cancel(td_engine *e, uint32_t slot, uint32_t generation, bool c
   td_engine_end_slot(e, slot, TD_SLOT_ENDED_CANCELLED);
 }
 
-/* Of those that come at once, one in so many of those before it is foretold its own wait, for that takes
- * longer the more run; a burst of thousands must not hold up a step. */
+/* A prediction of the wait takes longer the more requests run, and a burst of thousands must not hold up a
+ * step. So within a burst, not every request gets its own prediction: after n requests, the next n /
+ * FORESEEN_EACH share one. */
 enum { FORESEEN_EACH = 16 };
 
 static bool drain_inbox(td_engine *e)
@@ -81,7 +84,7 @@ static bool drain_inbox(td_engine *e)
   return any;
 }
 
-/* Nobody is served late. True if somebody was ended. */
+/* Ends requests whose deadline has passed or cannot be met. Returns true if there were any. */
 static bool end_late_requests(td_engine *e, uint64_t now_us)
 {
   td_sched_expired late[16];
@@ -97,7 +100,8 @@ static bool end_late_requests(td_engine *e, uint64_t now_us)
 
 static void submit_step(td_engine *e, const td_plan *plan, double predicted_us)
 {
-  bool is_known = e->cost_source > TD_TIMES_BUILT_IN; /* who watches for stalls goes by no guess */
+  /* guessed times must not make a step count as stalled */
+  bool is_known = e->cost_source > TD_TIMES_BUILT_IN;
   if (is_known &&
       (uint64_t)predicted_us > atomic_load_explicit(&e->longest_predicted_us, memory_order_relaxed))
     atomic_store(&e->longest_predicted_us, (uint64_t)predicted_us);
@@ -105,7 +109,7 @@ static void submit_step(td_engine *e, const td_plan *plan, double predicted_us)
   td_backend_submit(e->backend, e->forward, plan);
 }
 
-/* For who watches the steps; before e->stats, whose sums still are those of the step before. */
+/* Writes the step's record. Call before e->stats is updated: differences are taken to the step before. */
 static void log_step(td_engine *e, uint64_t step_us, double calibrated_us, const td_plan *plan,
                      const td_sched_stats *ss)
 {
@@ -138,7 +142,8 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
     double calibrated_us = td_cost_step_us(&e->cost, &work);
     log_step(e, step_us, calibrated_us, plan, &ss);
     uint64_t end_us = atomic_load_explicit(&e->heartbeat_us, memory_order_relaxed);
-    if (!td_engine_awaits_capture(e, plan)) { /* else it took longer than such steps soon will */
+    /* a step that awaits its capture takes longer than such steps soon will */
+    if (!td_engine_awaits_capture(e, plan)) {
       td_sched_observe(e->sched, plan, (double)step_us);
       td_engine_learn_step(e, &work, calibrated_us, (double)(end_us - e->times.since_us));
     }
@@ -182,8 +187,8 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
   pthread_mutex_unlock(&e->stats_lock);
 }
 
-/* Somebody came, and the step that is planned now may be long: who is refused meanwhile is told when there
- * will be room, and behind how many others, also where nobody was here before. */
+/* Makes a forecast when requests have arrived, because the step that is planned next may be long. With it,
+ * Retry-After is known for requests that are refused meanwhile, even if the engine was idle before. */
 static void foresee_arrivals(td_engine *e)
 {
   td_sched_forecast f;
@@ -198,8 +203,8 @@ static void foresee_arrivals(td_engine *e)
   pthread_mutex_unlock(&e->stats_lock);
 }
 
-/* Both sides exchange the flag: so either the loop sees that it must wake us, or we see its command. False:
- * nothing came in max_ms (negative: that does not happen). */
+/* Both threads exchange the flag, so either the loop sees that it must wake the engine, or the engine sees
+ * the loop's command. Returns false if nothing arrived in max_ms (negative: wait without limit). */
 static bool wait_for_work(td_engine *e, int max_ms)
 {
   struct pollfd wake = {.fd = e->wake_fd, .events = POLLIN};
@@ -215,7 +220,7 @@ static bool wait_for_work(td_engine *e, int max_ms)
   return any || n_ready != 0;
 }
 
-/* The next step from scratch, with all that has happened; false: nothing to do. */
+/* Plans and submits the next step from the current state. Returns false if there is nothing to do. */
 static bool plan_step(td_engine *e)
 {
   bool commands = td_engine_finish_endings(e);
@@ -244,14 +249,15 @@ static bool plan_step(td_engine *e)
   return true;
 }
 
-/* The step after e->plan while that still runs, if it is certain what it is. New commands come first: they
- * can only be taken when nothing is under way. */
+/* Plans and submits the step after e->plan while e->plan runs, if that step is certain. If a command waits,
+ * it does not: commands can only be taken with nothing under way. */
 static bool plan_step_ahead(td_engine *e)
 {
   if (e->backend->pipeline_depth < 2 || !td_ring_is_empty(&e->inbox) || atomic_load(&e->stop_asked))
     return false;
   e->next_times.plan_begin_us = td_clock_us();
-  if (td_sched_next_expiry_us(e->sched) < e->next_times.plan_begin_us) /* who is late leaves between steps */
+  /* late requests are ended between steps */
+  if (td_sched_next_expiry_us(e->sched) < e->next_times.plan_begin_us)
     return false;
   if (!td_sched_plan_ahead(e->sched, e->plan, e->has_late ? e->late : NULL, e->next))
     return false;
@@ -259,14 +265,14 @@ static bool plan_step_ahead(td_engine *e)
   e->next_times.plan_end_us = td_clock_us();
   submit_step(e, e->next, e->next_times.predicted_us);
   if (td_engine_awaits_masks(e, e->next))
-    (void)td_backend_forward_ended(e->backend); /* so that the wait for masks is none of the device's time */
+    (void)td_backend_forward_ended(e->backend); /* so that the wait for masks does not count as device time */
   else
     td_engine_sample(e, e->next, e->next_late, &e->next_has_late);
   e->next_times.queued_us = td_clock_us();
   return true;
 }
 
-/* *last_end_us: 0 after idleness. */
+/* *last_end_us: when the step before ended; 0 after idleness. */
 static td_status end_step(td_engine *e, uint64_t *last_end_us, td_error *err)
 {
   TD_TRY(td_backend_wait(e->backend, &e->outcome, err));
@@ -322,7 +328,7 @@ td_status td_engine_run(td_engine *e, td_error *err)
     e->idle.since_us = 0;
     atomic_store(&e->in_step, true);
     uint32_t capture_rows = td_engine_needs_capture(e, e->plan) ? e->plan->n_rows : 0;
-    under_way = capture_rows == 0 && plan_step_ahead(e); /* nothing may be under way in a capture */
+    under_way = capture_rows == 0 && plan_step_ahead(e); /* a capture needs that nothing is under way */
     TD_TRY(end_step(e, &last_end_us, err));
     tell_pages(e);
     if (under_way)
@@ -330,7 +336,7 @@ td_status td_engine_run(td_engine *e, td_error *err)
     atomic_store(&e->in_step, under_way);
     if (capture_rows > 0) {
       TD_TRY(td_engine_capture_needed(e, capture_rows, err));
-      last_end_us = 0; /* what it took is no step's time */
+      last_end_us = 0; /* the capture's time belongs to no step */
     }
   }
   td_engine_keep_learned(e);

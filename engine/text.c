@@ -1,4 +1,5 @@
-/* Text for the server: tokenise, render chats, detokenise. Read-only over the loaded model: any thread. */
+/* Text functions for the server: tokenise, render chats, detokenise. They only read the loaded model: any
+ * thread. */
 #include "engine/internal.h"
 
 #include <stdio.h>
@@ -64,7 +65,7 @@ static bool add_token_text(cJSON *vars, const char *name, const td_engine *e, in
   return !text || cJSON_AddStringToObject(vars, name, text);
 }
 
-/* Variables that the operator's side vouches for. */
+/* Template variables that clients cannot set. */
 static cJSON *trusted_variables(const td_engine *e, const td_chat_input *in)
 {
   cJSON *vars = cJSON_CreateObject();
@@ -76,7 +77,7 @@ static cJSON *trusted_variables(const td_engine *e, const td_chat_input *in)
   return NULL;
 }
 
-/* The client's variables, by reference: messages and tools (null if none). */
+/* Template variables from the client, by reference: messages, and tools (null if there are none). */
 static cJSON *input_variables(const td_chat_input *in)
 {
   cJSON *vars = cJSON_CreateObject();
@@ -117,7 +118,7 @@ static td_status render(const td_engine *e, const td_chat_input *in, td_rendered
                           .now = time(NULL),
                           .max_ops = (size_t)td_option(&e->options, TD_LIMIT_TEMPLATE_OPS),
                           .max_memory_bytes = (size_t)td_option(&e->options, TD_LIMIT_TEMPLATE_MEMORY_BYTES)};
-    /* as transformers chooses among a model's named templates */
+    /* the same choice among named templates as transformers makes */
     bool tools = in->tools && e->tool_template;
     st = td_chat_template_render(tools ? e->tool_template : e->chat_template, &ri, r, err);
   }
@@ -142,7 +143,7 @@ td_status td_engine_chat_tokens(const td_engine *e, const td_chat_input *in, td_
   td_rendered r = {0};
   td_ids out = {0};
   td_status st = render(e, in, &r, err);
-  if (st == TD_OK) /* the template writes BOS itself where the model wants one */
+  if (st == TD_OK) /* no BOS is added: the template writes it if the model needs one */
     st = td_tokenizer_encode(e->tokenizer, r.text.data ? r.text.data : "", r.text.len_bytes,
                              (const td_span *)r.trusted, r.n_trusted, false, in->max_tokens, &out, err);
   if (st == TD_OK && rendered)
@@ -160,9 +161,9 @@ td_status td_engine_chat_tokens(const td_engine *e, const td_chat_input *in, td_
 /* ---- detokenising ---- */
 
 struct td_text_stream {
-  bool mute; /* no tokenizer: there is no text */
+  bool mute; /* no tokenizer: no text */
   td_detok detok;
-  const int32_t *told; /* [n_told] */
+  const int32_t *told; /* [n_told] special tokens to mark in the text; borrowed */
   uint32_t n_told;
 };
 
@@ -199,7 +200,8 @@ void td_text_stream_push(td_text_stream *s, const int32_t *ids, size_t n, td_buf
       td_detok_push(&s->detok, ids[i], out);
       continue;
     }
-    td_detok_finish(&s->detok, out); /* half a character does not go on behind it */
+    /* a character that is incomplete here does not continue after the mark */
+    td_detok_finish(&s->detok, out);
     td_buf_append_str(out, TD_STREAM_MARK);
     td_buf_append_str(out, td_tokenizer_token_text(s->detok.t, ids[i]));
   }

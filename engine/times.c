@@ -1,10 +1,10 @@
-/* What steps take, as a start knows it: kept from before, else guessed from the device class. Nothing is
- * measured here, so no start waits.
+/* Step times as a start knows them: read from a file, or guessed from the device class. A start measures
+ * nothing, so it does not wait.
  *
- * What is kept is either measured (calibrate.c: `tandemd --calibrate`) or learned while serving (learn.c). A
- * measured table is believed whatever this machine is doing now: what it does under load is learned. The file
- * is found by the identity of all that times depend on; its second line says that identity, and behind it
- * how the times came about. */
+ * The file's times were either measured (calibrate.c: `tandemd --calibrate`) or learned while serving
+ * (learn.c). A measured table is used even if the machine is busy now; the effect of load is learned
+ * separately. The file's name depends on an identity: everything that step times depend on. Its second line
+ * holds the identity, and after it how the times came about. */
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -48,7 +48,7 @@ static void find_file(td_engine *e)
     *e->cost_path = '\0';
 }
 
-/* Of this device and model; and how the times came about. */
+/* Fails unless the file is for this device and model. Reads how its times came about. */
 static td_status read_identity(const td_engine *e, const char *identity, td_times_source *source,
                                uint64_t *n_steps, td_error *err)
 {
@@ -130,7 +130,8 @@ static void guess(td_engine *e, uint32_t page_tokens)
                          .n_layers = d->n_layers,
                          .bytes_us = bytes_us > 0 ? bytes_us : c->basis.bytes_us,
                          .flop_us = flop_us > 0 ? flop_us : c->basis.flop_us};
-  bool is_known = e->backend->on_device && bytes_us > 0 && flop_us > 0; /* a CPU says what its kind has */
+  /* a CPU backend gives the rates of its kind, not of this machine */
+  bool is_known = e->backend->on_device && bytes_us > 0 && flop_us > 0;
   e->cost = td_cost_guess(c, &basis);
   e->cost_unsure = is_known ? td_cost_guess_unsure(c, &basis) : TD_COST_UNSURE_GUESSED;
 }

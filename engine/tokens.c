@@ -1,9 +1,9 @@
-/* What a step's outcome means for its requests, and what their masks mean for the step: sampling with the
- * masks that are made, commit, tokens and log-probabilities to the loop.
+/* From a step's outcome to tokens of requests: sampling with the masks that are made, commit, and the
+ * hand-over of tokens and log-probabilities to the loop.
  *
- * A row whose mask is late is not sampled and computes its last token again in the next step. Others are held
- * up for it no longer than the device computes anyway; only a step in which nobody else could get anything
- * waits for a mask. */
+ * An entry whose mask is late is not sampled; its row computes its last token again in the next step. The
+ * engine waits for late masks only while the device computes the forward anyway. It waits longer only if
+ * every row of the step is late. */
 #include "engine/internal.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 #include "common/clock.h"
 
-/* How long a wait for masks goes on before the device, or the inbox, is looked at again. */
+/* How long to wait for masks before checking the device, or the inbox, again. */
 enum { MASK_POLL_US = 50, ALL_LATE_POLL_US = 1000 };
 enum { NO_SLOT = UINT32_MAX };
 
@@ -42,8 +42,8 @@ void td_engine_free_step_memory(td_engine *e)
 
 static uint32_t slot_of(const td_plan *plan, uint32_t i) { return plan->rows[plan->logits[i].row].slot; }
 
-/* A request that ended with the step before, after this one was planned, is not active: its slot may be the
- * loop's again. */
+/* A request that ended with the step before, after this one was planned, is not active. Its slot may belong
+ * to the loop again. */
 static bool obeys_mask(const td_engine *e, const td_plan *plan, uint32_t i)
 {
   const td_slot *s = &e->slots[plan->rows[plan->logits[i].row].slot];
@@ -71,7 +71,7 @@ void td_engine_ask_mask(td_engine *e, uint32_t slot)
     ask_mask(e, slot);
 }
 
-/* Returns how many are late. */
+/* Sets row_masks and late[] for the plan's entries. Returns how many are late. */
 static uint32_t take_masks(td_engine *e, const td_plan *plan, uint8_t *late)
 {
   uint32_t n_late = 0;
@@ -85,7 +85,8 @@ static uint32_t take_masks(td_engine *e, const td_plan *plan, uint8_t *late)
   return n_late;
 }
 
-/* Nobody is served by ending the step before a mask is made, and nobody waits for its end. */
+/* If all rows are late: whether to wait on for a mask. Stops when there is a command, a stop or a
+ * deadline. */
 static bool may_wait_on(td_engine *e)
 {
   uint64_t now_us = td_clock_us();
@@ -136,19 +137,19 @@ static uint8_t verdict_of(const td_engine *e, uint32_t slot, uint32_t i)
   if (e->outcome.flags[i] & TD_LOGITS_LATE)
     return TD_TOKEN_LATE;
   s->error = s->mask ? td_masks_gave_up(e->masks, slot) : NULL;
-  if (s->error) { /* its id is never published */
+  if (s->error) { /* the sampled id is never published */
     s->gave_up = true;
     return TD_TOKEN_ENDS;
   }
-  if (e->outcome.flags[i] & TD_LOGITS_NAN) { /* nor this one */
+  if (e->outcome.flags[i] & TD_LOGITS_NAN) { /* nor is this one */
     s->error = "the model's output is not a number";
     return TD_TOKEN_ENDS;
   }
-  TD_BUG_ON(e->outcome.n_ids[i] != 1); /* nobody drafts yet */
+  TD_BUG_ON(e->outcome.n_ids[i] != 1); /* speculative decoding is not implemented */
   return is_stop_token(e, &s->request, e->sampled[i]) ? TD_TOKEN_ENDS : TD_TOKEN_GOES_ON;
 }
 
-/* What the step's tokens mean for their requests, before the scheduler takes them. */
+/* Sets the verdicts on the step's sampled tokens, before the commit. */
 static void judge_tokens(td_engine *e)
 {
   const td_plan *plan = e->plan;
@@ -162,7 +163,7 @@ static void judge_tokens(td_engine *e)
   }
 }
 
-/* Of the token behind the one whose logits entry i is of: sampled, or the prompt's. */
+/* Stores the log-probabilities of the token after entry i's: a sampled one, or one of the prompt. */
 static void keep_logprobs(td_engine *e, td_slot *s, uint32_t i)
 {
   const td_engine_request *r = &s->request;
@@ -208,7 +209,7 @@ static void publish_entry(td_engine *e, uint32_t i, uint64_t now_us)
     publish_token(e, slot, e->verdict[i] == TD_TOKEN_ENDS, now_us);
 }
 
-/* Commit ends requests in the scheduler, so what is told about them is read before it. */
+/* The commit may end requests in the scheduler, so scheduler data for updates is read before it. */
 void td_engine_commit(td_engine *e)
 {
   const td_plan *plan = e->plan;

@@ -60,7 +60,7 @@ static bool is_empty(FILE *f)
 
 static void close_file(td_trace *t)
 {
-  if (!t->begun && is_empty(t->file)) /* a whole file with no step */
+  if (!t->begun && is_empty(t->file)) /* write a valid file with no steps */
     begin_file(t);
   if (t->begun)
     fputs("\n]\n", t->file);
@@ -100,7 +100,7 @@ void td_trace_step(td_trace *t, const td_plan *plan, const td_engine_step_times 
   event(t, HOST_LANE, "plan", (double)times->plan_begin_us, (double)times->plan_end_us, plan);
   event(t, HOST_LANE, "queue", (double)times->plan_end_us, (double)times->queued_us, plan);
   event(t, HOST_LANE, "publish", (double)times->ended_us, (double)published_us, plan);
-  if (busy_us > 0) /* the device's clock is not the host's: its end is when the host learnt of it */
+  if (busy_us > 0) /* device and host clocks differ: the step ends when the host learnt of it */
     event(t, DEVICE_LANE, "step", (double)times->ended_us - busy_us, (double)times->ended_us, plan);
   if (++t->n_steps == t->max_steps) {
     td_warn("trace_steps is reached: the trace ends here");

@@ -1,8 +1,8 @@
-/* Embeddings: an engine of option pooling makes a vector of each prompt and generates nothing.
+/* Embeddings: with option pooling, the engine makes a vector of each prompt and generates nothing.
  *
- * Its one program pools over the tokens of each row (models/model.h), so every prompt is computed from its
- * first token on (td_sched_request.computes_all). A request ends with the step that ends its prompt; what the
- * scheduler takes for its sampled token there is never looked at. */
+ * Its only program pools over the tokens of each row (models/model.h), so every prompt is computed from its
+ * first token (td_sched_request.computes_all). A request ends with the step that ends its prompt; the token
+ * that the scheduler commits for it is never read. */
 #include "engine/internal.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ td_status td_engine_make_program(td_engine *e, td_error *err)
   return td_model_embedding(e->model, e->kv, pooling, e->n_slots, &e->program, err);
 }
 
-/* Of all slots; a mean has its sums beside it. */
+/* For all slots: vectors, and for mean pooling their sums. */
 uint64_t td_engine_vectors_bytes(const td_engine *e)
 {
   uint64_t n = (uint64_t)e->n_slots * e->desc.width;
