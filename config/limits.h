@@ -7,7 +7,7 @@
 
 /* Limits that are also array sizes. */
 enum {
-  TD_DRAFT_MAX = 0, /* drafted tokens that a step may accept for a row, beside the one that it samples */
+  TD_DRAFT_MAX = 0, /* drafted tokens that a step may accept for a row, in addition to the one it samples */
   TD_STEP_IDS = 1 + TD_DRAFT_MAX,
   TD_TOP_TOKENS_MAX = 20,
   TD_LOGIT_BIAS_MAX = 300,
@@ -52,7 +52,7 @@ typedef struct td_limit {
 
 extern const td_limit td_limits[TD_LIMIT_COUNT];
 
-/* The bound that nobody may pass, as an integer. For FIXED limits this is the limit. */
+/* The largest permitted value, as an integer. For FIXED limits this is the limit. */
 static inline uint64_t td_limit_max(td_limit_id id) { return (uint64_t)td_limits[id].max; }
 static inline int64_t td_limit_default(td_limit_id id) { return (int64_t)td_limits[id].def; }
 

@@ -1,4 +1,4 @@
-/* The table of options, and taking a value. See options.h. */
+/* The table of options, and the parsing of values. See options.h. */
 #include "config/options_table.h"
 
 #include <stdlib.h>
@@ -14,7 +14,8 @@ static const char *const tool_formats[] = {"auto",    "hermes",      "llama", "p
                                            "mistral", "qwen3-coder", "none",  NULL};
 static const char *const reasoning_formats[] = {"auto", "think", "none", NULL};
 static const char *const log_formats[] = {"text", "json", NULL};
-static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL}; /* as td_log_level */
+/* in the order of td_log_level */
+static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL};
 
 #define AT(field) .offset = offsetof(td_options, field), .size = sizeof(((td_options *)0)->field)
 #define SECTION(text)                                                                                        \
@@ -35,12 +36,12 @@ static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL}
     .kind = TD_OPTION_TEXT, .name = #field, .def = def_, .value_name = "NAME", .help = help_, AT(field),     \
     .words = words_                                                                                          \
   }
-/* Bounds are those of the request's field of that name. */
+/* The bounds are those of the request field of the same name. */
 #define NUMBER(field, limit_, help_)                                                                         \
   {                                                                                                          \
     .kind = TD_OPTION_NUMBER, .name = #field, .value_name = "X", .help = help_, AT(field), .limit = limit_   \
   }
-/* Of limits.def, the rows of kind OPTION and the headings. */
+/* From limits.def: the rows of kind OPTION, and the headings. */
 #define ROW_OPTION(id, name_, help_)                                                                         \
   {.kind = TD_OPTION_LIMIT,                                                                                  \
    .name = name_,                                                                                            \
@@ -120,7 +121,7 @@ const td_option_row td_option_rows[] = {
 const int td_n_option_rows = sizeof td_option_rows / sizeof td_option_rows[0];
 _Static_assert(sizeof td_option_rows / sizeof td_option_rows[0] <= TD_OPTION_ROWS_MAX, "TD_OPTION_ROWS_MAX");
 
-/* Kinds have a member each: TEXT an array, LEVEL an enum, the others a double. */
+/* Where a value is stored depends on the kind: TEXT in an array, LEVEL in an enum, the others in a double. */
 static char *text_of(td_options *o, const td_option_row *r) { return (char *)o + r->offset; }
 static double *number_of(td_options *o, const td_option_row *r)
 {
@@ -174,7 +175,7 @@ size_t td_option_find_no_text(const char *s, size_t n)
 
 /* ---- taking a value ---- */
 
-/* What goes into every message. */
+/* What every error message names. */
 typedef struct place {
   const td_option_row *row;
   const char *where;
@@ -206,7 +207,7 @@ static td_status refuse_word(const place *p, const char *value)
   return REFUSE(p, "'%s' is not %s", value, list);
 }
 
-/* added: to what the list has, rather than in its place. */
+/* added: append to the list instead of replacing it. */
 static td_status take_text(td_options *o, const place *p, const char *value, bool added)
 {
   const td_option_row *r = p->row;
@@ -234,7 +235,7 @@ static td_status take_level(td_options *o, const place *p, const char *value)
   return TD_OK;
 }
 
-/* K, M and G are 2^10, 2^20 and 2^30, in either case; 0 is no such letter. */
+/* The factor of K, M or G in either case: 2^10, 2^20, 2^30. 0: c is none of these. */
 static double size_of_letter(char c)
 {
   switch (c) {
@@ -259,7 +260,7 @@ static td_status take_limit(td_options *o, const place *p, const char *value)
                   bytes                               ? ", or one with K, M or G behind it"
                   : n > 0 && size_of_letter(value[n]) ? "; K, M and G are for bytes"
                                                       : "");
-  double v = strtod(value, NULL) * (times > 0 ? times : 1); /* infinite if longer than any number */
+  double v = strtod(value, NULL) * (times > 0 ? times : 1); /* infinite if there are too many digits */
   if (!(v >= l->min && v <= l->max))
     return REFUSE(p, "%s is outside %.0f..%.0f %s", value, l->min, l->max, l->unit);
   if (p->row->limit == TD_LIMIT_PAGE_TOKENS && v != 16 && v != 32 && v != 64)
@@ -268,7 +269,7 @@ static td_status take_limit(td_options *o, const place *p, const char *value)
   return TD_OK;
 }
 
-/* Digits with a point between them or none: no sign, exponent, hex or infinity. */
+/* Digits, optionally with a point and more digits: no sign, exponent, hex or infinity. */
 static td_status take_number(td_options *o, const place *p, const char *value)
 {
   const td_limit *l = &td_limits[p->row->limit];

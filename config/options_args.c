@@ -1,4 +1,4 @@
-/* The environment, the command line, and the order in which all places are read. */
+/* Reads the environment and the command line; the order of all sources. */
 #include "config/options_table.h"
 
 #include <ctype.h>
@@ -10,7 +10,7 @@
 
 const td_option_flag td_option_flags[] = {
     {"config", NULL, "options file, read before environment and command line",
-     TD_ACTION_RUN}, /* has a value */
+     TD_ACTION_RUN}, /* the only flag with a value */
     {"print_config", NULL, "print all options as a file, with where each value comes from, and exit",
      TD_ACTION_PRINT_CONFIG},
     {"check_config", NULL, "check the options alone, without model and device, and exit",
@@ -27,7 +27,8 @@ const int td_n_option_flags = sizeof td_option_flags / sizeof td_option_flags[0]
 
 /* ---- the environment ---- */
 
-/* NULL as well for an empty one: scripts clear variables so, and none may take an option back by accident. */
+/* Returns NULL for an empty variable too: scripts clear variables that way, and must not override an option
+ * by accident. */
 static const char *variable(const char *name)
 {
   char spelled[TD_OPTION_KEY_BYTES];
@@ -69,10 +70,10 @@ void td_options_warn_of_variables(void)
 
 /* ---- the command line ---- */
 
-/* One option of it: a row with its value, or a flag. */
+/* One argument of the command line: a row with its value, or a flag. */
 typedef struct argument {
   int row;                    /* -1: a flag */
-  const td_option_flag *flag; /* the first of them has a value */
+  const td_option_flag *flag; /* the first flag has a value */
   const char *value;
 } argument;
 
@@ -84,10 +85,10 @@ static const td_option_flag *flag_of(const char *arg, const char *key)
   return NULL;
 }
 
-/* Reads argv[*i], and the next one where that is its value. */
+/* Reads argv[*i], and the next argument if that is its value. */
 static td_status read_argument(int argc, char **argv, int *i, argument *a, td_error *err)
 {
-  char written[TD_OPTION_KEY_BYTES + 20]; /* without "=value"; cut, it is longer than any name still */
+  char written[TD_OPTION_KEY_BYTES + 20]; /* without "=value"; if truncated, still longer than any name */
   const char *arg = argv[*i], *equals = strchr(arg, '=');
   if (arg[0] != '-' || arg[1] == '\0' || strcmp(arg, "--") == 0)
     return td_fail(
@@ -108,7 +109,7 @@ static td_status read_argument(int argc, char **argv, int *i, argument *a, td_er
   return TD_OK;
 }
 
-/* What the command line wants done, and the file that it names, if any. */
+/* Finds the requested action, and the options file if the command line names one. */
 static td_status read_actions(int argc, char **argv, td_options_action *action, const char **config,
                               td_error *err)
 {

@@ -1,8 +1,8 @@
 /* The options file: UTF-8 text of `key = value` lines.
  *
- * A value ends where a comment begins: at a '#' or ';' in front or after a blank. So a path may hold them. A
- * value that begins with a quote (" or ') ends at the next one of its kind; that quote twice stands for one.
- * Quotes elsewhere are refused, since nobody could say which way they were meant. */
+ * A comment begins with '#' or ';' at the start of a value or after a blank, and ends the value. So a path
+ * may contain both characters. A value that begins with a quote (" or ') ends at the next quote of that kind;
+ * a doubled quote stands for one. Quotes elsewhere are refused, because their meaning would be ambiguous. */
 #include "config/options_table.h"
 
 #include <errno.h>
@@ -20,8 +20,8 @@ typedef struct options_file {
   char where[TD_OPTION_STRING_BYTES + 32];
 } options_file;
 
-/* Reads a line without its newline. False at the end of the file, at a read error, and at a line that is not
- * text or too long, of which *st then tells. */
+/* Reads a line without its newline. Returns false at the end of the file or on a read error. Also returns
+ * false, and sets *st, if the line is too long or is not text. */
 static bool read_line(options_file *f, char *line, size_t size, td_status *st, td_error *err)
 {
   size_t n = 0;
@@ -60,7 +60,7 @@ static char *trim(char *s)
   return s;
 }
 
-/* s begins with a quote; what stands between goes to the front of s. */
+/* s begins with a quote. Moves the text between the quotes to the front of s. */
 static td_status read_quoted(options_file *f, const char *key, char *s, td_error *err)
 {
   char quote = *s, *to = s, *c = s + 1;

@@ -1,11 +1,11 @@
-/* What is said of an option that is not there: what it is here, or what may have been meant. */
+/* Error messages for unknown options: the equivalent option here, or a similar name. */
 #include "config/options_table.h"
 
 #include <ctype.h>
 #include <string.h>
 
-/* Options of other servers (llama.cpp, vLLM, SGLang, TGI), and those that an earlier version had. here: our
- * option, NULL: there is none. differs: what else to know. */
+/* Options of other servers (llama.cpp, vLLM, SGLang, TGI), and options that earlier versions had. here: our
+ * option; NULL: there is none. differs: what else the operator should know. */
 static const struct {
   const char *theirs, *here, *differs;
 } peers[] = {
@@ -136,7 +136,8 @@ static char folded(char c) { return c == '-' ? '_' : (char)tolower((unsigned cha
 
 static unsigned least(unsigned a, unsigned b) { return a < b ? a : b; }
 
-/* Letters that are changed, missing, too many, or swapped with the next. Both are shorter than KEY_BYTES. */
+/* Counts letters that differ, are missing, are extra, or are swapped with the next one. Both strings are
+ * shorter than TD_OPTION_KEY_BYTES. */
 static unsigned distance(const char *a, const char *b)
 {
   unsigned rows[3][TD_OPTION_KEY_BYTES + 1], n_a = (unsigned)strlen(a), n_b = (unsigned)strlen(b);
@@ -161,7 +162,7 @@ const char *td_option_nearest(const char *key, bool flags)
   const char *nearest = NULL;
   if (n >= TD_OPTION_KEY_BYTES)
     return NULL;
-  unsigned best = n < 3 ? 1 : n < 6 ? 2 : 3; /* fewer than so many letters */
+  unsigned best = n < 3 ? 1 : n < 6 ? 2 : 3; /* the distance must be smaller than this */
   for (int i = 0; i < td_n_option_rows + (flags ? td_n_option_flags : 0); i++) {
     bool flag = i >= td_n_option_rows;
     const char *name = flag ? td_option_flags[i - td_n_option_rows].name : td_option_rows[i].name;
@@ -178,7 +179,7 @@ const char *td_option_nearest(const char *key, bool flags)
 
 /* ---- the message ---- */
 
-/* Theirs is as on the command line; in a file the dashes in front are left out. */
+/* peers[] has options as on the command line; a file omits their leading dashes. */
 static bool is_theirs(const char *theirs, const char *written, int32_t from)
 {
   if (from != TD_FROM_COMMAND_LINE || *written != '-')
@@ -200,7 +201,7 @@ td_status td_option_unknown(const char *written, const char *where, int32_t from
 {
   char name[TD_OPTION_KEY_BYTES], cut[TD_OPTION_KEY_BYTES + 20];
   const char *key = written + strspn(written, from == TD_FROM_COMMAND_LINE ? "-" : "");
-  snprintf(cut, sizeof cut, "%.80s", written); /* at most so many bytes of it are shown */
+  snprintf(cut, sizeof cut, "%.80s", written); /* show at most 80 bytes */
   for (size_t i = 0; i < sizeof peers / sizeof *peers; i++)
     if (is_theirs(peers[i].theirs, written, from)) {
       const char *here = peers[i].here, *differs = peers[i].differs;

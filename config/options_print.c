@@ -44,7 +44,7 @@ void td_options_print_help(void)
 
 /* ---- --print-config ---- */
 
-/* As the file wants it (options_file.c): between quotes where there is need. */
+/* Prints a value in the file's syntax (options_file.c), quoted if necessary. */
 static void print_text(FILE *f, const char *s)
 {
   size_t n = strlen(s), n_double = 0, n_single = 0;
@@ -52,7 +52,7 @@ static void print_text(FILE *f, const char *s)
     n_double += *c == '"', n_single += *c == '\'';
   bool bare = n == 0 || (strcspn(s, "\"'#; \t") == n);
   char quote =
-      n_double <= n_single ? '"' : '\''; /* the one that is written twice less often: a line is short */
+      n_double <= n_single ? '"' : '\''; /* the quote that occurs less often, because it must be doubled */
   if (bare) {
     fputs(s, f);
     return;
@@ -66,7 +66,7 @@ static void print_text(FILE *f, const char *s)
   fputc(quote, f);
 }
 
-/* With as many digits as it takes, and no exponent. */
+/* As few digits as reproduce the value, and no exponent. */
 static void print_number(FILE *f, double v)
 {
   char text[400];

@@ -1,11 +1,11 @@
-/* Options that are read again while the daemon runs: which of them may change. */
+/* Options that are read again while the daemon runs (SIGHUP): which of them may change. */
 #include "config/options_table.h"
 
 #include <string.h>
 
 #include "common/list.h"
 
-/* Those that are looked at whenever they are needed, and kept for a request under way at most. */
+/* The options whose value is read whenever it is needed, and kept at most for the duration of a request. */
 static const char renewable[] =
     "api_key_file, allowed_hosts, cors_origin, trusted_proxies, log_level, http_header_timeout_ms, "
     "http_body_bytes, http_body_grace_ms, http_body_min_rate, http_body_timeout_ms, http_bodies_bytes, "

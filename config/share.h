@@ -1,11 +1,11 @@
-/* A budget that several share: who may take more of it.
+/* Dividing a budget among several holders: who may take more.
  *
  * Dynamic thresholds (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
- * switches", IEEE/ACM Trans. Networking 1998): a holder may take more while what it would hold is at most
- * TD_SHARE_ALPHA times what would be left. So one alone gets 3/4, k of them alpha / (1 + alpha k) each, and
- * something is always left: whatever the others did before, beside k of them nobody is refused who would
- * hold at most alpha / (1 + alpha)^(k+1) of the total. What is held comes back as it is used up; nothing is
- * taken away. */
+ * switches", IEEE/ACM Trans. Networking 1998): a holder may take more if it would then hold at most
+ * TD_SHARE_ALPHA times what would be left. So a single holder gets at most 3/4, and k holders alpha / (1 +
+ * alpha k) each. Something is always left: whatever k other holders did before, a request that would hold at
+ * most alpha / (1 + alpha)^(k+1) of the total is not refused. Nothing is taken away from a holder; the budget
+ * recovers as holders use theirs up. */
 #ifndef TD_CONFIG_SHARE_H
 #define TD_CONFIG_SHARE_H
 
@@ -14,8 +14,8 @@
 
 enum { TD_SHARE_ALPHA = 3 };
 
-/* taken: by all, of the total; held: of it, by the one that wants `more`. The first unit is given while there
- * is one. */
+/* Whether a holder may take `more`. taken: by all holders together; held: by this one. A holder without
+ * anything always gets its first unit if one is left. */
 static inline bool td_share_allows(uint64_t total, uint64_t taken, uint64_t held, uint64_t more)
 {
   if (taken > total || more > total - taken)
@@ -23,7 +23,7 @@ static inline bool td_share_allows(uint64_t total, uint64_t taken, uint64_t held
   return held + more <= 1 || held + more <= TD_SHARE_ALPHA * (total - taken - more);
 }
 
-/* What one alone may hold. */
+/* The most that a single holder may have. */
 static inline uint64_t td_share_most(uint64_t total)
 {
   uint64_t most = total - (total + TD_SHARE_ALPHA) / (TD_SHARE_ALPHA + 1);
