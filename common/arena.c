@@ -33,8 +33,8 @@ void td_arena_deinit(td_arena *a)
   a->used_bytes = 0;
 }
 
-/* A block for an allocation of that size. One that fills its block goes behind the head, whose room stays in
- * use. */
+/* Adds a block for an allocation of that size. A block that the allocation fills goes behind the head, so
+ * that the head's free room stays in use. */
 static td_arena_block *block_add(td_arena *a, size_t bytes)
 {
   size_t cap = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;

@@ -1,5 +1,5 @@
-/* A bump allocator: many small allocations with one lifetime, freed at once, with a hard cap.
- * One arena per request, per parsed file, per rendered template. Not thread-safe. */
+/* A bump allocator: many small allocations that are freed together, with a hard cap. One arena per request,
+ * per parsed file, per rendered template. Not thread-safe. */
 #ifndef TD_COMMON_ARENA_H
 #define TD_COMMON_ARENA_H
 
@@ -9,17 +9,17 @@
 typedef struct td_arena_block td_arena_block;
 
 typedef struct td_arena {
-  td_arena_block *head; /* the block in use, owned; full ones behind it */
+  td_arena_block *head; /* the block in use, owned; followed by full ones */
   size_t used_bytes;    /* sum of all allocations */
-  size_t max_bytes;     /* cap on used_bytes; memory taken is below twice used_bytes + 16 KiB */
-  bool no_memory;       /* an allocation failed for lack of memory, not at the cap */
+  size_t max_bytes;     /* cap on used_bytes; allocates at most 2 * used_bytes + 16 KiB */
+  bool no_memory;       /* malloc failed; false if the cap was reached */
 } td_arena;
 
 void td_arena_init(td_arena *a, size_t max_bytes);
 void td_arena_deinit(td_arena *a);
-/* Zeroed, 16-byte aligned memory, or NULL when the cap or memory is reached. n may be 0. */
+/* Zeroed, 16-byte aligned memory. NULL if the cap is reached or malloc fails. n may be 0. */
 void *td_arena_alloc(td_arena *a, size_t n);
-/* count * size, checked. */
+/* As td_arena_alloc(count * size), with overflow checked. */
 void *td_arena_alloc_array(td_arena *a, size_t count, size_t size);
 /* NUL-terminated copy of n bytes. */
 char *td_arena_strdup(td_arena *a, const char *s, size_t n);

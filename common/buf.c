@@ -70,7 +70,7 @@ void td_buf_append_str(td_buf *b, const char *s) { td_buf_append(b, s, strlen(s)
 
 void td_buf_append_char(td_buf *b, char c) { td_buf_append(b, &c, 1); }
 
-/* Into the room that is there, mostly enough; else once more, when it is known how much it takes. */
+/* Prints into the free room, which is mostly enough. Otherwise reserves the room needed and prints again. */
 void td_buf_printf(td_buf *b, const char *fmt, ...)
 {
   va_list ap;
@@ -101,7 +101,7 @@ static size_t digits_of(uint32_t v)
          (v >= 10000000) + (v >= 100000000) + (v >= 1000000000);
 }
 
-/* Returns what is behind it. */
+/* Returns the position after the number. */
 static char *put_int(char *at, int32_t v)
 {
   uint32_t left = v < 0 ? 0u - (uint32_t)v : (uint32_t)v;
@@ -115,7 +115,7 @@ static char *put_int(char *at, int32_t v)
 
 enum { UINT_DIGITS = 20 };
 
-/* Writes v before end; returns where it begins. */
+/* Writes v so that it ends at `end`; returns where it begins. */
 static char *put_uint_before(char *end, uint64_t v)
 {
   do

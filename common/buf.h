@@ -1,7 +1,7 @@
-/* A growable byte string with a hard cap: for rendered text, JSON output, detokenised pieces.
+/* A growable byte string with a hard cap: for rendered text, JSON output, detokenised text.
  *
- * Appending past the cap or past available memory sets `failed` and drops the append; callers may
- * append many times and check once. data is always NUL-terminated when non-NULL. Not thread-safe. */
+ * An append past the cap or past available memory sets `failed` and is dropped. So callers may append many
+ * times and check once. data is NUL-terminated unless it is NULL. Not thread-safe. */
 #ifndef TD_COMMON_BUF_H
 #define TD_COMMON_BUF_H
 
@@ -15,9 +15,9 @@ typedef struct td_buf {
   char *data; /* owned, malloc */
   size_t len_bytes;
   size_t cap_bytes;
-  size_t max_bytes; /* hard cap on len_bytes; 0 = no cap but memory */
+  size_t max_bytes; /* hard cap on len_bytes; 0: none */
   bool failed;
-  bool is_full; /* failed because of the cap */
+  bool is_full; /* `failed` because of the cap */
 } td_buf;
 
 void td_buf_init(td_buf *b, size_t max_bytes);
@@ -28,7 +28,7 @@ void td_buf_append_str(td_buf *b, const char *s);
 void td_buf_append_char(td_buf *b, char c);
 void td_buf_printf(td_buf *b, const char *fmt, ...) TD_PRINTF(2, 3);
 void td_buf_append_uint(td_buf *b, uint64_t v);
-/* v >= 0 with one digit behind the point: much less work than %.1f. */
+/* Appends v >= 0 with one digit after the point. Much faster than %.1f. */
 void td_buf_append_tenths(td_buf *b, double v);
 /* Appends "[1,2,3]". */
 void td_buf_append_json_ints(td_buf *b, const int32_t *v, size_t n);
@@ -36,7 +36,7 @@ void td_buf_append_json_ints(td_buf *b, const int32_t *v, size_t n);
 void td_buf_append_json_string(td_buf *b, const char *s, size_t n);
 /* Drops the first n bytes (n <= len). */
 void td_buf_consume(td_buf *b, size_t n);
-/* Hands the bytes to the caller (free()); b is empty after. NULL if failed. */
+/* Gives the bytes to the caller, who must free() them; b is empty afterwards. NULL if failed. */
 char *td_buf_take(td_buf *b, size_t *len_bytes);
 
 #endif

@@ -32,7 +32,7 @@ static td_status read_all(int fd, td_buf *out, td_error *err)
 
 td_status td_cache_read(const char *path, td_buf *out, bool *found, td_error *err)
 {
-  /* a FIFO of that name must not hang the start */
+  /* a FIFO of that name must not block the start */
   int fd = td_open_at(AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
   *found = fd >= 0 || errno != ENOENT;
   if (fd < 0)
@@ -80,7 +80,7 @@ bool td_cache_folder(const char *option, char out[TD_CACHE_PATH_BYTES])
     n = snprintf(out, TD_CACHE_PATH_BYTES, "%s", option);
   else if (systemd && *systemd)
     n = snprintf(out, TD_CACHE_PATH_BYTES, "%.*s", (int)strcspn(systemd, ":"),
-                 systemd); /* the first of several */
+                 systemd); /* the first of several folders */
   else if (xdg && *xdg == '/')
     n = snprintf(out, TD_CACHE_PATH_BYTES, "%s/tandem", xdg);
   else if (home && *home == '/')
@@ -90,7 +90,7 @@ bool td_cache_folder(const char *option, char out[TD_CACHE_PATH_BYTES])
   if (n <= 0 || n >= TD_CACHE_PATH_BYTES)
     return false;
   char *slash = strrchr(out, '/');
-  if (slash && slash > out) { /* ~/.cache may be missing; what else fails shows when the file is written */
+  if (slash && slash > out) { /* ~/.cache may be missing; other failures show when the file is written */
     *slash = '\0';
     (void)mkdir(out, 0700);
     *slash = '/';

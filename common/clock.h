@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-/* CLOCK_MONOTONIC: since some moment in the past, the same for all threads and processes of a machine. */
+/* CLOCK_MONOTONIC: counts from an unspecified start, the same for all threads and processes of a machine. */
 uint64_t td_clock_us(void);
 uint64_t td_clock_ns(void);
 

@@ -3,7 +3,7 @@
 #include <sched.h>
 #include <stdio.h>
 
-/* Cores that the cgroup's quota (v2 "max period", v1 files) allows, or 0 for no limit. */
+/* The cores that the cgroup's quota allows (v2 "max period", v1 files); 0: no limit. */
 static uint32_t quota_cores(void)
 {
   long quota = 0, period = 0;

@@ -6,7 +6,7 @@
 
 #include "common/clock.h"
 
-enum { RANDOM_WORDS = 32 }; /* what the kernel is asked for at once: a call costs more than the words */
+enum { RANDOM_WORDS = 32 }; /* requested in one call, which costs more than the words */
 
 uint64_t td_random_u64(void)
 {
@@ -16,10 +16,10 @@ uint64_t td_random_u64(void)
     n_left = RANDOM_WORDS;
   if (n_left > 0) {
     uint64_t v = words[--n_left];
-    words[n_left] = 0; /* nobody finds later what was given out */
+    words[n_left] = 0; /* a later memory leak must not reveal numbers in use */
     return v;
   }
-  uint64_t now = td_clock_ns(); /* before the kernel's pool is ready: hard to guess will do */
+  uint64_t now = td_clock_ns(); /* the kernel's pool is not ready: hard to guess must suffice */
   return td_hash_mix(now << 32 ^ now >> 32 ^ (uintptr_t)&now, 0x9E3779B97F4A7C15u);
 }
 

@@ -1,13 +1,12 @@
-/* Hash tables whose keys a stranger chooses: a seed that he cannot know, and a function that makes use of it.
- * Without the seed, keys that all fall into one place of a table can be worked out beforehand. Stateless: any
- * thread. */
+/* Hashing for tables whose keys come from clients: a seed that clients cannot know, and functions that use
+ * it. Without the seed, a client could compute keys that all collide. Stateless: any thread. */
 #ifndef TD_COMMON_HASH_H
 #define TD_COMMON_HASH_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* A number that nobody outside this process can know. */
+/* A random number that other processes cannot predict. */
 uint64_t td_random_u64(void);
 uint64_t td_hash_bytes(uint64_t seed, const void *bytes, size_t n);
 

@@ -46,7 +46,7 @@ static bool is_unnamed_pipe(int fd, const struct stat *st)
   return S_ISFIFO(st->st_mode) && fstatfs(fd, &fs) == 0 && fs.f_type == PIPEFS_MAGIC;
 }
 
-/* NULL: reads wait from now on. */
+/* Returns why the file is refused. NULL: it is accepted, and its reads now block. */
 static const char *refuse(int fd)
 {
   struct stat st;

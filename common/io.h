@@ -1,4 +1,4 @@
-/* Reading files without surprises. */
+/* Opening and reading files: interruptions, and files that would block. */
 #ifndef TD_COMMON_IO_H
 #define TD_COMMON_IO_H
 
@@ -8,17 +8,20 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-/* openat, whatever interrupts: file systems of a network may wait, and a signal ends that. */
+/* openat that continues after EINTR. (An open on a network file system may wait, and a signal interrupts
+ * it.) */
 int td_open_at(int dir, const char *path, int flags, mode_t mode);
-/* n bytes at offset `at`, whatever interrupts. Returns how many came: fewer than n where the file ends; -1:
- * errno says why. */
+/* Reads n bytes at offset `at`; continues after EINTR. Returns how many it read: fewer than n only at the end
+ * of the file. -1: see errno. */
 ssize_t td_read_at(int fd, void *dst, size_t n, uint64_t at);
 
-/* Opens a file that an option names, to be read to its end. It is a regular one or /dev/null, or a pipe
- * without a name, as of `<(...)` or `|`: whoever starts us has given that one its writer already. One with a
- * name (mkfifo) may have none for ever, and opening it would wait for one. NULL: *why says what is wrong. */
+/* Opens a file that an option names, for reading it to the end. It must be a regular file, /dev/null, or an
+ * unnamed pipe, as from `<(...)` or `|`: a pipe that the parent process made has its writer already. A named
+ * pipe (mkfifo) is refused, because opening it could wait without end for a writer. NULL: *why says what is
+ * wrong. */
 FILE *td_file_open(const char *path, const char **why);
-/* Whether it would have the same to say a second time: a pipe has not. True also where there is none. */
+/* Whether a second read would give the same content. False for a pipe; true also if the file does not
+ * exist. */
 bool td_file_can_be_read_again(const char *path);
 
 #endif

@@ -1,4 +1,4 @@
-/* JSON in: the guard and the parse. See json.h for why cJSON does not stand alone. */
+/* JSON input: the guard and the parse. json.h says why cJSON alone is not enough. */
 #include "common/json.h"
 
 #include <math.h>
@@ -16,14 +16,14 @@ typedef struct guard {
   size_t n, i;
   const td_json_limits *limits;
   td_error *err;
-  size_t nodes16;   /* nodes in sixteenths */
-  size_t numbers;   /* numbers inside arrays that were cheap */
-  size_t n_inexact; /* numbers of which a double says less than their text */
+  size_t nodes16;   /* values counted, in sixteenths */
+  size_t numbers;   /* numbers inside arrays that counted as 1/16 */
+  size_t n_inexact; /* numbers that restore_numbers may have to change */
   bool takes_nul;
-  size_t n_nul; /* \\u0000 in strings */
+  size_t n_nul; /* occurrences of \\u0000 in strings */
   size_t key;   /* where the last key begins */
   const char *ids_key;
-  size_t ids_begin, ids_end, n_ids; /* the array that stays text; end 0: none */
+  size_t ids_begin, ids_end, n_ids; /* the array that stays text; ids_end 0: none */
 } guard;
 
 static td_status bad(const guard *g, const char *what)
@@ -51,7 +51,7 @@ static int hex4(const unsigned char *p)
   return v;
 }
 
-/* At the '\\' of an escape; leaves g->i behind it. */
+/* Called at the '\\' of an escape; moves g->i behind the escape. */
 static td_status guard_escape(guard *g)
 {
   if (g->i + 1 >= g->n)
@@ -120,21 +120,21 @@ static bool is_float_text(const unsigned char *p, size_t n)
   return memchr(p, '.', n) != NULL || has_exponent(p, n);
 }
 
-/* Whether the text is an integer that a double may not hold: over 15 digits. */
+/* Whether the text is an integer that a double may not hold: more than 15 digits. */
 static bool integer_is_big(const unsigned char *p, size_t n)
 {
   size_t sign = p[0] == '-';
   return n - sign > 15 && !is_float_text(p, n);
 }
 
-/* Whether the text may be a float whose double is whole. It is not where a short fraction ends in another
- * digit than 0: up to 16 digits tell it from its whole neighbours. */
+/* Whether the text may be a float whose double is whole. A short fraction that ends in a digit other than 0
+ * is not: with up to 16 digits, a double distinguishes it from its whole neighbours. */
 static bool float_may_be_whole(const unsigned char *p, size_t n)
 {
   return is_float_text(p, n) && (has_exponent(p, n) || p[n - 1] == '0' || n > 17);
 }
 
-/* cJSON 1.7.15 reads a number of 64 characters as one of 63 and trips over the last. */
+/* cJSON 1.7.15 reads only 63 characters of a number of 64, and fails at the last one. */
 enum { NUMBER_BYTES_MAX = 63 };
 
 static td_status malformed_number(guard *g, size_t start)
@@ -181,8 +181,8 @@ static td_status guard_word(guard *g, const char *word)
   return TD_OK;
 }
 
-/* Numbers inside arrays (token ids) are cheap up to a point: a node costs cJSON 64 bytes and malloc 16, so
- * two bytes of body may become 80 of tree. */
+/* Numbers inside arrays (token ids) count 1/16 up to a limit. The count bounds memory: a node takes 64 bytes
+ * in cJSON and 16 in malloc, so two bytes of a body may become 80 of a tree. */
 static td_status count_nodes(guard *g, size_t n, bool numbers_in_array)
 {
   size_t left = (size_t)TD_JSON_CHEAP_NUMBERS - g->numbers;
@@ -194,7 +194,7 @@ static td_status count_nodes(guard *g, size_t n, bool numbers_in_array)
   return TD_OK;
 }
 
-/* A scalar, or the opening of a container (then *opened). */
+/* Reads a scalar, or only looks at the opening of a container (then *opened). */
 static td_status guard_value(guard *g, bool in_array, bool *opened)
 {
   *opened = false;
@@ -214,7 +214,7 @@ static td_status guard_value(guard *g, bool in_array, bool *opened)
   }
 }
 
-/* "key" : , leaving g->i at the value. */
+/* Reads "key" and ':'; leaves g->i at the value. */
 static td_status guard_key(guard *g)
 {
   if (g->i >= g->n || g->s[g->i] != '"')
@@ -232,14 +232,15 @@ static td_status guard_key(guard *g)
   return TD_OK;
 }
 
-/* Written with escapes it is another key: then the array becomes a tree, as any. */
+/* Compares the last key with name, byte by byte. A key written with escapes does not match, and its array
+ * becomes a tree like any other. */
 static bool key_is(const guard *g, const char *name)
 {
   size_t n = strlen(name);
   return g->n - g->key > n + 1 && memcmp(g->s + g->key + 1, name, n) == 0 && g->s[g->key + 1 + n] == '"';
 }
 
-/* Up to here an id fits an int32_t, whatever its digits. */
+/* A number of this many digits always fits an int32_t. */
 enum { ID_DIGITS_MAX = 9 };
 
 static const unsigned char *behind_space(const unsigned char *p, const unsigned char *end)
@@ -249,12 +250,12 @@ static const unsigned char *behind_space(const unsigned char *p, const unsigned 
   return p;
 }
 
-/* The '[' at p opens an array of ids and of nothing else: what follows the array, and how many they are; else
- * NULL. */
+/* Whether the '[' at p opens an array of ids and nothing else. Returns the position after the array, and
+ * their number in *n; otherwise NULL. */
 static const unsigned char *scan_ids(const unsigned char *p, const unsigned char *end, size_t *n)
 {
   for (*n = 1;; ++*n) {
-    const unsigned char *first = behind_space(p + 1, end); /* behind '[' or ',' */
+    const unsigned char *first = behind_space(p + 1, end); /* after '[' or ',' */
     for (p = first; p < end && *p >= '0' && *p <= '9';)
       p++;
     if (p == first || p - first > ID_DIGITS_MAX || (p - first > 1 && *first == '0'))
@@ -267,7 +268,7 @@ static const unsigned char *scan_ids(const unsigned char *p, const unsigned char
   }
 }
 
-/* At the '[' of an array that may stay text: then it is counted and passed over. */
+/* At the '[' of an array that may stay text. If it can, counts its values and skips it. */
 static td_status guard_ids(guard *g, bool *passed)
 {
   const unsigned char *behind = scan_ids(g->s + g->i, g->s + g->n, &g->n_ids);
@@ -314,7 +315,7 @@ static td_status guard_document(guard *g)
         continue;
       }
     }
-    /* behind a value */
+    /* after a value */
     skip_space(g);
     if (depth == 0)
       break;
@@ -349,7 +350,7 @@ td_status td_json_check(const char *text, size_t n, const td_json_limits *limits
 
 /* ---- after the parse ---- */
 
-/* Number tokens of the text in document order; cJSON keeps that order. */
+/* Finds the next number token of the text. cJSON's tree has numbers in the same order. */
 static bool next_number(const unsigned char **p, const unsigned char *end, const unsigned char **start)
 {
   const unsigned char *s = *p;
@@ -374,8 +375,8 @@ typedef struct walk_state {
   td_error *err;
 } walk_state;
 
-/* Turns integers that a double cannot hold into cJSON_Raw, and marks whole floats. Depth is bounded by the
- * guard. */
+/* Turns integers that a double cannot hold into cJSON_Raw, and marks numbers written as floats. The guard has
+ * bounded the recursion depth. */
 static td_status restore_numbers(cJSON *item, walk_state *w)
 {
   for (; item; item = item->next) {
@@ -406,8 +407,8 @@ static int compare_keys(const void *a, const void *b)
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Keys are sorted first: never quadratic in the input. Keys are compared as decoded, so "a" and "\u0061" are
- * the same. */
+/* Sorts the keys first, so the time is never quadratic in the input. Compares decoded keys, so "a" and
+ * "\u0061" are the same. */
 static td_status refuse_duplicate_keys(const cJSON *item, const td_json_limits *limits, td_error *err)
 {
   for (; item; item = item->next) {
@@ -439,7 +440,7 @@ static td_status refuse_duplicate_keys(const cJSON *item, const td_json_limits *
   return TD_OK;
 }
 
-/* ---- U+0000: in the tree's strings it stands as two bytes that valid text cannot hold ---- */
+/* ---- U+0000: the tree's strings hold it as two bytes that valid text cannot contain ---- */
 
 static const char nul_form[] = "\xC0\x80";
 
@@ -471,8 +472,8 @@ void td_json_print(const cJSON *item, td_buf *out)
   cJSON_free(text);
 }
 
-/* The document with that form in place of each \u0000. Backslashes stand in strings only, and each begins an
- * escape. */
+/* Appends the document with that form in place of each \u0000. Backslashes occur only in strings, and each
+ * begins an escape. */
 static void replace_nuls(const char *text, size_t n, td_buf *out)
 {
   const char *end = text + n, *from = text, *at = text;
@@ -503,7 +504,7 @@ static td_status build_with_nuls(const guard *g, const char *text, size_t n, cJS
   return st;
 }
 
-/* Builds the tree of what the guard took. */
+/* Builds the tree of a text that the guard accepted. */
 static td_status build(const guard *g, const char *text, size_t n, cJSON **out)
 {
   if (g->n_nul > 0)
@@ -524,7 +525,7 @@ static td_status build(const guard *g, const char *text, size_t n, cJSON **out)
   return TD_OK;
 }
 
-/* Without the ids cJSON gets a number in their place, which then becomes their text. */
+/* Gives cJSON the document with a number in place of the ids, and then replaces that number by their text. */
 static td_status build_around_ids(const guard *g, const char *text, cJSON **out)
 {
   size_t n_ids = g->ids_end - g->ids_begin;

@@ -69,8 +69,8 @@ static td_status wrong_type(td_error *err, const char *key, const char *wanted)
   return td_fail_param(err, TD_ERR_REQUEST, key, "'%s' must be %s", key, wanted);
 }
 
-/* The tree holds integers beyond as cJSON_Raw, so what is not exact here was written with a point or an
- * exponent. */
+/* The tree holds larger integers as cJSON_Raw. So a number that is not exact here was written with a point or
+ * an exponent. */
 static bool is_exact_integer(const cJSON *item)
 {
   return cJSON_IsNumber(item) && item->valuedouble == floor(item->valuedouble) &&

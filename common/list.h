@@ -1,4 +1,4 @@
-/* Lists in options: "a, b". Blanks around items and empty items do not count. */
+/* Lists in options: "a, b". Blanks around items are ignored, and so are empty items. */
 #ifndef TD_COMMON_LIST_H
 #define TD_COMMON_LIST_H
 
@@ -11,7 +11,7 @@ typedef struct td_list_item {
   size_t n;
 } td_list_item;
 
-/* The next item; *list goes behind it. False: there is none. */
+/* Returns the next item and moves *list behind it. False: there is none. */
 static inline bool td_list_next(const char **list, td_list_item *item)
 {
   *list += strspn(*list, ", \t");

@@ -1,4 +1,4 @@
-/* Logging: see log.h. Lines are made in place, without memory of the heap: some say that there is none. */
+/* Logging: see log.h. Lines are built on the stack, because some of them report that there is no memory. */
 #include "common/log.h"
 
 #include <limits.h>
@@ -19,8 +19,8 @@
 enum {
   MESSAGE_BYTES = 1024,
   LINE_BYTES = 4096,
-  TAIL_BYTES = 4, /* what ends a line */
-  WAIT_US = 50000 /* of a second, for a reader */
+  TAIL_BYTES = 4, /* room for the end of a line */
+  WAIT_US = 50000 /* waiting per second, all lines together */
 };
 
 static atomic_int log_level = TD_LOG_INFO; /* td_log_level */
@@ -50,7 +50,7 @@ void td_log_init(td_log_level level, bool json)
 typedef struct line {
   char text[LINE_BYTES];
   size_t n;
-  bool full; /* something did not fit: nothing more is taken */
+  bool full; /* something did not fit; nothing more is added */
   bool is_error;
 } line;
 
@@ -77,7 +77,7 @@ static void put_format(line *l, const char *fmt, ...)
   put_text(l, text);
 }
 
-/* A line is one line, and text, whatever is quoted in it. quoted: '"' and '\' are escaped, as in JSON. */
+/* Appends s so that the line stays one line of valid text. quoted: '"' and '\' are escaped, as in JSON. */
 static void put_clean(line *l, const char *s, bool quoted)
 {
   size_t n = strlen(s);
@@ -93,7 +93,7 @@ static void put_clean(line *l, const char *s, bool quoted)
   }
 }
 
-/* TAIL_BYTES are kept for it. */
+/* Appends the end of the line, for which TAIL_BYTES are reserved. */
 static void put_end(line *l)
 {
   size_t n = log_json ? 2 : 1;
@@ -130,9 +130,9 @@ static void begin(line *l, td_log_level level)
   }
 }
 
-/* Where nobody reads stderr (a pipe, the journal), a write would hold up the thread for as long, and the loop
- * with it. Whoever is only slow, or has no processor just now, is waited for: all lines together WAIT_US of a
- * second. */
+/* Whether a write to stderr would not block. A reader (a pipe, the journal) that does not read would block
+ * the calling thread, perhaps the loop. A reader that is only slow gets some time: all lines together wait at
+ * most WAIT_US in each second. */
 static bool is_ready(bool may_wait)
 {
   static uint64_t second_us, waited_us;
@@ -151,18 +151,19 @@ static bool is_ready(bool may_wait)
   return ready;
 }
 
-/* Whoever is ready takes a whole line: a pipe has room for PIPE_BUF bytes then, a socket for more. A terminal
- * may have less, and is waited for. */
+/* Writes a line if stderr is ready. A ready pipe has room for PIPE_BUF bytes and a ready socket for more, so
+ * both take a whole line. A terminal may have less room, and its write blocks. */
 static bool take(const line *l, bool may_wait)
 {
   _Static_assert(LINE_BYTES <= PIPE_BUF, "a ready pipe takes a line");
   return is_ready(may_wait) && write(STDERR_FILENO, l->text, l->n) == (ssize_t)l->n;
 }
 
-/* Once lines are lost, only errors wait: one may be the last line, and say why. */
+/* After lines have been lost, only errors wait for the reader: an error may be the last line, and give the
+ * reason. */
 static void end(line *l)
 {
-  /* Between poll and write no other thread may take the room. */
+  /* between poll and write, no other thread may use up the room */
   static pthread_mutex_t one_writes = PTHREAD_MUTEX_INITIALIZER;
   static unsigned long n_lost;
   put_end(l);

@@ -1,8 +1,8 @@
-/* Logging to stderr, one line a message: text with date and level, or a JSON object. Where stderr is the
- * journal, "<priority>" stands in front, and text has no date, since the journal has it.
- * Thread-safe; a line is one write(). A reader who is slow is waited for, all lines together 50 ms of a
- * second; what stderr does not take then is lost, and the next line says how many are. Never log prompts or
- * outputs. */
+/* Logging to stderr, one line for each message: text with date and level, or a JSON object. If stderr is the
+ * journal, each line begins with "<priority>", and text lines have no date, because the journal adds one.
+ *
+ * Thread-safe; a line is one write(). If the reader of stderr is slow, lines wait for at most 50 ms of each
+ * second. After that, lines are lost, and the next line says how many. Never log prompts or outputs. */
 #ifndef TD_COMMON_LOG_H
 #define TD_COMMON_LOG_H
 
@@ -20,13 +20,13 @@ bool td_log_wants(td_log_level level);
 /* JSON: {"time":"2026-11-24T03:00:00.000Z","level":"info","message":".."}. */
 void td_log(td_log_level level, const char *fmt, ...) TD_PRINTF(2, 3);
 
-/* A line of fields: `event a=1 b="x y"`, or {"time":..,"level":..,"event":"event","a":1,"b":"x y"}. A field
- * that the line has no room for is left out whole. */
+/* Writes a line of fields: `event a=1 b="x y"`, or {"time":..,"level":..,"event":"event","a":1,"b":"x y"}. A
+ * field that does not fit into the line is left out. */
 typedef struct td_log_field {
-  const char *name; /* plain */
+  const char *name; /* needs no escaping */
   const char *text; /* NULL: a number */
   double number;
-  int digits; /* behind the point */
+  int digits; /* after the point */
 } td_log_field;
 void td_log_event(td_log_level level, const char *event, const td_log_field *fields, size_t n);
 

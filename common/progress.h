@@ -1,8 +1,9 @@
-/* Progress of a job on this thread, so that a watchdog on another can tell a job that takes its time from one
- * that is stuck.
+/* Progress of the job on this thread, so that a watchdog on another thread can distinguish a long job from
+ * one that is stuck.
  *
- * Loops that a client's bytes can make long count what they do (td_progress_add). Every so many units the
- * time is noted; who watches reads only that. Where nobody watches, counting is a test of one pointer. */
+ * Loops whose length depends on a client's bytes count their work (td_progress_add). After every
+ * TD_PROGRESS_UNITS units the thread stores the time, and the watchdog reads only that time. Without a
+ * watchdog, counting costs one test of a pointer. */
 #ifndef TD_COMMON_PROGRESS_H
 #define TD_COMMON_PROGRESS_H
 
@@ -10,17 +11,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { TD_PROGRESS_UNITS = 4096 }; /* of at most a microsecond, between two looks at the clock */
+/* units, of at most a microsecond each, between two readings of the clock */
+enum { TD_PROGRESS_UNITS = 4096 };
 
 typedef struct td_progress {
-  size_t n_units;         /* since the last note; its thread's alone */
+  size_t n_units;         /* since the last note; used by the job's thread only */
   _Atomic uint64_t at_us; /* CLOCK_MONOTONIC of the last note */
 } td_progress;
 
-/* Of the job that this thread runs; NULL: nobody watches. */
+/* The progress of the job on this thread. NULL: it has no watchdog. */
 extern _Thread_local td_progress *td_progress_here;
 
-/* [its thread] Notes the time now: a job begins, or a part of it that counts nothing has ended. */
+/* [job's thread] Stores the time: a job begins, or a part of it has ended that counts no units. */
 void td_progress_note(td_progress *p);
 
 static inline void td_progress_add(size_t n_units)

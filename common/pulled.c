@@ -22,14 +22,15 @@ static bool state_folder(char out[TD_PULLED_PATH_BYTES])
   char first[TD_PULLED_PATH_BYTES];
   if (!state || *state != '/')
     return false;
-  int n = snprintf(first, sizeof first, "%.*s", (int)strcspn(state, ":"), state); /* the first of several */
+  /* the first of several folders */
+  int n = snprintf(first, sizeof first, "%.*s", (int)strcspn(state, ":"), state);
   return n > 0 && n < TD_PULLED_PATH_BYTES && join(out, first, "/models");
 }
 
 static bool user_folder(char out[TD_PULLED_PATH_BYTES])
 {
   const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-  if (geteuid() == 0) /* what root fetches is for the machine */
+  if (geteuid() == 0) /* models that root fetches are for the machine */
     return false;
   if (xdg && *xdg == '/')
     return join(out, xdg, "/tandem/models");
@@ -97,7 +98,7 @@ unsigned td_pulled_part(const char *file, size_t *n_stem)
   return (unsigned)strtoul(file + n - m, NULL, 10);
 }
 
-/* The one GGUF file of a folder, or the first part of one, appended to it. */
+/* Appends the folder's only GGUF file, or the first part of its only split one. */
 static bool only_gguf(char path[TD_PULLED_PATH_BYTES])
 {
   char found[256] = "", folder[TD_PULLED_PATH_BYTES];
@@ -116,7 +117,7 @@ static bool only_gguf(char path[TD_PULLED_PATH_BYTES])
   return n == 1 && join(path, folder, found);
 }
 
-/* path: of what may be a model; on success of what the model is. */
+/* path: a candidate; on success, the model's file or folder. */
 static bool is_model(char path[TD_PULLED_PATH_BYTES])
 {
   char inside[TD_PULLED_PATH_BYTES];

@@ -1,4 +1,4 @@
-/* Error messages: formatting and cleaning, and the end of the road for broken invariants. */
+/* Error messages: formatting and cleaning; aborting on broken invariants. */
 #include "common/status.h"
 
 #include <stdio.h>
@@ -24,7 +24,8 @@ static void message_clean(char *s)
 
 static void error_fill(td_error *err, td_status code, const char *param, const char *fmt, va_list ap)
 {
-  char message[TD_ERROR_MESSAGE_BYTES] = ""; /* apart: the arguments may quote *err itself */
+  /* formatted separately, because the arguments may quote *err itself */
+  char message[TD_ERROR_MESSAGE_BYTES] = "";
   vsnprintf(message, sizeof message, fmt, ap);
   err->code = code;
   memmove(err->param, param, strnlen(param, sizeof err->param - 1) + 1);
@@ -74,6 +75,6 @@ td_status td_error_prefix(td_error *err, const char *fmt, ...)
 
 void td_bug(const char *file, int line, const char *what)
 {
-  td_error_log("bug: %s:%d: %s", file, line, what); /* a full pipe that nobody reads holds no abort up */
+  td_error_log("bug: %s:%d: %s", file, line, what); /* an unread pipe does not delay the abort: see log.h */
   abort();
 }

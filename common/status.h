@@ -1,11 +1,9 @@
 /* Status codes and error messages, for every room.
  *
- * A function that can fail returns td_status and fills a td_error whose message names the thing
- * that is wrong (file, tensor, field, option). There are three classes only: what the caller of
- * the API did (request), what the machine has no room for (capacity), and what the process can
- * not survive (fatal). A broken invariant of our own is a bug and aborts through TD_BUG_ON; no
- * abort may be reachable from request bytes or from model-file bytes.
- */
+ * A function that can fail returns td_status and fills a td_error, whose message names the thing that is
+ * wrong (file, tensor, field, option). There are three classes: errors of the API's caller (request), lack of
+ * room in the machine (capacity), and errors that end the process (fatal). A broken invariant of our own is a
+ * bug and aborts through TD_BUG_ON. No request bytes and no model-file bytes may lead to an abort. */
 #ifndef TD_COMMON_STATUS_H
 #define TD_COMMON_STATUS_H
 
@@ -15,12 +13,12 @@
 
 typedef enum td_status {
   TD_OK = 0,
-  TD_ERR_REQUEST,     /* the client's doing: 4xx */
+  TD_ERR_REQUEST,     /* the client's error: 4xx */
   TD_ERR_UNSUPPORTED, /* understood, but not served here: 400 naming the field, or refused model */
   TD_ERR_CAPACITY,    /* no room now: 429/503 with Retry-After */
   TD_ERR_CONFIG,      /* options file, command line */
   TD_ERR_MODEL,       /* model file: truncated, lying, or of a kind that is not served */
-  TD_ERR_IO,          /* the operating system said no; message carries strerror */
+  TD_ERR_IO,          /* a system call failed; the message has strerror */
   TD_ERR_NOMEM,       /* allocation failed */
   TD_ERR_DEVICE,      /* accelerator fault: fatal to the process */
   TD_ERR_NO_DEVICE,   /* at start: no accelerator, or driver or device too old for this build */
@@ -42,16 +40,16 @@ enum {
 
 typedef struct td_error {
   td_status code;
-  char param[TD_ERROR_PARAM_BYTES]; /* request field or option at fault; "" where none applies */
+  char param[TD_ERROR_PARAM_BYTES]; /* request field or option at fault; "" if none */
   char message[TD_ERROR_MESSAGE_BYTES];
 } td_error;
 
 #define TD_MUST_CHECK __attribute__((warn_unused_result))
 #define TD_PRINTF(fmt_at, args_at) __attribute__((format(printf, fmt_at, args_at)))
 
-/* Fills *err (may be NULL) and returns code, so that `return td_fail(...)` reads well. Messages
- * longer than the buffer are cut. Control bytes and invalid UTF-8 in message and param become '?', so that
- * text from files or clients can be quoted safely. */
+/* Fills *err (may be NULL) and returns code, so that `return td_fail(...)` works. Longer messages are cut to
+ * the buffer. In message and param, '?' replaces control bytes and invalid UTF-8, so that text from files or
+ * clients can be quoted safely. */
 td_status td_fail(td_error *err, td_status code, const char *fmt, ...) TD_PRINTF(3, 4);
 
 /* The same, naming the request field or option at fault. */

@@ -39,8 +39,7 @@ static inline uint32_t td_utf8_decode(const unsigned char *p, size_t len)
   }
 }
 
-/* Whether the valid sequence at p is a control character of any kind: C0, DEL, or C1, which terminals obey
- * too. */
+/* Whether the valid sequence at p is a control character: C0, DEL, or C1, which terminals obey too. */
 static inline bool td_utf8_is_control(const unsigned char *p)
 {
   return p[0] < 0x20 || p[0] == 0x7F || (p[0] == 0xC2 && p[1] < 0xA0);
