@@ -1,11 +1,11 @@
-/* Any text but what has one of some texts in it, as an automaton: each state knows the longest end of what
- * was read that begins one of them (Aho and Corasick). */
+/* An automaton of any text that does not contain some given texts. Each state is the longest suffix of the
+ * input that begins one of them (Aho and Corasick). */
 #include <string.h>
 
 #include "models/grammar/internal.h"
 
 typedef struct node {
-  uint16_t next[256]; /* 0: not yet, or the root */
+  uint16_t next[256]; /* 0: not set, or the root */
   uint16_t fail;
   bool found;
 } node;
@@ -28,7 +28,7 @@ static void add_text(automaton *a, const char *text)
   a->nodes[at].found = true;
 }
 
-/* Fills in what a state makes of bytes that do not go on in its own texts; from the root outwards. */
+/* Sets transitions for bytes that do not continue a state's text, from the root outwards. */
 static void link_nodes(automaton *a, uint16_t *queue)
 {
   uint32_t first = 0, last = 0;
@@ -51,7 +51,7 @@ static void link_nodes(automaton *a, uint16_t *queue)
 
 static bool is_text_byte(unsigned c) { return c < 0xC0 || (c > 0xC1 && c < 0xF5); }
 
-/* An edge for each state that bytes lead to. */
+/* Writes one edge for each state that bytes lead to. */
 static void write_edges(automaton *a, const node *from, td_graph_state *out)
 {
   td_graph_edge edges[256];

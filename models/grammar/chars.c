@@ -1,4 +1,4 @@
-/* Sets of characters, and how they are spelt in bytes: see expr.h. */
+/* Sets of characters, and their spellings in bytes: see expr.h. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +70,7 @@ static bool has(const td_chars *c, uint32_t cp)
 
 /* ---- UTF-8 ---- */
 
-/* lo and hi have n bytes each: the characters between them, whose bytes before `at` are the same. */
+/* The characters from lo to hi, which have n bytes each. */
 static const td_expr *between(td_builder *b, const unsigned char *lo, const unsigned char *hi, unsigned n)
 {
   if (n == 1)
@@ -121,7 +121,7 @@ const td_expr *td_chars_expr(td_builder *b, const td_chars *c)
 
 /* ---- JSON strings ---- */
 
-/* The escapes of JSON with a letter of their own. */
+/* JSON's escapes with a single character. */
 static char short_escape(uint32_t cp)
 {
   switch (cp) {
@@ -137,8 +137,9 @@ static char short_escape(uint32_t cp)
   }
 }
 
-/* What follows a backslash: letters, and u001f, in either case of the letter, for control characters without
- * one. One place, so that a state inside a string is small. */
+/* What may follow a backslash: single characters and, for control characters without such an escape, u001f
+ * with the letter in either case. All escapes are one expression, so that a state inside a string is
+ * small. */
 static const td_expr *escapes(td_builder *b, const td_chars *c)
 {
   td_byte_set letters = {0}, last[2] = {{{0}}};
@@ -171,7 +172,7 @@ const td_expr *td_chars_json_expr(td_builder *b, const td_chars *c)
   td_chars_add(b, &must, '"', '"');
   td_chars_add(b, &must, '\\', '\\');
   td_chars_tidy(&must);
-  for (uint32_t i = 0; i < c->n; i++) { /* without those that must be escaped */
+  for (uint32_t i = 0; i < c->n; i++) { /* the range, without characters that must be escaped */
     uint32_t at = c->ranges[i].lo;
     for (uint32_t k = 0; k < must.n && at <= c->ranges[i].hi; k++) {
       if (must.ranges[k].hi < at || must.ranges[k].lo > c->ranges[i].hi)

@@ -194,9 +194,9 @@ static const td_expr *as_rule(td_builder *b, const td_expr *body)
 
 bool td_expr_is_counted(const td_expr *e) { return e->kind == TD_EXPR_CALL && e->n == TD_RULE_CHAR; }
 
-/* A program copies the body for each time. Many times are rules that call rules of 64 times, so that the size
- * grows with the logarithm of the count. Both halves of "at least, then at most" are apart, so nothing
- * is lost. */
+/* A program copies the body for each repetition. For large counts we use rules that call rules of 64
+ * repetitions, so the size grows with the logarithm of the count. "At least min" and "at most max - min more"
+ * are separate parts, which together allow exactly min to max. */
 const td_expr *td_expr_repeat(td_builder *b, const td_expr *body, uint32_t min, uint32_t max)
 {
   if (max == 0 || body->kind == TD_EXPR_EMPTY)
@@ -220,7 +220,7 @@ const td_expr *td_expr_repeat(td_builder *b, const td_expr *body, uint32_t min, 
   uint32_t rest = max - min;
   if (rest <= PLAIN_TIMES)
     return td_expr_cat2(b, first, td_expr_repeat(b, body, 0, rest));
-  /* up to q whole blocks, then up to r more; or up to q - 1 of them and less than a block */
+  /* all: q whole blocks, then up to r more. some: up to q - 1 blocks, then less than a block. */
   uint32_t q = rest / BLOCK_TIMES, r = rest % BLOCK_TIMES;
   const td_expr *block = as_rule(b, plain_repeat(b, body, BLOCK_TIMES, BLOCK_TIMES));
   const td_expr *less = plain_repeat(b, body, 0, BLOCK_TIMES - 1);
@@ -252,7 +252,7 @@ static size_t common_prefix(const text_ref *a, const text_ref *b, size_t from)
 
 enum { TEXTS_DEPTH = 200 };
 
-/* Of sorted texts [0, n) that agree in their first `from` bytes. */
+/* t: n sorted texts that agree in their first `from` bytes. */
 static const td_expr *share_prefixes(td_builder *b, const text_ref *t, size_t n, size_t from, unsigned depth)
 {
   td_expr_list alt = {0};

@@ -1,7 +1,7 @@
-/* Expressions: what compilers of schemas, patterns and GBNF write, and programs are made of.
+/* Expressions: the compilers of schemas, patterns and GBNF write them, and programs are made from them.
  *
- * They live in the builder's arena. A builder that runs out of memory or budget remembers it (`failed`) and
- * hands out td_expr_none from then on, so that callers need not look. */
+ * They are in the builder's arena. A builder that runs out of memory or budget sets `failed` and returns
+ * td_expr_none from then on, so callers need not check each call. */
 #ifndef TD_MODELS_GRAMMAR_EXPR_H
 #define TD_MODELS_GRAMMAR_EXPR_H
 
@@ -44,9 +44,9 @@ typedef struct td_graph_state {
 typedef struct td_expr td_expr;
 struct td_expr {
   td_expr_kind kind;
-  bool is_shared;    /* stands at many places, before the same: td_expr_share */
-  uint32_t n;        /* TEXT: bytes; CAT, ALT: items; CALL: the rule; GRAPH: states, 0 first */
-  uint32_t min, max; /* REPEAT; max TD_REPEAT_MANY: no bound */
+  bool is_shared;    /* used at several places with the same continuation: td_expr_share */
+  uint32_t n;        /* TEXT: bytes; CAT, ALT: items; CALL: the rule; GRAPH: states, starting with 0 */
+  uint32_t min, max; /* for REPEAT; max TD_REPEAT_MANY: no bound */
   td_byte_set set;
   union {
     const char *text;
@@ -60,9 +60,9 @@ typedef struct td_builder {
   td_arena arena;
   const td_expr **rules; /* in the arena */
   uint32_t n_rules, cap_rules;
-  uint64_t work; /* of all machines and programs that were made; td_builder_work */
+  uint64_t work; /* work of all machines and programs made so far; td_builder_work */
   bool failed;   /* out of memory or budget */
-  bool python;   /* true, false and null are written as Python writes them */
+  bool python;   /* true, false and null are spelt as in Python */
   td_error *err;
 } td_builder;
 
@@ -86,24 +86,27 @@ const td_expr *td_expr_cat3(td_builder *b, const td_expr *x, const td_expr *y, c
 const td_expr *td_expr_alt2(td_builder *b, const td_expr *x, const td_expr *y);
 const td_expr *td_expr_repeat(td_builder *b, const td_expr *body, uint32_t min, uint32_t max);
 const td_expr *td_expr_call(td_builder *b, uint32_t rule);
-/* Repetitions of it are counted by the machine, and not written out: calls of characters of a string. */
+/* Whether the machine counts repetitions of e, instead of having them written out. True for calls of
+ * TD_RULE_CHAR, the characters of a string. */
 bool td_expr_is_counted(const td_expr *e);
-/* A program writes it once where the same follows it. */
+/* Returns a copy of e that a program writes only once for each continuation. */
 const td_expr *td_expr_share(td_builder *b, const td_expr *e);
-/* One of the texts, sharing their beginnings. Sorts them. */
+/* One of the texts. Common prefixes are shared. The texts are sorted into a copy. */
 const td_expr *td_expr_texts(td_builder *b, const char **texts, size_t *lengths, size_t n);
 
-uint32_t td_builder_add_rule(td_builder *b); /* without a body yet */
+uint32_t td_builder_add_rule(td_builder *b); /* has no body yet */
 
-/* One budget (TD_LIMIT_GRAMMAR_WORK) for all machines of a compile. False: it is used up, and b failed. */
+/* One budget (TD_LIMIT_GRAMMAR_WORK) for all machines of a compile. False: it is used up, and b has
+ * failed. */
 bool td_builder_work(td_builder *b, uint64_t n);
 uint64_t td_builder_work_left(const td_builder *b);
 
-/* What all of wanted [n_wanted] and none of unwanted fit, as an automaton. Their rules may not be recursive.
- * td_expr_none and *too_large = true where it has too many states. (intersect.c) */
+/* An automaton of the texts that fit all of wanted [n_wanted] and none of unwanted. Their rules must not be
+ * recursive. If it has too many states, returns td_expr_none and sets *too_large. (intersect.c) */
 const td_expr *td_expr_intersect(td_builder *b, const td_expr *const *wanted, uint32_t n_wanted,
                                  const td_expr *const *unwanted, uint32_t n_unwanted, bool *too_large);
-/* One expression that many texts are tried against. NULL: no memory or no work is left, as b remembers. */
+/* Tries many texts against one expression. td_tester_create returns NULL if memory or work is used up, and
+ * then b has failed. */
 typedef struct td_tester td_tester;
 td_tester *td_tester_create(td_builder *b, const td_expr *e);
 void td_tester_destroy(td_tester *t); /* NULL: does nothing */
@@ -116,7 +119,7 @@ typedef struct td_char_range {
 } td_char_range;
 
 typedef struct td_chars {
-  td_char_range *ranges; /* in the arena; sorted and apart once td_chars_tidy has been called */
+  td_char_range *ranges; /* in the arena; sorted and disjoint after td_chars_tidy */
   uint32_t n, cap;
 } td_chars;
 
@@ -125,9 +128,9 @@ enum { TD_CHAR_MAX = 0x10FFFF };
 void td_chars_add(td_builder *b, td_chars *c, uint32_t lo, uint32_t hi);
 void td_chars_tidy(td_chars *c);
 void td_chars_invert(td_builder *b, td_chars *c);
-/* One of these characters in UTF-8; surrogates are none. */
+/* One of these characters in UTF-8. Surrogates are left out. */
 const td_expr *td_chars_expr(td_builder *b, const td_chars *c);
-/* One of these characters as it stands in a JSON string: escaped where JSON wants it, and only there. */
+/* One of these characters inside a JSON string, escaped if and only if JSON requires it. */
 const td_expr *td_chars_json_expr(td_builder *b, const td_chars *c);
 
 #endif

@@ -1,5 +1,5 @@
-/* GBNF, as llama.cpp's users write it: `name ::= ...` with texts, classes, groups, repetitions, and
- * references to rules. The first is `root`. A rule ends where the next one's name and `::=` begin. */
+/* GBNF in llama.cpp's form: `name ::= ...` with texts, classes, groups, repetitions, and references to rules.
+ * The start rule is `root`. A rule ends where the next rule's name and `::=` begin. */
 #include <stdio.h>
 #include <string.h>
 
@@ -74,7 +74,7 @@ static size_t name_length(const parser *p)
   return n;
 }
 
-/* A name and `::=` stand here. */
+/* Whether a name and `::=` follow. */
 static bool at_definition(const parser *p)
 {
   size_t at = p->at + name_length(p);
@@ -217,7 +217,7 @@ static const td_expr *parse_item(parser *p)
   return r ? td_expr_call(p->b, r->rule) : &td_expr_none;
 }
 
-/* False: no digit stands here. */
+/* Returns false if there is no digit. */
 static bool take_number(parser *p, uint32_t *out)
 {
   size_t from = p->at;
@@ -228,7 +228,7 @@ static bool take_number(parser *p, uint32_t *out)
   return p->at > from;
 }
 
-/* {n}, {n,}, {,m}, {n,m} */
+/* Parses {n}, {n,}, {,m} or {n,m}. */
 static const td_expr *parse_times(parser *p, const td_expr *e)
 {
   uint32_t min, max;
@@ -249,7 +249,8 @@ static const td_expr *parse_times(parser *p, const td_expr *e)
   return ok ? td_expr_repeat(p->b, e, min, max) : refuse(p, "a count that is none, or one above 100000");
 }
 
-/* Each repetition of a repetition is a level of the expression, which who reads it goes down by recursion. */
+/* Bounds repetitions of a repetition, because each is a level of the expression and code that reads it
+ * recurses. */
 static const td_expr *parse_repeated(parser *p)
 {
   const td_expr *e = parse_item(p);

@@ -28,7 +28,7 @@ static size_t rules_bytes(const td_rules *r)
          r->n_rules * (sizeof *r->starts + sizeof *r->ranks);
 }
 
-/* From now on what its states and masks take is counted; a reserve of it is taken at once. */
+/* Takes the grammar's reserve. From now on the memory of its states and masks is counted. */
 static td_status open_ledger(td_grammar *g, td_error *err)
 {
   size_t fixed =
@@ -98,7 +98,7 @@ td_status td_grammar_compile(const td_vocabulary *v, const td_grammar_source *so
       b.rules[root] = whole;
     st = td_grammar_make(v, &b, root, out, err);
   }
-  if (st != TD_OK && b.arena.no_memory) /* whatever it was taken for on the way */
+  if (st != TD_OK && b.arena.no_memory) /* the real reason, whatever error it led to */
     st = td_fail(err, TD_ERR_NOMEM, "no memory for a grammar");
   td_builder_end(&b);
   return st;
@@ -119,20 +119,20 @@ void td_grammar_drop(td_grammar *g)
 /* ---- matchers ---- */
 
 typedef struct step {
-  uint32_t state; /* of the matcher's epoch */
+  uint32_t state; /* valid in the matcher's epoch */
   uint32_t n_text;
   bool ended;
 } step;
 
 struct td_matcher {
   td_grammar *g;
-  td_buf text; /* all that was read: states are found again when the grammar forgot them */
-  step *steps; /* [n_steps]: before the first token, and behind each */
+  td_buf text; /* everything that was read; states are recomputed from it after the grammar forgot them */
+  step *steps; /* [n_steps]: before the first token, and after each token */
   uint32_t n_steps, cap_steps;
   uint64_t epoch;
   uint64_t work_left; /* each token adds some */
-  const char *stuck;  /* why; NULL: it is not */
-  bool no_memory;     /* because the process has none */
+  const char *stuck;  /* the reason; NULL: it is not stuck */
+  bool no_memory;     /* stuck because the process has no memory */
 };
 
 static bool read_text(td_machine *m, uint32_t *state, const char *bytes, size_t n)
@@ -144,7 +144,7 @@ static bool read_text(td_machine *m, uint32_t *state, const char *bytes, size_t 
   return s != TD_STATE_DEAD && !m->full;
 }
 
-/* Locked. The states of all steps, if the grammar has forgotten since. */
+/* Recomputes the states of all steps if the grammar has forgotten them. Needs the lock. */
 static bool find_states(td_matcher *t)
 {
   td_grammar *g = t->g;
@@ -161,7 +161,7 @@ static bool find_states(td_matcher *t)
   return !g->machine.full;
 }
 
-/* Locked. Begins a piece of work; a second time with all states and masks forgotten. */
+/* Begins a piece of work; a second attempt first forgets all states and masks. Needs the lock. */
 static bool begin(td_matcher *t, unsigned attempt)
 {
   td_grammar *g = t->g;
@@ -175,8 +175,8 @@ static bool begin(td_matcher *t, unsigned attempt)
   return find_states(t);
 }
 
-/* Locked. Pays for the work that was begun. True: it failed for lack of memory, which forgetting gives back.
- * Forgetting gives no work back: what was found out stays for others. */
+/* Pays for the work that was begun. Returns true if it failed for lack of memory, so that forgetting may
+ * help. A second attempt does not refund work, because its results stay for others. Needs the lock. */
 static bool settle(td_matcher *t)
 {
   td_machine *m = &t->g->machine;
@@ -188,7 +188,7 @@ static bool settle(td_matcher *t)
   return m->full && !out_of_work;
 }
 
-/* Work of all masks of an answer is bounded, and not that of each alone: one may take more, if others take
+/* The work of all masks of an answer is bounded, not that of each mask: one mask may take more if others take
  * little. */
 static void add_work(td_matcher *t)
 {
@@ -303,7 +303,7 @@ uint64_t td_matcher_work_left(const td_matcher *t) { return t->work_left; }
 
 bool td_matcher_is_whole(const td_matcher *ct)
 {
-  td_matcher *t = (td_matcher *)ct; /* states are only found again */
+  td_matcher *t = (td_matcher *)ct; /* the answer does not change; states may be recomputed */
   bool whole = false, again = !t->stuck;
   pthread_mutex_lock(&t->g->lock);
   for (unsigned i = 0; i < 2 && again; i++) {

@@ -1,4 +1,4 @@
-/* What the grammar's files share; not for other rooms. */
+/* Shared by the files of this folder; not for other rooms. */
 #ifndef TD_MODELS_GRAMMAR_INTERNAL_H
 #define TD_MODELS_GRAMMAR_INTERNAL_H
 
@@ -12,57 +12,59 @@ struct td_grammar {
   atomic_uint holders;
   const td_vocabulary *vocab;
   td_rules rules;
-  pthread_mutex_t lock; /* of all below */
+  pthread_mutex_t lock; /* protects all fields below */
   td_ledger ledger;
   td_machine machine;
-  uint64_t epoch;  /* counts how often the machine forgot */
-  uint32_t *masks; /* [cap_masks][n_words]; number 0 is not used */
+  uint64_t epoch;  /* how many times the machine has forgotten its states */
+  uint32_t *masks; /* [cap_masks][n_words]; mask number 0 is not used */
   uint32_t n_masks, cap_masks, max_masks;
-  uint32_t *walk;          /* [max_depth + 1] states */
-  td_byte_set *free_bytes; /* [max_depth + 1] behind which any letters may follow there */
+  uint32_t *walk;          /* [max_depth + 1] the states along the path in a trie */
+  td_byte_set *free_bytes; /* [max_depth + 1] for each of them, the bytes after which any letters may
+                            * follow */
 };
 
-/* known.c: places of a state that are together whatever the grammar is, or what an object's keys are. */
+/* known.c: groups of a state's places that occur together, either in every grammar or for the keys of an
+ * object. */
 typedef enum td_known_kind {
   TD_KNOWN_NONE,
-  TD_KNOWN_LOCAL, /* a local of the vocabulary */
+  TD_KNOWN_LOCAL, /* the places of one td_local of the vocabulary */
   TD_KNOWN_CHARS, /* up to n_chars characters of a string */
-  TD_KNOWN_KEY,   /* a key that is no name, inside it */
+  TD_KNOWN_KEY,   /* inside a key that is not one of the object's names */
 } td_known_kind;
 
 typedef struct td_known {
   td_known_kind kind;
   const td_local *local;
   uint32_t n_chars;
-  td_place *places; /* [n] the caller's room */
+  td_place *places; /* [n]; the caller allocates it */
   uint32_t n;
 } td_known;
 
-/* Takes a part out of places, whose order stays. False: there is none. */
+/* Moves one such group from places, which keep their order, to *out. Returns false if there is none. */
 bool td_known_take(td_grammar *g, td_place *places, uint32_t *n, td_known *out);
 
-/* mask.c, locked: the mask of a state, borrowed; NULL: memory or work was used up. */
+/* mask.c: the mask of a state. Borrowed; NULL if memory or work was used up. Needs the lock. */
 const uint32_t *td_mask_of(td_grammar *g, uint32_t state);
-void td_mask_forget_all(td_grammar *g); /* locked */
-/* Fills v's locals, by a grammar of any JSON value. */
+void td_mask_forget_all(td_grammar *g); /* needs the lock */
+/* Fills v's locals, using the shared rules of JSON as grammars. */
 TD_MUST_CHECK td_status td_vocabulary_learn(td_vocabulary *v, td_error *err);
 
-/* grammar.c: a grammar of the builder's rules */
+/* grammar.c: makes a grammar from the builder's rules */
 TD_MUST_CHECK td_status td_grammar_make(const td_vocabulary *v, const td_builder *b, uint32_t root,
                                         td_grammar **out, td_error *err);
 
-/* json.c: the rules that every builder begins with */
+/* json.c: the rules with which every builder begins */
 enum {
   TD_RULE_SPACE,
-  TD_RULE_CHAR,   /* of a string */
-  TD_RULE_STRING, /* with quotes */
+  TD_RULE_CHAR,   /* one character of a string */
+  TD_RULE_STRING, /* including its quotes */
   TD_RULE_INTEGER,
   TD_RULE_NUMBER,
   TD_RULE_ARRAY,
   TD_RULE_OBJECT,
   TD_RULE_VALUE,
-  TD_RULE_KEY_ODD,  /* a character of a key in its one spelling, of those that are no plain ASCII */
-  TD_RULE_KEY_REST, /* any more of them, and the quote */
+  TD_RULE_KEY_ODD,  /* a character of a key, in its only spelling, that is not plain ASCII */
+  TD_RULE_KEY_REST, /* the rest of a key, and its quote */
   TD_SHARED_RULES,
 };
 void td_builder_begin(td_builder *b, td_error *err);
@@ -71,20 +73,22 @@ void td_builder_end(td_builder *b);
 /* The compilers: from a source to an expression. */
 TD_MUST_CHECK td_status td_schema_compile(td_builder *b, const cJSON *schema, const td_expr **out);
 TD_MUST_CHECK td_status td_regex_compile(td_builder *b, const char *text, size_t n, const td_expr **out);
-/* Of all texts that a pattern matches, in characters; most: TD_REPEAT_MANY where there is no bound. */
+/* Lengths, in characters, of the texts that a pattern matches. most is TD_REPEAT_MANY if there is no
+ * bound. */
 typedef struct td_regex_lengths {
   uint32_t least, most;
 } td_regex_lengths;
 
-/* A pattern as JSON schema has it: it may match anywhere in the string, whose JSON form without quotes *out
- * is. Where dialects of patterns differ it takes what all of them take, or, wide, what any does: what is to
- * be kept out. lengths: may be NULL. */
+/* Compiles a pattern as in JSON Schema: it may match anywhere in the string. *out matches the JSON form of
+ * the string, without quotes. Where dialects of patterns differ, *out accepts what all of them accept. With
+ * `wide`, which is for texts that must be kept out, it accepts what any of them accepts. lengths may be
+ * NULL. */
 TD_MUST_CHECK td_status td_regex_compile_json(td_builder *b, const char *text, size_t n, bool wide,
                                               const td_expr **out, td_regex_lengths *lengths);
 TD_MUST_CHECK td_status td_gbnf_compile(td_builder *b, const char *text, size_t n, const td_expr **out);
-/* A structural tag: tags.c. */
+/* Compiles a structural tag (tags.c). */
 TD_MUST_CHECK td_status td_tags_compile(td_builder *b, const cJSON *root, const td_expr **out);
-/* Any text that has none of these in it, and no special token: any_text.c. */
+/* Any text that contains none of these texts and no special token (any_text.c). */
 const td_expr *td_any_text(td_builder *b, const char *const *without, uint32_t n);
 TD_MUST_CHECK td_status td_choice_compile(td_builder *b, const cJSON *choices, const td_expr **out);
 

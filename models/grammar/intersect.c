@@ -1,4 +1,5 @@
-/* What several expressions have in common, and others have not: their machines run side by side. */
+/* The texts that several expressions have in common and that others do not match. Their machines run in
+ * parallel. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,18 +16,18 @@ typedef struct product {
   td_machine machines[TD_GRAMMAR_SIDES_MAX];
   uint32_t n, n_wanted;
   tuple *states;
-  td_graph_state *out; /* in the arena once done */
+  td_graph_state *out; /* copied to the arena at the end */
   uint32_t n_states, cap_states;
   uint32_t *slots, n_slots;
-  td_byte_set classes[256]; /* bytes that no machine tells apart */
-  uint8_t some[256];        /* one byte of each */
+  td_byte_set classes[256]; /* bytes that no machine distinguishes */
+  uint8_t some[256];        /* one byte of each class */
   uint32_t n_classes;
   bool failed;
 } product;
 
 typedef enum made { MADE, MADE_NONE, MADE_FAILED } made;
 
-/* An expression as a rule of its own, so that a machine can run it. MADE_NONE: no text fits it. */
+/* Makes a rule of the expression, so that a machine can run it. MADE_NONE: no text fits it. */
 static made make_machine(td_builder *b, const td_expr *e, td_rules *rules, td_machine *m)
 {
   td_error ignored;
@@ -48,7 +49,7 @@ static made make_machine(td_builder *b, const td_expr *e, td_rules *rules, td_ma
   return none && !b->failed ? MADE_NONE : MADE_FAILED;
 }
 
-/* What the machine has done since it was last asked. */
+/* Counts the machine's work since the last call, and `more`. */
 static void count_work(td_builder *b, td_machine *m, uint64_t more)
 {
   (void)td_builder_work(b, m->work + more);
@@ -56,7 +57,7 @@ static void count_work(td_builder *b, td_machine *m, uint64_t more)
   m->max_work = td_builder_work_left(b);
 }
 
-/* Where it is, or has a place. */
+/* The slot of t, or a free one for it. */
 static uint32_t slot_of(const product *p, const tuple *t)
 {
   uint32_t k = (uint32_t)td_hash_bytes(0, t->at, p->n * sizeof *t->at) & (p->n_slots - 1);
@@ -173,7 +174,7 @@ static void make_classes(product *p)
   }
 }
 
-/* Work of a part's steps that are known, for each state. */
+/* Work for each machine and state, for steps that the machine already knows. */
 static uint64_t explored(const product *p) { return 1 + p->n_classes / 8; }
 
 static void explore(product *p)
@@ -230,7 +231,7 @@ static void clean(product *p)
   free(p);
 }
 
-/* MADE_NONE: a wanted part has no text. An unwanted one without any takes nothing away. */
+/* MADE_NONE: no text fits a wanted expression. An unwanted one that no text fits is ignored. */
 static made make_machines(product *p, const td_expr *const *wanted, uint32_t n_wanted,
                           const td_expr *const *unwanted, uint32_t n_unwanted)
 {
@@ -246,7 +247,7 @@ static made make_machines(product *p, const td_expr *const *wanted, uint32_t n_w
   return MADE;
 }
 
-enum { PRODUCT = 1024 }; /* work of its tables */
+enum { PRODUCT = 1024 }; /* work to set up its tables */
 
 const td_expr *td_expr_intersect(td_builder *b, const td_expr *const *wanted, uint32_t n_wanted,
                                  const td_expr *const *unwanted, uint32_t n_unwanted, bool *too_large)
@@ -320,7 +321,7 @@ static bool try_text(td_tester *t, const char *bytes, size_t n)
   return m->states[state].whole;
 }
 
-/* A machine whose memory is used up forgets all, and has room again for one text. */
+/* If the machine runs out of memory, it forgets its states, and then has room for one text. */
 bool td_tester_fits(td_tester *t, const char *bytes, size_t n)
 {
   if (t->none || t->b->failed)

@@ -1,9 +1,9 @@
-/* JSON itself: the rules that every grammar begins with, so that what is known of them holds for all. */
+/* JSON itself: the rules with which every grammar begins, so that facts about them hold for all grammars. */
 #include "config/limits.h"
 #include "models/grammar/internal.h"
 
-/* Between the marks of objects and arrays: none, a blank, or a new line and its indentation. Bounded, so that
- * no answer is blanks for ever. */
+/* White space between tokens of JSON: none, one blank, or a new line and its indentation. Bounded, so that no
+ * answer can go on with blanks without end. */
 enum { INDENT = 40 };
 
 static const td_expr *space(td_builder *b)
@@ -24,7 +24,7 @@ static const td_expr *hex(td_builder *b, const char *digits)
   return td_expr_set(b, &s);
 }
 
-/* \uXXXX: no half of a pair alone. */
+/* \uXXXX. Half of a surrogate pair alone is not allowed. */
 static const td_expr *unicode_escape(td_builder *b)
 {
   const td_expr *any = hex(b, "0123456789abcdefABCDEF"), *any2 = td_expr_repeat(b, any, 2, 2);
@@ -68,7 +68,7 @@ static const td_expr *number(td_builder *b)
                       td_expr_repeat(b, exponent, 0, 1));
 }
 
-/* open item (, item)* close, or nothing between them. */
+/* open item (, item)* close, or nothing between open and close. */
 static const td_expr *listed(td_builder *b, const char *open, const td_expr *item, const char *close)
 {
   const td_expr *space = td_expr_call(b, TD_RULE_SPACE);
@@ -78,7 +78,8 @@ static const td_expr *listed(td_builder *b, const char *open, const td_expr *ite
   return td_expr_cat3(b, td_expr_cat2(b, td_expr_string(b, open), space), items, td_expr_string(b, close));
 }
 
-/* Escapes only where JSON wants them, and of the slash, which has two spellings so. */
+/* Characters of keys are escaped only if JSON requires it. The slash is an exception: it has both
+ * spellings. */
 static void add_key_rules(td_builder *b)
 {
   td_chars odd = {0};

@@ -1,7 +1,8 @@
-/* Parts of a state that are known: what may come inside a string or a key is the same in all of them.
+/* Finds groups of a state's places whose masks are known, because the inside of a string or key is the same
+ * in every state.
  *
- * The tokens that a state allows are those that its parts allow, each alone. So a part's mask is made once,
- * and the state's rest is mostly a few names. */
+ * A state allows exactly the tokens that its places allow separately. So the mask of such a group is made
+ * once, and the rest of the state is mostly a few names. */
 
 #include "models/grammar/internal.h"
 
@@ -15,13 +16,15 @@ static bool is_at(const td_local *l, const td_place *places, uint32_t n)
 
 /* ---- characters of a string of bounded length ---- */
 
-/* How many more characters may follow one that returns to this frame. False: it is not known. */
+/* Raises *most to the number of further characters that may follow one that returns to this frame. Returns
+ * false if that is not known. */
 static bool count_behind(const td_machine *m, td_frame f, uint32_t *most)
 {
   const td_rules *r = m->rules;
   const td_inst *i = f.ret < r->n_insts ? &r->insts[f.ret] : NULL;
   if (i && i->op == TD_RULE_OP_SPLIT && r->insts[i->x].op == TD_RULE_OP_CALL &&
-      r->insts[i->x].x == TD_RULE_CHAR && r->insts[i->x].y == f.ret) { /* a loop */
+      r->insts[i->x].x == TD_RULE_CHAR && r->insts[i->x].y == f.ret) { /* a loop over characters, without a
+                                                                        * bound */
     *most = TD_REPEAT_MANY;
     return true;
   }
@@ -40,7 +43,8 @@ static bool count_behind(const td_machine *m, td_frame f, uint32_t *most)
   return true;
 }
 
-/* The most characters from where one begins that returns to these frames. */
+/* At the start of a character that returns to these frames: the most characters that may still come,
+ * including this one. Returns false if that is not known. */
 static bool count_chars(const td_machine *m, uint32_t frames, uint32_t *n_chars)
 {
   td_frames s = m->frame_sets[frames];
@@ -52,9 +56,9 @@ static bool count_chars(const td_machine *m, uint32_t frames, uint32_t *n_chars)
   return s.n > 0;
 }
 
-/* ---- taking ---- */
+/* ---- taking groups ---- */
 
-/* Places of instructions that all grammars have, which return to these frames. */
+/* Takes places with these frames whose instructions all grammars share, if they are a known group. */
 static bool take_shared(td_grammar *g, const td_place *places, uint32_t n, uint32_t frames, td_known *out)
 {
   const td_vocabulary *v = g->vocab;
@@ -76,7 +80,7 @@ static bool take_shared(td_grammar *g, const td_place *places, uint32_t n, uint3
   return false;
 }
 
-/* These frames return behind an odd character of a key that returns to `key` itself. */
+/* Whether these frames return to a key with the frame set `key`, after an odd character of that key. */
 static bool is_odd_of(const td_machine *m, uint32_t frames, uint32_t key)
 {
   td_frames s = m->frame_sets[frames];
@@ -86,7 +90,8 @@ static bool is_odd_of(const td_machine *m, uint32_t frames, uint32_t key)
   return f.frames == key && f.ret < m->rules->n_insts && td_slices_is_free(m->rules, f.ret);
 }
 
-/* A key in which any letters may follow: places behind whose bytes they may, and odd characters. */
+/* Takes the places inside a key in which any letters may follow: those after whose bytes any letters may
+ * follow, and those of odd characters. */
 static bool take_key(td_grammar *g, const td_place *places, uint32_t n, uint32_t frames, td_known *out)
 {
   const td_machine *m = &g->machine;

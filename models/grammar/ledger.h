@@ -1,7 +1,8 @@
-/* Memory of all live grammars of a vocabulary, counted together, so that many of them cannot take all there
- * is. Each grammar has a reserve that nobody else can take: it goes on, more slowly, where all else is taken.
+/* Counts the memory of all live grammars of a vocabulary together, so that many grammars cannot take all
+ * memory. Each grammar has a reserve that others cannot take, so it continues, more slowly, when everything
+ * else is taken.
  *
- * Threads: the sum is shared; a ledger belongs to who holds its grammar's lock. */
+ * Threads: the sum is shared. A ledger may be used only by the holder of its grammar's lock. */
 #ifndef TD_MODELS_GRAMMAR_LEDGER_H
 #define TD_MODELS_GRAMMAR_LEDGER_H
 
@@ -17,10 +18,10 @@ typedef struct td_ledger_sum {
 typedef struct td_ledger {
   td_ledger_sum *sum;
   size_t reserve_bytes;
-  size_t used_bytes; /* of the sum are taken: the reserve, or these where they are more */
+  size_t used_bytes; /* the sum counts the reserve or, if it is larger, this */
 } td_ledger;
 
-/* False: there is no room. */
+/* Returns false if there is no room. */
 static inline bool td_ledger_take_all(td_ledger_sum *sum, size_t bytes)
 {
   size_t before = atomic_fetch_add(&sum->bytes, bytes);
@@ -35,7 +36,7 @@ static inline size_t td_ledger_taken(const td_ledger *l)
   return l->used_bytes > l->reserve_bytes ? l->used_bytes : l->reserve_bytes;
 }
 
-/* False: there is no room, and nothing is used. */
+/* Returns false if there is no room; nothing is taken then. */
 static inline bool td_ledger_open(td_ledger *l, td_ledger_sum *sum, size_t reserve_bytes)
 {
   bool ok = td_ledger_take_all(sum, reserve_bytes);

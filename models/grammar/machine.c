@@ -26,7 +26,7 @@ static void give_bytes(td_machine *m, size_t n)
     td_ledger_free(m->ledger, n);
 }
 
-/* NULL: no memory. */
+/* NULL if there is no memory. */
 static void *take_zeroed(td_machine *m, size_t n, size_t size)
 {
   void *p = take_bytes(m, n * size) ? calloc(n, size) : NULL;
@@ -60,7 +60,7 @@ static bool grow(td_machine *m, void *array, uint32_t *cap, uint32_t need, size_
   return true;
 }
 
-/* To at most so many items. */
+/* Shrinks the array to at most `to` items. */
 static void shrink(td_machine *m, void *array, uint32_t *cap, uint32_t to, size_t size)
 {
   void **p = array, *q = *cap > to ? realloc(*p, to * size) : NULL;
@@ -71,7 +71,7 @@ static void shrink(td_machine *m, void *array, uint32_t *cap, uint32_t to, size_
   *cap = to;
 }
 
-/* ---- tables: numbers found by their hashes ---- */
+/* ---- hash tables of numbers ---- */
 
 enum { SLOTS_LEAST = 128 };
 
@@ -111,7 +111,7 @@ static uint64_t hash_pairs(const void *pairs, uint32_t n, bool flag)
   return h ^ h >> 32;
 }
 
-/* ---- sorting pairs, by both halves ---- */
+/* ---- sorting pairs by both halves ---- */
 
 static int compare_pairs(const void *x, const void *y)
 {
@@ -141,7 +141,7 @@ static void sort_pairs(void *pairs, uint32_t n)
 
 /* ---- frame sets ---- */
 
-/* items are sorted, each once. */
+/* items must be sorted and distinct. */
 static uint32_t keep_frames(td_machine *m, const td_frame *items, uint32_t n)
 {
   uint64_t h = hash_pairs(items, n, false);
@@ -189,8 +189,8 @@ static uint32_t join_frames(td_machine *m, uint32_t a, uint32_t b, unsigned dept
   return both;
 }
 
-/* Frames that return to the same place become one, whose frames are those of both: else an ambiguous grammar
- * would make more and more of them. */
+/* Frames that return to the same place become one, with the union of their frame sets. Otherwise an ambiguous
+ * grammar would make more and more of them. */
 static uint32_t frames_of(td_machine *m, td_frame *items, uint32_t n, unsigned depth)
 {
   uint32_t k = 0;
@@ -252,21 +252,21 @@ uint32_t td_machine_state(td_machine *m, td_place *places, uint32_t n, bool whol
   return m->full ? TD_STATE_DEAD : keep_state(m, places, k, whole);
 }
 
-/* ---- closure: from places to those that take a byte ---- */
+/* ---- closure: from places to places that take a byte ---- */
 
 typedef struct pending {
   td_frame frame;
-  uint32_t next; /* of the same rule */
+  uint32_t next; /* next call of the same rule */
 } pending;
 
 typedef struct td_closure {
   td_place *todo, *out;
   td_frame *frames;
   pending *calls;
-  uint32_t *first_call; /* [n_rules]: in calls, + 1; 0: none */
-  uint32_t *called;     /* [n_called] rules with calls; a heap */
-  uint64_t *seen;       /* open addressing; a place + 1 in both halves */
-  uint32_t *used;       /* [n_used] of its slots */
+  uint32_t *first_call; /* [n_rules]: index into calls, + 1; 0: none */
+  uint32_t *called;     /* [n_called] rules with calls, as a heap */
+  uint64_t *seen;       /* open addressing; (instruction + 1) << 32 | frame set */
+  uint32_t *used;       /* [n_used] its used slots */
   uint32_t n_todo, n_out, n_calls, n_called, n_used;
   uint32_t cap_todo, cap_out, cap_frames, cap_calls, cap_seen, cap_used;
   bool whole;
@@ -325,7 +325,7 @@ static void todo(td_machine *m, uint32_t at, uint32_t frames)
     c->todo[c->n_todo++] = (td_place){at, frames};
 }
 
-/* Called rules are a heap: the one that nobody else begins with is first. */
+/* Called rules are a heap by rank. First is a rule with which no other called rule begins. */
 static bool is_before(const td_machine *m, uint32_t a, uint32_t b)
 {
   const uint32_t *called = m->closure->called;
@@ -375,8 +375,8 @@ static void call(td_machine *m, uint32_t rule, td_frame frame)
   c->first_call[rule] = ++c->n_calls;
 }
 
-/* A call at the end of a rule returns to whom the rule returns to: lists that are written as recursion need
- * no stack. */
+/* A call at the end of a rule returns directly to the rule's callers, so lists that are written as recursion
+ * need no stack. */
 static void call_from(td_machine *m, const td_inst *i, uint32_t frames)
 {
   if (m->rules->insts[i->y].op != TD_RULE_OP_RETURN) {
@@ -402,7 +402,7 @@ static void go_back(td_machine *m, uint32_t frames)
   }
 }
 
-/* The rule was n times: once more, or what follows. */
+/* The rule was repeated n times: repeat it again, or continue after the repetition. */
 static void count_one(td_machine *m, uint32_t at, uint32_t n, uint32_t frames)
 {
   const td_inst *i = &m->rules->insts[at];
@@ -450,7 +450,8 @@ static void expand(td_machine *m)
   }
 }
 
-/* Enters the called rule that nobody else who was called begins with, once, with all its callers. */
+/* Enters the first called rule, once, with all its callers. No other called rule begins with it, so it has no
+ * more callers. */
 static void enter_one(td_machine *m)
 {
   closure *c = m->closure;
@@ -513,7 +514,7 @@ static bool is_taken_alike(const td_machine *m, const td_state *s, unsigned a, u
 
 enum { ALIKE_PLACES = 32 };
 
-/* Bytes that the same places take lead to the same state: letters of a string mostly. */
+/* Bytes that the same places take lead to the same state. Mostly these are letters of a string. */
 static void know_alike(td_machine *m, uint32_t state, unsigned byte, uint32_t next)
 {
   const td_rules *r = m->rules;
@@ -531,7 +532,7 @@ uint32_t td_machine_make_step(td_machine *m, uint32_t state, unsigned byte)
 {
   td_state s = m->states[state];
   td_machine_spend(m, s.n);
-  bool many = false; /* bytes are taken as this one is */
+  bool many = false; /* other bytes are probably taken by the same places */
   if (m->full)
     return TD_STATE_DEAD;
   for (uint32_t i = 0; i < s.n; i++) {
@@ -551,7 +552,7 @@ uint32_t td_machine_make_step(td_machine *m, uint32_t state, unsigned byte)
   return next;
 }
 
-/* ---- life ---- */
+/* ---- lifetime ---- */
 
 void td_machine_begin(td_machine *m)
 {
@@ -559,7 +560,7 @@ void td_machine_begin(td_machine *m)
   m->full = m->no_memory = false;
 }
 
-/* State 0 is dead; frame set 0 is empty, 1 ends the text. */
+/* State 0 is dead. Frame set 0 is empty; frame set 1 ends the text. */
 static void make_first(td_machine *m)
 {
   td_frame end = {TD_RET_END, TD_FRAMES_NONE};

@@ -1,9 +1,9 @@
-/* The states that an answer can be in, made as they are met.
+/* The states that an answer can be in, made when an answer first reaches them.
  *
- * A state is a set of places: an instruction that takes a byte, and whom its rule returns to. Those are sets
- * of frames too, shared by all who have the same ones, so that ambiguity costs no copies. States and frame
- * sets are kept once each and have numbers; what a byte makes of a state is remembered. All of it is
- * forgotten when its memory is used up (td_machine_forget): numbers of before mean nothing then. */
+ * A state is a set of places. A place is an instruction that takes a byte, and a frame set: where its rule
+ * may return to. Frame sets are shared, so ambiguity costs no copies. States and frame sets are kept only
+ * once each, and have numbers. The result of each state and byte is remembered. All this is forgotten when
+ * its memory is used up (td_machine_forget); numbers from before are invalid then. */
 #ifndef TD_MODELS_GRAMMAR_MACHINE_H
 #define TD_MODELS_GRAMMAR_MACHINE_H
 
@@ -17,26 +17,26 @@ enum {
 };
 
 typedef struct td_place {
-  uint32_t at;     /* an instruction */
-  uint32_t frames; /* a frame set: who goes on behind the rule */
+  uint32_t at;     /* an instruction that takes a byte */
+  uint32_t frames; /* a frame set: where the rule may return to */
 } td_place;
 
 typedef struct td_frame {
-  uint32_t ret;    /* an instruction; TD_RET_END in the bottom set */
-  uint32_t frames; /* of the rule that ret is in */
+  uint32_t ret;    /* an instruction; TD_RET_END in the set TD_FRAMES_BOTTOM */
+  uint32_t frames; /* frame set of the rule that ret belongs to */
 } td_frame;
 #define TD_RET_END UINT32_MAX
-/* A repetition's place has frames that count: ret is how often the rule was, above this; frames are those of
- * the rule that the repetition is in. */
+/* A repetition's place has counting frames. Their ret is TD_RET_COUNT plus the number of repetitions so far,
+ * and their frames are those of the rule that contains the repetition. */
 #define TD_RET_COUNT (1u << 31)
 
 static inline bool td_ret_is_count(uint32_t ret) { return ret >= TD_RET_COUNT && ret != TD_RET_END; }
 
 typedef struct td_state {
-  uint32_t first, n; /* places */
+  uint32_t first, n; /* its places */
   uint64_t hash;
   bool whole;    /* the text may end here */
-  uint32_t mask; /* number of its mask; 0: none is kept */
+  uint32_t mask; /* number of its mask; 0: none */
 } td_state;
 
 typedef struct td_frames {
@@ -54,34 +54,34 @@ typedef struct td_machine {
   td_state *states;
   td_frame *frame_items;
   td_frames *frame_sets;
-  uint32_t *rows; /* [n_states][n_classes]: the next state; TD_UNKNOWN */
+  uint32_t *rows; /* [n_states][n_classes]: the next state, or TD_UNKNOWN */
   uint32_t n_places, cap_places, n_states, cap_states, n_frame_items, cap_frame_items, n_frame_sets,
       cap_frame_sets, cap_rows;
   td_table state_table, frames_table;
   size_t bytes, max_bytes;
-  td_ledger *ledger;       /* where bytes are counted too; NULL: nowhere */
-  uint64_t work, max_work; /* since td_machine_begin; places looked at */
-  bool full;               /* memory or work is used up: what was asked since means nothing */
-  bool no_memory;          /* memory of the process was, which is not the grammar's doing */
+  td_ledger *ledger;       /* also counts the bytes; may be NULL */
+  uint64_t work, max_work; /* since td_machine_begin; number of places looked at */
+  bool full;               /* memory or work is used up; results since then are invalid */
+  bool no_memory;          /* the process has no memory, for which the grammar is not to blame */
   struct td_closure *closure;
 } td_machine;
 #define TD_UNKNOWN UINT32_MAX
 
 bool td_machine_init(td_machine *m, const td_rules *rules); /* false: no memory */
 void td_machine_deinit(td_machine *m);
-/* Gives its memory back, but for a little. */
+/* Frees nearly all its memory. */
 void td_machine_forget(td_machine *m);
-/* A new piece of work. */
+/* Starts a new piece of work. */
 void td_machine_begin(td_machine *m);
 
 uint32_t td_machine_start(td_machine *m);
 uint32_t td_machine_make_step(td_machine *m, uint32_t state, unsigned byte);
-/* The state of these places alone; sorts them. */
+/* The state that consists of these places. Sorts them. */
 uint32_t td_machine_state(td_machine *m, td_place *places, uint32_t n, bool whole);
-/* The state behind a rule that returns to these frames. */
+/* The state after a rule that returns to these frames. */
 uint32_t td_machine_return(td_machine *m, uint32_t frames);
 
-/* What was full: work. Else it was memory. */
+/* Whether work, and not memory, is used up. */
 static inline bool td_machine_is_out_of_work(const td_machine *m) { return m->work > m->max_work; }
 
 static inline void td_machine_spend(td_machine *m, uint64_t n)

@@ -1,9 +1,8 @@
-/* Masks: the tokens that a state allows, by a walk through the tries that goes no further than the state
- * does.
+/* Masks of the tokens that a state allows, found by walking the tries as far as the state allows.
  *
- * Inside a JSON string nearly every token is allowed and nearly all of the tries would be walked. What is
- * allowed inside is the same for every string of every grammar, and where a token leaves the string depends
- * on nothing else: both are found once for a vocabulary (td_local). A mask is then that, and short walks from
+ * Inside a JSON string nearly every token is allowed, so a walk would visit nearly all nodes. But the tokens
+ * allowed there, and the nodes at which a token leaves the string, are the same in every grammar: both are
+ * found once for a vocabulary (td_local). A mask is then a copy of that, plus short walks from the nodes
  * where tokens leave. */
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +27,8 @@ static void add_exit(exits *e, uint32_t node)
   e->nodes[e->n++] = node;
 }
 
-/* Allows all tokens below node, at which the state is `state`. */
+/* Allows the tokens below node that the state there, `state`, takes. Adds the nodes at which the text may end
+ * to *out, unless it is NULL. */
 static void walk(td_grammar *g, td_letters letters, uint32_t node, uint32_t state, uint32_t *mask, exits *out)
 {
   const td_vocabulary *v = g->vocab;
@@ -58,8 +58,8 @@ static void add_mask(const td_vocabulary *v, const uint32_t *from, uint32_t *mas
     mask[i] |= from[i];
 }
 
-/* A walk through words that does not go below a byte behind which any letters may follow. Where most are
- * allowed so, all are taken, and those that may not be are given back. */
+/* A walk through words that stops at bytes after which any letters may follow. If most words are allowed, the
+ * mask starts with all of them, and those that are not allowed are removed. */
 typedef struct word_walk {
   td_grammar *g;
   const td_trie *trie;
@@ -69,13 +69,13 @@ typedef struct word_walk {
   struct {
     uint32_t state, n_met;
     bool is_free;
-  } met[64]; /* by the state's last bits */
+  } met[64]; /* hashed by the low bits of the state */
 } word_walk;
 
 enum { MET_OFTEN = 4 };
 
-/* Any letters may follow the state. It is asked where that state is met often: a loop that a pattern makes.
- */
+/* Whether any letters may follow this state. td_slice_of is called only if `ask` is set or the state is met
+ * often, as in a loop that a pattern makes. */
 static bool is_free_state(word_walk *w, uint32_t state, bool ask)
 {
   uint32_t k = state % (sizeof w->met / sizeof *w->met);
@@ -129,7 +129,8 @@ static void step_words(word_walk *w, uint32_t state)
   }
 }
 
-/* Bytes behind which any letters may follow the root's state; true where most words begin so. */
+/* Fills the bytes after which any letters may follow from the root's state. Returns true if most words begin
+ * with one of them. */
 static bool find_free(word_walk *w, uint32_t state, td_byte_set *bytes)
 {
   uint32_t n = 0;
@@ -176,7 +177,7 @@ static td_byte_set taken_bytes(const td_machine *m, uint32_t state)
   return s;
 }
 
-/* From the root, at the bytes that the state takes. */
+/* Walks from the root, only along the bytes that the state takes. */
 static void walk_root(td_grammar *g, td_letters letters, uint32_t state, const td_byte_set *taken,
                       uint32_t *mask)
 {
@@ -208,7 +209,7 @@ static void walk_all(td_grammar *g, uint32_t state, uint32_t *mask)
   td_byte_set taken = taken_bytes(&g->machine, state);
   walk_root(g, TD_LETTERS_NONE, state, &taken, mask);
   walk_root(g, TD_LETTERS_QUOTE, state, &taken, mask);
-  if (count_bytes(&taken) <= FEW_BYTES) { /* too few for a slice */
+  if (count_bytes(&taken) <= FEW_BYTES) { /* too few for a slice to help */
     walk_root(g, TD_LETTERS_ALNUM, state, &taken, mask);
     walk_root(g, TD_LETTERS_PLAIN, state, &taken, mask);
     return;
@@ -226,7 +227,7 @@ static void walk_all(td_grammar *g, uint32_t state, uint32_t *mask)
     add_mask(g->vocab, td_vocabulary_slice(g->vocab, letters, (uint32_t)n), mask);
 }
 
-/* ---- parts of a state whose mask is known ---- */
+/* ---- groups of places whose masks are known ---- */
 
 static void allow_local(td_grammar *g, const td_local *l, uint32_t frames, uint32_t *mask)
 {
@@ -240,7 +241,7 @@ static void allow_local(td_grammar *g, const td_local *l, uint32_t frames, uint3
     walk(g, TD_LETTERS_QUOTE, l->exits[i], back, mask, NULL);
 }
 
-/* Up to so many characters of a string: what is inside it. */
+/* Allows tokens that stay inside a string, with up to n_chars characters. */
 static void allow_chars(const td_vocabulary *v, uint32_t n_chars, uint32_t *mask)
 {
   uint32_t n = n_chars < TD_WORD_CHARS ? n_chars : TD_WORD_CHARS;
@@ -249,7 +250,7 @@ static void allow_chars(const td_vocabulary *v, uint32_t n_chars, uint32_t *mask
     td_vocabulary_allow(v, v->long_tokens[i].id, mask);
 }
 
-/* Tokens with a quote, read from these places. */
+/* Allows tokens with a quote, starting at these places. */
 static void walk_quotes(td_grammar *g, td_place *places, uint32_t n, uint32_t *mask)
 {
   uint32_t state = td_machine_state(&g->machine, places, n, false);
@@ -311,7 +312,7 @@ static void make_mask(td_grammar *g, uint32_t state, uint32_t *mask)
 
 enum { MASKS_LEAST = 4 };
 
-/* All are forgotten: states ask anew. */
+/* Forgets all masks; states will ask for new ones. */
 static void restart_masks(td_grammar *g)
 {
   for (uint32_t i = 0; i < g->machine.n_states; i++)
@@ -319,7 +320,7 @@ static void restart_masks(td_grammar *g)
   g->n_masks = 1;
 }
 
-/* There is room for at least one behind it. */
+/* Returns true if there is room for at least one more mask, either by growing or by forgetting all masks. */
 static bool grow_masks(td_grammar *g)
 {
   size_t size = (size_t)g->vocab->n_words * sizeof *g->masks;
@@ -348,7 +349,8 @@ void td_mask_forget_all(td_grammar *g)
   restart_masks(g);
 }
 
-/* The kept mask of a state, made if there is none: of a part of a state, or (p NULL) of a whole one. */
+/* The mask of a whole state or, if p is not NULL, of a group of its places; made and kept if it does not
+ * exist yet. */
 static const uint32_t *find_mask(td_grammar *g, uint32_t state, const td_known *p)
 {
   size_t n_words = g->vocab->n_words;
@@ -381,7 +383,7 @@ const uint32_t *td_mask_of(td_grammar *g, uint32_t state) { return find_mask(g, 
 
 /* ---- learning a vocabulary ---- */
 
-/* Tokens that stay inside a string, by their characters. */
+/* Records the tokens that stay inside a string, by their number of characters. */
 static bool count_chars(td_vocabulary *v, td_grammar *g, td_letters letters, uint32_t inside)
 {
   td_machine *m = &g->machine;
@@ -448,7 +450,8 @@ static td_status keep_local(td_vocabulary *v, td_grammar *g, unsigned which, uin
   return ok ? TD_OK : td_fail(err, TD_ERR_NOMEM, "no memory for the vocabulary's masks");
 }
 
-/* Where a rule begins, behind its quote if it has one, and behind a backslash there. */
+/* Learns the start of a rule (after the quote, for a string) and, for strings and the rest of keys, the state
+ * after a backslash. */
 static td_status learn_rule(td_vocabulary *v, const td_builder *b, uint32_t rule, unsigned which,
                             td_error *err)
 {

@@ -1,7 +1,8 @@
-/* Regular expressions, as ECMAScript and Python write them, without what needs memory or a look around.
+/* Regular expressions in the syntax of ECMAScript and Python, without back-references and look-around.
  *
- * A pattern is parsed to a tree that still has its anchors. Then it is made an expression of whole texts:
- * where a pattern may match anywhere, anything may stand before and behind it, unless an anchor says no. */
+ * A pattern is first parsed to a tree that still has its anchors. The tree then becomes an expression of
+ * whole texts: if a pattern may match anywhere, any text may come before and after it, unless an anchor
+ * forbids that. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,9 +15,9 @@ typedef enum node_kind { NODE_EXPR, NODE_START, NODE_END, NODE_CAT, NODE_ALT, NO
 typedef struct node node;
 struct node {
   node_kind kind;
-  bool anchored; /* an anchor is in it */
+  bool anchored; /* contains an anchor */
   const td_expr *expr;
-  node *child, *next; /* items; the body */
+  node *child, *next; /* child: first item, or the body; next: next item */
   uint32_t min, max;
 };
 
@@ -25,7 +26,7 @@ typedef struct parser {
   const char *text;
   size_t n, at;
   bool json;
-  bool wide; /* where dialects differ, what any of them takes; else what all take */
+  bool wide; /* where dialects differ, accept what any of them accepts, instead of what all accept */
   unsigned depth;
   td_status status;
 } parser;
@@ -96,7 +97,8 @@ static bool take_code_point(parser *p, uint32_t *cp)
   return *cp <= TD_CHAR_MAX || refuse(p, TD_ERR_REQUEST, "no such character") != NULL;
 }
 
-/* \d and its like: the characters that all dialects agree on, or any has. */
+/* Adds \d or a similar class: the characters on which all dialects agree or, if wide, those of any
+ * dialect. */
 static bool add_class(parser *p, char c, bool wide, td_chars *set)
 {
   td_builder *b = p->b;
@@ -118,7 +120,7 @@ static bool add_class(parser *p, char c, bool wide, td_chars *set)
     break;
   default: return false;
   }
-  if ((c == 'S' && !wide) || (c == 's' && wide)) { /* more are blanks in one dialect or the other */
+  if ((c == 'S' && !wide) || (c == 's' && wide)) { /* some dialects have more blanks */
     static const td_char_range blanks[] = {
         {0x1C, 0x1F},     {0x85, 0x85},     {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
         {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
@@ -132,7 +134,7 @@ static bool add_class(parser *p, char c, bool wide, td_chars *set)
   return true;
 }
 
-/* Behind a backslash: one character in *cp, or a class added to *set and *cp = UINT32_MAX. */
+/* After a backslash: sets *cp to one character, or adds a class to *set and sets *cp to UINT32_MAX. */
 static bool take_escape(parser *p, bool wide, td_chars *set, uint32_t *cp)
 {
   static const char letters[] = "nrtfv0", values[] = "\n\r\t\f\v\0";
@@ -284,7 +286,7 @@ static bool take_number(parser *p, uint32_t *out)
   return p->at > from && v <= td_limit_max(TD_LIMIT_GRAMMAR_TIMES);
 }
 
-/* {n}, {n,}, {n,m}. False: it is anything else. */
+/* Parses {n}, {n,} or {n,m}. Returns false for anything else. */
 static bool take_times(parser *p, uint32_t *min, uint32_t *max)
 {
   size_t from = p->at;
@@ -304,7 +306,7 @@ static bool take_times(parser *p, uint32_t *min, uint32_t *max)
   return false;
 }
 
-/* Each repetition of a repetition is a level of the tree, which who reads it goes down by recursion. */
+/* Bounds repetitions of a repetition, because each is a level of the tree and code that reads it recurses. */
 static node *parse_repeated(parser *p)
 {
   node *n = parse_atom(p);
@@ -326,7 +328,7 @@ static node *parse_repeated(parser *p)
       return refuse(p, TD_ERR_REQUEST, "more than 8 repetitions of a repetition");
     if (max < min)
       return refuse(p, TD_ERR_REQUEST, "a count that ends before it begins");
-    (void)take(p, '?'); /* lazy: the same texts */
+    (void)take(p, '?'); /* lazy: matches the same texts */
     if (next_is(p, '+'))
       return refuse(p, TD_ERR_UNSUPPORTED, "a possessive repetition, which is not served,");
     node *r = new_node(p, NODE_REPEAT);
@@ -369,9 +371,9 @@ static node *parse_alt(parser *p)
   return alt;
 }
 
-/* ---- whole texts ---- */
+/* ---- from the tree to whole texts ---- */
 
-/* An end of what is being made: in the middle, at the text's end, or anywhere: something may stand there. */
+/* What is at one end of a node: more of the pattern, the end of the text, or any text. */
 typedef enum edge { INSIDE, WHOLE, ANYWHERE } edge;
 
 static const td_expr *anything(parser *p)
@@ -436,7 +438,7 @@ static uint32_t times(uint32_t length, uint32_t n)
   return length == 0 || n == 0 ? 0 : all < TD_REPEAT_MANY ? (uint32_t)all : TD_REPEAT_MANY;
 }
 
-/* Of what `make` makes of the node. */
+/* The lengths of the texts that `make` makes of the node. */
 static td_regex_lengths lengths_of(const node *n, edge left, edge right)
 {
   static const td_regex_lengths any = {0, TD_REPEAT_MANY};

@@ -1,5 +1,5 @@
 /* The program of a grammar: see rules.h. Expressions are written from their end to their beginning, so that
- * each knows what follows it. */
+ * each knows the instruction that follows it. */
 #include "models/grammar/rules.h"
 
 #include <stdlib.h>
@@ -15,15 +15,15 @@ static void no_memory(td_rules *r) { r->failed = r->no_memory = true; }
 enum { WRITTEN = 8 };
 
 typedef struct td_writing {
-  uint32_t *numbers; /* [of the builder's rules] */
+  uint32_t *numbers; /* [n_rules of the builder] the program's number of each rule */
   struct {
     const td_expr *e;
     uint32_t next, at;
-  } written[WRITTEN]; /* the last that are shared */
+  } written[WRITTEN]; /* the last shared expressions that were written */
   uint32_t n_written;
 } td_writing;
 
-/* Room for one more of n items. False: the rules have failed. */
+/* Makes room for one more of n items. Returns false if the rules have failed. */
 static bool grow(td_rules *r, void *array, uint32_t n, uint32_t *cap, size_t size)
 {
   void **p = array;
@@ -120,7 +120,8 @@ static uint32_t write_edges(td_rules *r, const td_graph_state *s, uint32_t first
   return at;
 }
 
-/* Its states are instructions in a row, so that each can be named before it is written. */
+/* Reserves a row of instructions for the states first, so that edges can refer to states that are not written
+ * yet. */
 static uint32_t write_graph(td_rules *r, const td_expr *e, uint32_t next)
 {
   uint32_t first = r->n_insts;
@@ -136,7 +137,7 @@ static uint32_t write_graph(td_rules *r, const td_expr *e, uint32_t next)
 
 static uint32_t write_new(td_rules *r, const td_expr *e, uint32_t next);
 
-/* Where e begins, if what follows it is next. */
+/* Writes e, followed by the instruction `next`. Returns the first instruction of e. */
 static uint32_t write(td_rules *r, const td_expr *e, uint32_t next)
 {
   td_writing *w = r->writing;
@@ -187,9 +188,9 @@ static uint32_t write_new(td_rules *r, const td_expr *e, uint32_t next)
   return 0;
 }
 
-/* ---- what can end ---- */
+/* ---- instructions from which the end can be reached ---- */
 
-/* A hostile grammar may want many rounds over many rules. */
+/* Counts work, because a hostile grammar may need many rounds over many rules. */
 static bool may_work(td_rules *r, uint64_t n)
 {
   r->work += n;
@@ -214,7 +215,7 @@ static bool goes_on(const td_rules *r, const td_inst *i)
   return false;
 }
 
-/* The instructions that i goes on with, at most two. */
+/* The instructions at which i may continue, at most two. Returns their number. */
 static uint32_t next_of(const td_rules *r, const td_inst *i, uint32_t next[2])
 {
   if (i->op == TD_RULE_OP_RETURN)
@@ -229,7 +230,8 @@ static uint32_t next_of(const td_rules *r, const td_inst *i, uint32_t next[2])
 }
 
 typedef struct back {
-  uint32_t *first;       /* [n_insts + 1] into from: those that go on with an instruction */
+  uint32_t *first;       /* [n_insts + 1] index into from, which lists the instructions that continue at an
+                          * instruction */
   uint32_t *from, *todo; /* [2 * n_insts], [n_insts] */
 } back;
 
@@ -246,7 +248,7 @@ static void find_back(const td_rules *r, back *k)
       k->from[--k->first[next[n]]] = i;
 }
 
-/* Marks instructions from which their rule's end is reached, whatever is called: from the ends backwards. */
+/* Marks instructions from which the end of their rule can be reached, working backwards from the ends. */
 static void mark_live(td_rules *r)
 {
   back k = {calloc((size_t)r->n_insts + 2, sizeof *k.first),
@@ -278,18 +280,18 @@ static void mark_live(td_rules *r)
   free(k.todo);
 }
 
-/* ---- what begins with what ---- */
+/* ---- which rules begin with which ---- */
 
 typedef struct reach {
   td_rules *r;
-  uint8_t *empty;  /* [n_rules]: the rule may be the empty text */
+  uint8_t *empty;  /* [n_rules]: the rule may match the empty text */
   uint32_t *stack; /* [n_insts + 1] */
-  uint32_t *seen;  /* [n_insts]: the last visit */
+  uint32_t *seen;  /* [n_insts]: number of the last visit */
   uint32_t visit;
 } reach;
 
-/* Goes from start through all that takes no byte. Calls f for each rule that is called on the way; true if
- * the end is reached. */
+/* Follows all instructions from start that take no byte. Calls f for each rule that is called on the way.
+ * Returns true if the rule's end is reached. */
 static bool go_empty(reach *w, uint32_t start, void (*f)(void *arg, uint32_t rule), void *arg)
 {
   uint32_t n = 0;
@@ -359,8 +361,8 @@ static void add_edge(void *arg, uint32_t rule)
     e->to[e->n++] = rule;
 }
 
-/* Ranks rules so that each stands behind those that begin with it. False: one begins with itself, or there is
- * no memory. */
+/* Ranks rules so that each rule comes after those that begin with it. Returns false if a rule begins with
+ * itself or there is no memory. */
 static bool rank_rules(reach *w)
 {
   td_rules *r = w->r;
@@ -418,7 +420,7 @@ static td_status order_rules(td_rules *r, td_error *err)
 
 /* ---- classes of bytes ---- */
 
-/* Bytes that are told apart from all others, and the classes of the rest, of two bytes and more each. */
+/* Bytes that form a class of their own, and the other classes, each of two or more bytes. */
 typedef struct classes {
   td_byte_set alone, many[128];
   uint32_t n_many;
@@ -455,7 +457,7 @@ static void split_classes(classes *c, const td_byte_set *s)
     td_byte_set in = both_of(&c->many[i], s, false), out = both_of(&c->many[i], s, true);
     if (count_bits(&in) == 0 || count_bits(&out) == 0)
       continue;
-    c->many[i] = c->many[--c->n_many]; /* that one has been looked at */
+    c->many[i] = c->many[--c->n_many]; /* the last class was already looked at */
     add_class(c, &in);
     add_class(c, &out);
   }
@@ -505,7 +507,7 @@ static void make_classes(td_rules *r)
   number_classes(r, &c);
 }
 
-/* ---- whole ---- */
+/* ---- the whole program ---- */
 
 typedef struct used {
   const td_builder *b;
@@ -526,7 +528,7 @@ static void use(used *u, const td_expr *e)
   }
 }
 
-/* Marks the rules that root needs. */
+/* Marks the rules that root and the shared rules use. */
 static uint8_t *find_used(const td_builder *b, uint32_t root, uint32_t n_shared)
 {
   used u = {b, calloc(b->n_rules, 1), calloc(b->n_rules, sizeof(uint32_t)), 0};
@@ -548,7 +550,8 @@ static uint8_t *find_used(const td_builder *b, uint32_t root, uint32_t n_shared)
   return u.rules;
 }
 
-/* Rules that root does not need have no numbers: there may be many of them, of other expressions. */
+/* Writes the rules in use. Rules that are not used get no number: there may be many, belonging to other
+ * expressions. */
 static bool write_rules(const td_builder *b, uint32_t root, uint32_t n_shared, td_rules *r)
 {
   uint8_t *is_used = find_used(b, root, n_shared);

@@ -1,4 +1,4 @@
-/* The program of a grammar: instructions over bytes, a start for each rule. Read-only once made. */
+/* The program of a grammar: instructions over bytes, and a start for each rule. Read-only once made. */
 #ifndef TD_MODELS_GRAMMAR_RULES_H
 #define TD_MODELS_GRAMMAR_RULES_H
 
@@ -8,21 +8,21 @@ typedef enum td_inst_op {
   TD_RULE_OP_RANGE,  /* a byte from lo to hi, then x */
   TD_RULE_OP_SET,    /* a byte of set y, then x */
   TD_RULE_OP_SPLIT,  /* x or y */
-  TD_RULE_OP_CALL,   /* rule x, then y */
-  TD_RULE_OP_TIMES,  /* the rule of times x as often as that says, then y; machine.c counts */
-  TD_RULE_OP_RETURN, /* the rule's end */
+  TD_RULE_OP_CALL,   /* rule x, then continues at y */
+  TD_RULE_OP_TIMES,  /* repeats a rule as times[x] says, then continues at y; machine.c counts */
+  TD_RULE_OP_RETURN, /* end of the rule */
 } td_inst_op;
 
 typedef struct td_inst {
   uint8_t op, lo, hi;
-  uint8_t live : 1; /* a whole text can still be reached */
-  uint8_t free : 1; /* behind its byte any letters may follow (slices.c) */
+  uint8_t live : 1; /* the end of the text can still be reached */
+  uint8_t free : 1; /* after its byte, any letters may follow (slices.c) */
   uint32_t x, y;
 } td_inst;
 
-/* A repetition of a rule that is never the empty text. */
+/* A repetition of a rule that never matches the empty text. */
 typedef struct td_times {
-  uint32_t rule, min, max; /* TD_REPEAT_MANY: no bound */
+  uint32_t rule, min, max; /* max TD_REPEAT_MANY: no bound */
 } td_times;
 
 typedef struct td_rules {
@@ -33,21 +33,22 @@ typedef struct td_rules {
   td_times *times; /* [n_times] */
   uint32_t n_times, cap_times;
   uint32_t *starts; /* [n_rules] */
-  uint32_t *ranks;  /* [n_rules]: a rule that another begins with has a higher one */
+  uint32_t *ranks;  /* [n_rules]: higher than the rank of each rule that may begin with a call of this one */
   uint32_t n_rules, root;
-  struct td_writing *writing; /* while it is written */
-  uint8_t class_of[256];      /* bytes that no instruction tells apart are of one class */
-  uint8_t some[256];          /* [n_classes] a byte of each */
+  struct td_writing *writing; /* only while the program is written */
+  uint8_t class_of[256];      /* bytes that no instruction distinguishes have the same class */
+  uint8_t some[256];          /* [n_classes] one byte of each class */
   uint32_t n_classes;
-  uint32_t n_shared_insts; /* the first ones, which all grammars of a vocabulary have */
-  uint64_t work, max_work; /* instructions looked at while it is made */
+  uint32_t n_shared_insts; /* the first instructions, which are the same in all grammars of a vocabulary */
+  uint64_t work, max_work; /* instructions looked at while the program is made */
   bool failed;             /* no memory, or no work left */
-  bool no_memory;          /* it was memory of the process, which is not the grammar's doing */
-  bool none;               /* it could not be made, because no text fits */
+  bool no_memory;          /* the process had no memory, for which the grammar is not to blame */
+  bool none;               /* no text fits, so there is no program */
 } td_rules;
 
-/* The builder's rules as a program; the first n_shared of them get the same instructions whatever follows.
- * TD_ERR_NOMEM; TD_ERR_REQUEST: too large, a rule that begins with itself, no text at all (out->none). */
+/* Makes a program from the builder's rules. The first n_shared rules always get the same instructions,
+ * whatever follows. TD_ERR_NOMEM, or TD_ERR_REQUEST: the grammar is too large, a rule begins with itself, or
+ * no text fits (out->none). */
 TD_MUST_CHECK td_status td_rules_make(const td_builder *b, uint32_t root, uint32_t n_shared, td_rules *out,
                                       td_error *err);
 void td_rules_deinit(td_rules *r);

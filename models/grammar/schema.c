@@ -9,7 +9,7 @@
 #include "common/hash.h"
 #include "common/progress.h"
 
-/* ---- where a schema stands ---- */
+/* ---- the path of a schema, for messages ---- */
 
 static bool find_path(const cJSON *at, const cJSON *wanted, char *out, size_t n, size_t len)
 {
@@ -29,7 +29,7 @@ static bool find_path(const cJSON *at, const cJSON *wanted, char *out, size_t n,
   return false;
 }
 
-/* Where what was made of a schema comes from. */
+/* The schema in the request from which a made schema comes. */
 static const cJSON *made_from(const td_schema *s, const cJSON *schema)
 {
   char ignored[256];
@@ -69,7 +69,7 @@ bool td_schema_work(td_schema *s, const cJSON *schema, const char *keyword, uint
 
 /* ---- references ---- */
 
-/* One step of a JSON pointer, with its escapes, percent signs too, undone. */
+/* Reads one step of a JSON pointer, and decodes its escapes and percent signs. */
 static size_t take_step(const char **at, char *out, size_t n)
 {
   size_t k = 0;
@@ -123,7 +123,7 @@ static const cJSON *by_anchor(const cJSON *at, const char *name, uint32_t *n_see
   return NULL;
 }
 
-/* Another $id inside would be what references are relative to. */
+/* Whether there is an $id below the root, which would change what references are relative to. */
 static bool has_inner_id(const cJSON *at, bool inner)
 {
   for (const cJSON *m = at->child; m && inner && cJSON_IsObject(at); m = m->next)
@@ -163,7 +163,7 @@ const cJSON *td_schema_resolve(td_schema *s, const cJSON *schema, const cJSON *t
 
 /* ---- conjunctions ---- */
 
-/* Keywords that would say nothing if they were not what they must be. */
+/* Keywords that would be ignored if their values had the wrong type. */
 static void check_forms(td_schema *s, const cJSON *schema)
 {
   static const char *const strings[] = {"$ref", "format"};
@@ -175,7 +175,7 @@ static void check_forms(td_schema *s, const cJSON *schema)
   td_schema_check_required(s, schema);
 }
 
-/* The part that is there already is why this one is added, by way of a branch: round in a loop. */
+/* Whether `part` is, through a branch, the reason why `from` adds it again: an endless loop. */
 static bool is_loop(const td_all *all, uint32_t part, uint32_t from)
 {
   bool branched = all->parts[part].done;
@@ -205,7 +205,8 @@ static void gather(td_schema *s, td_all *all, const cJSON *schema, uint32_t from
     return;
   schema = td_schema_first(s, schema);
   for (uint32_t i = 0; i < all->n; i++)
-    if (all->parts[i].schema == schema) { /* said already; but not by a branch of itself */
+    if (all->parts[i].schema == schema) { /* it is there already, which is fine unless a branch of itself adds
+                                           * it */
       if (is_loop(all, i, from))
         too_large(s, schema);
       return;
@@ -284,7 +285,7 @@ unsigned td_schema_types(td_schema *s, const cJSON *schema)
     if (!one)
       td_schema_fail(s, TD_ERR_REQUEST, schema, "type", "names no type");
     bits |= one;
-    if (++n > TYPES_MAX) /* of seven names */
+    if (++n > TYPES_MAX) /* there are seven names */
       td_schema_fail(s, TD_ERR_REQUEST, schema, "type", "names a type twice");
     if (s->status != TD_OK)
       break;
@@ -311,14 +312,14 @@ unsigned td_schema_type_of(const cJSON *v)
          : cJSON_IsString(v) ? TYPE_STRING
          : cJSON_IsArray(v)  ? TYPE_ARRAY
          : cJSON_IsObject(v) ? TYPE_OBJECT
-                             : TYPE_INTEGER; /* a number that a double cannot hold: kept as text */
+                             : TYPE_INTEGER; /* a number that a double cannot hold, which is kept as text */
 }
 
-/* ---- words that are not served ---- */
+/* ---- keywords that are not served ---- */
 
 typedef struct word {
   const char *name;
-  unsigned types; /* of values that it is about */
+  unsigned types; /* the types of value that the keyword constrains */
 } word;
 
 static const word refused[] = {
@@ -409,7 +410,7 @@ static bool forbids(td_schema *s, const td_all *all, const char *name)
   return false;
 }
 
-/* a requires the name. */
+/* Whether this required member distinguishes a, which requires it, from b. */
 static bool members_apart(td_schema *s, const td_all *a, const td_all *b, const cJSON *required)
 {
   td_all x = {0}, y = {0};
@@ -436,7 +437,7 @@ static bool members_apart(td_schema *s, const td_all *a, const td_all *b, const 
   return false;
 }
 
-/* No value fits both, for a reason that is easy to see. */
+/* Whether no value fits both, for an obvious reason. */
 static bool are_apart(td_schema *s, const td_all *a, const td_all *b)
 {
   unsigned both = types_of_all(s, a) & types_of_all(s, b);
@@ -460,7 +461,7 @@ static bool are_apart(td_schema *s, const td_all *a, const td_all *b)
   return false;
 }
 
-/* Of oneOf: what denies the branches that could hold beside one of them is added to it. */
+/* For oneOf: adds denials of the other branches to *one, as far as they could hold together with it. */
 static void deny_others(td_schema *s, const td_all *rest, td_all *one, uint32_t part, const cJSON *list,
                         const cJSON *branch)
 {

@@ -1,16 +1,16 @@
-/* Arrays of a schema: a prefix, the rest, counts, and what some element must be. */
+/* Arrays of a schema: prefix, other elements, counts, and `contains`. */
 
 #include "models/grammar/schema.h"
 
 typedef struct array {
   td_schema *s;
   const td_all *all;
-  const cJSON *
-      *own; /* [n_prefix + 1][all->n] what each part's prefix says of an element; NULL: it has no such one */
+  const cJSON **own; /* [n_prefix + 1][all->n] the schema of an element in each part's prefix; NULL if that
+                      * prefix has no such element */
   uint32_t n_prefix, least, most;
-  const cJSON *contains; /* what some elements must be; NULL: nothing */
-  const cJSON *fails;    /* what does not fit it; NULL: that is not asked */
-  uint32_t some, many;   /* elements that fit it, at least and at most */
+  const cJSON *contains; /* the schema that some elements must fit; NULL: there is none */
+  const cJSON *fails;    /* its denial; NULL: not needed */
+  uint32_t some, many;   /* least and most elements that fit it */
 } array;
 
 static const cJSON *prefix_of(td_schema *s, const cJSON *schema)
@@ -19,7 +19,8 @@ static const cJSON *prefix_of(td_schema *s, const cJSON *schema)
   return cJSON_IsArray(prefix) ? prefix : cJSON_IsArray(items) ? items : NULL;
 }
 
-/* Element i, or any behind the prefix; `also` holds too unless it is NULL. */
+/* Element i, or any element after the prefix if i >= n_prefix. If `also` is not NULL, the element must fit it
+ * too. */
 static const td_expr *element(array *a, uint32_t i, const cJSON *also)
 {
   td_schema *s = a->s;
@@ -96,7 +97,8 @@ static void read_contains(array *a)
   }
 }
 
-/* What follows `i` elements of which `k` fit, if that is known for one more and one more that fits. */
+/* What may follow i elements, k of which fit. fails and fits: what may follow after one more element that
+ * does not, or does, fit. */
 static const td_expr *cell(array *a, uint32_t i, uint32_t k, const td_expr *fails, const td_expr *fits)
 {
   td_builder *b = a->s->b;
@@ -106,12 +108,13 @@ static const td_expr *cell(array *a, uint32_t i, uint32_t k, const td_expr *fail
   if (i >= a->least && k >= a->some)
     td_expr_add(b, &alt, &td_expr_empty);
   td_expr_add(b, &alt, td_expr_cat3(b, comma, element(a, i, a->fails), fails));
-  if (k < a->some || a->many != TD_REPEAT_MANY) /* else it is one of any */
+  if (k < a->some || a->many != TD_REPEAT_MANY) /* otherwise `fails` covers it, since it allows any element */
     td_expr_add(b, &alt, td_expr_cat3(b, comma, element(a, i, a->contains), fits));
   return td_expr_alt(b, &alt);
 }
 
-/* A rule for each count of elements and of those that fit; both end where more of them are alike. */
+/* Makes a rule for each number of elements and number of fitting ones. Both stop where higher numbers make no
+ * difference. */
 static const td_expr *cells(array *a)
 {
   td_schema *s = a->s;
@@ -144,7 +147,7 @@ static const td_expr *cells(array *a)
   return b->failed ? &td_expr_none : td_expr_call(b, rules[0]);
 }
 
-/* ---- without it ---- */
+/* ---- arrays without `contains` ---- */
 
 static const td_expr *plain(array *a)
 {

@@ -1,18 +1,18 @@
-/* Members of large objects, found by the hashes of their keys: a schema may have tens of thousands, and cJSON
- * keeps them as a list. */
+/* Finds members of large objects by the hashes of their keys. A schema may have tens of thousands of members,
+ * and cJSON keeps them in a list. */
 #include <string.h>
 
 #include "common/hash.h"
 #include "common/progress.h"
 #include "models/grammar/schema.h"
 
-enum { WALKED = 16 }; /* members that are looked at one by one */
+enum { WALKED = 16 }; /* members that are compared one by one before an index is used */
 
 struct td_index {
   const cJSON *object;
   const cJSON **slots;
   uint32_t n_slots;
-  td_index *next; /* of the same bucket */
+  td_index *next; /* in the same bucket */
 };
 
 static uint32_t slot_of(const td_schema *s, const td_index *x, const char *key)
@@ -41,7 +41,7 @@ static const td_index *make_index(td_schema *s, const cJSON *object, td_index **
   td_progress_add(n / 4);
   for (const cJSON *m = object->child; m; m = m->next) {
     uint32_t k = slot_of(s, x, m->string);
-    if (!x->slots[k]) /* the first of a name, as cJSON has it */
+    if (!x->slots[k]) /* the first member with a name counts, as in cJSON */
       x->slots[k] = m;
   }
   *bucket = x;

@@ -1,10 +1,10 @@
-/* What a schema denies, as schemas of what is left: `not`, and what is said by it (`if`, `dependent*`,
- * `oneOf`).
+/* Denials: schemas for everything that a schema does not allow. They serve `not` and the keywords that need
+ * it (`if`, `dependent*`, `oneOf`).
  *
- * The denial of a schema is one of several alternatives, one for each of its words: another type, a member
- * that is not there, a bound that is not kept. They are schemas of the same words, made here, and a few words
- * of our own: their names begin with a byte that no text in a request can have. What cannot be said so is
- * refused: nothing here may be wider than what it stands for. */
+ * The denial of a schema is a list of alternatives, one for each of its keywords: another type, a missing
+ * member, a bound that is not kept. They are schemas with the same keywords, and a few keywords of our own
+ * whose names begin with a byte that no text in a request contains. A denial that cannot be expressed in this
+ * way is refused, because it must never allow more than it stands for. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,9 +15,9 @@
 
 typedef struct deny {
   td_schema *s;
-  cJSON *out;      /* alternatives */
-  const char *why; /* the first word that cannot be denied */
-  unsigned types;  /* of values that the schema is about at all */
+  cJSON *out;      /* array of alternatives */
+  const char *why; /* the first keyword that cannot be denied */
+  unsigned types;  /* the types of value that the schema allows */
   unsigned depth;
 } deny;
 
@@ -34,8 +34,8 @@ static cJSON *new_schema(td_schema *s) { return checked(s, cJSON_CreateObject())
 
 static cJSON *new_list(td_schema *s) { return checked(s, cJSON_CreateArray()); }
 
-/* Into an object or a list; the list's is nameless. Takes the node: what is to be put into it later is put
- * into what this returns, which is NULL if the node is gone. */
+/* Adds node to an object or, if name is NULL, to an array. Takes ownership of the node, so anything to be
+ * added to it later must be added to the return value, which is NULL if the node was freed. */
 static cJSON *put(td_schema *s, cJSON *into, const char *name, cJSON *node)
 {
   if (++s->n_made > td_limit_max(TD_LIMIT_SCHEMA_NOT_MADE))
@@ -47,7 +47,7 @@ static cJSON *put(td_schema *s, cJSON *into, const char *name, cJSON *node)
   return NULL;
 }
 
-/* A node of the request's, as it stands. */
+/* A reference to a node of the request. */
 static cJSON *borrow(td_schema *s, const cJSON *node)
 {
   cJSON *list = new_list(s), *copy = NULL;
@@ -57,7 +57,7 @@ static cJSON *borrow(td_schema *s, const cJSON *node)
   return checked(s, copy);
 }
 
-/* {"type": type} as a new alternative. */
+/* Adds {"type": type} as a new alternative. */
 static cJSON *alternative(deny *d, const char *type)
 {
   cJSON *a = put(d->s, d->out, NULL, new_schema(d->s));
@@ -73,13 +73,13 @@ static const cJSON *refuse(deny *d, const char *why)
   return NULL;
 }
 
-/* "properties": {name: schema} */
+/* Adds "properties": {name: schema}. */
 static void put_member(td_schema *s, cJSON *into, const char *name, cJSON *schema)
 {
   put(s, put(s, into, "properties", new_schema(s)), name, schema);
 }
 
-/* "required": [name]; returns the list. */
+/* Adds "required": [name]; returns the array. */
 static cJSON *put_required(td_schema *s, cJSON *into, const char *name)
 {
   cJSON *names = put(s, into, "required", new_list(s));
@@ -90,7 +90,7 @@ static cJSON *put_required(td_schema *s, cJSON *into, const char *name)
 static cJSON *deny_schema(deny *d, const cJSON *schema);
 static cJSON *deny_value(deny *d, const cJSON *value);
 
-/* ---- words ---- */
+/* ---- keywords ---- */
 
 static void deny_types(deny *d)
 {
@@ -116,7 +116,7 @@ static int compare_doubles(const void *x, const void *y)
   return (*a > *b) - (*a < *b);
 }
 
-/* Numbers between those that are listed. */
+/* Alternatives for the numbers between the listed ones. */
 static void deny_numbers(deny *d, const double *v, size_t n)
 {
   for (size_t i = 0; i <= n; i++) {
@@ -128,7 +128,7 @@ static void deny_numbers(deny *d, const double *v, size_t n)
   }
 }
 
-/* Whole numbers that another does not divide, and all that are not whole. */
+/* Alternatives: integers that are not multiples of m, and all numbers that are not integers. */
 static void deny_multiples(deny *d, const cJSON *m)
 {
   double v = cJSON_IsNumber(m) ? m->valuedouble : 0;
@@ -141,7 +141,7 @@ static void deny_multiples(deny *d, const cJSON *m)
   (void)alternative(d, TYPE_NAME_FRACTION);
 }
 
-/* Arrays whose item number n is of this schema. */
+/* Alternative: arrays whose item n fits this schema. */
 static void deny_item(deny *d, int n, cJSON *schema)
 {
   td_schema *s = d->s;
@@ -152,7 +152,7 @@ static void deny_item(deny *d, int n, cJSON *schema)
   put(s, list, NULL, schema);
 }
 
-/* Arrays that are not this one: of another length, or with another element. */
+/* Alternatives: arrays that differ from this one in length or in one element. */
 static void deny_array(deny *d, const cJSON *v)
 {
   td_schema *s = d->s;
@@ -168,8 +168,9 @@ static void deny_array(deny *d, const cJSON *v)
     deny_item(d, i, deny_value(d, x));
 }
 
-/* Objects that are not this one: without a member, or with another value of it. Those with one more are left
- * out, but for the empty object: it is not served to count members that are not named. */
+/* Alternatives: objects that lack one of these members or have another value for it. Objects that only have
+ * additional members are left out (except for the empty object), because counting members that are not named
+ * is not served. */
 static void deny_object(deny *d, const cJSON *v)
 {
   td_schema *s = d->s;
@@ -183,7 +184,7 @@ static void deny_object(deny *d, const cJSON *v)
   }
 }
 
-/* Each listed array or object denied, all of them together. */
+/* Alternative: arrays, or objects, that equal none of the listed ones. */
 static void deny_containers(deny *d, const cJSON *list, bool is_list, unsigned type)
 {
   cJSON *a = alternative(d, type == TYPE_ARRAY ? "array" : "object"),
@@ -201,7 +202,7 @@ static void deny_containers(deny *d, const cJSON *list, bool is_list, unsigned t
   }
 }
 
-/* Values that are listed: others of their types, and other types. */
+/* Alternatives for listed values: other values of the same types, and other types. */
 static void deny_values(deny *d, const cJSON *list, bool is_list)
 {
   double numbers[TD_SCHEMA_NOT_VALUES_MAX];
@@ -240,7 +241,8 @@ static void deny_values(deny *d, const cJSON *list, bool is_list)
     put(d->s, alternative(d, "string"), WORD_NONE_OF, texts);
 }
 
-/* Something of the object: a member that is there and is not as it must be, or is not there. */
+/* Alternative: objects that lack the member or, if value is not NULL, have it with a value that does not
+ * fit. */
 static void deny_member(deny *d, const char *name, const cJSON *value)
 {
   cJSON *a = alternative(d, "object");
@@ -269,7 +271,7 @@ static void deny_object_words(deny *d, const cJSON *schema, const cJSON *m)
     refuse(d, k);
 }
 
-/* A count or bound: one less or one more, or the other side of it. */
+/* Alternative for a count or bound: the opposite one. */
 static void deny_bound(deny *d, const cJSON *schema, const cJSON *m)
 {
   static const struct {
@@ -285,7 +287,7 @@ static void deny_bound(deny *d, const cJSON *schema, const cJSON *m)
                {"maximum", "exclusiveMinimum", "number", 0},
                {"exclusiveMinimum", "maximum", "number", 0},
                {"exclusiveMaximum", "minimum", "number", 0}};
-  if (!cJSON_IsNumber(m)) { /* true and false: as older drafts have them */
+  if (!cJSON_IsNumber(m)) { /* true and false have a meaning in older drafts */
     refuse(d, m->string);
     return;
   }
@@ -296,7 +298,7 @@ static void deny_bound(deny *d, const cJSON *schema, const cJSON *m)
           cJSON_CreateNumber(m->valuedouble + words[i].more));
 }
 
-/* Elements: one that does not fit, or a count of those that do. */
+/* Alternatives: an element that does not fit, or no element that fits `contains`. */
 static void deny_elements(deny *d, const cJSON *schema, const cJSON *m)
 {
   td_schema *s = d->s;
@@ -314,14 +316,14 @@ static void deny_elements(deny *d, const cJSON *schema, const cJSON *m)
     refuse(d, m->string);
     return;
   }
-  int n = 0; /* prefixItems, or items as older drafts have them */
+  int n = 0; /* prefixItems, or items in older drafts */
   for (const cJSON *x = m->child; x; x = x->next, n++) {
     if (!is_any(x))
       deny_item(d, n, deny_schema(d, x));
   }
 }
 
-/* All branches denied, as one alternative. */
+/* Alternative: all branches are denied. */
 static void deny_all(deny *d, const cJSON *list)
 {
   cJSON *all = put(d->s, alternative(d, NULL), "allOf", new_list(d->s));
@@ -329,7 +331,7 @@ static void deny_all(deny *d, const cJSON *list)
     put(d->s, all, NULL, deny_schema(d, m));
 }
 
-/* None of the branches, or two of them. */
+/* Alternatives: no branch holds, or two hold together. */
 static void deny_one(deny *d, const cJSON *list)
 {
   if ((uint64_t)cJSON_GetArraySize(list) > td_limit_max(TD_LIMIT_SCHEMA_NOT_BRANCHES)) {
@@ -365,7 +367,7 @@ static bool is_one_of(const char *word, const char *const *words)
   return *words != NULL;
 }
 
-/* One word of a schema; words that say nothing are passed over. */
+/* Denies one keyword. Keywords that constrain nothing are ignored. */
 static void deny_word(deny *d, const cJSON *schema, const cJSON *m)
 {
   static const char *const object_words[] = {"required",
@@ -415,7 +417,7 @@ static void deny_word(deny *d, const cJSON *schema, const cJSON *m)
   }
 }
 
-/* A schema of all that this one does not allow; what it is about other types is in the list too. */
+/* A schema for everything that this one does not allow, including values of other types. */
 static cJSON *deny_schema(deny *d, const cJSON *schema)
 {
   td_schema *s = d->s;
@@ -441,7 +443,7 @@ static cJSON *deny_schema(deny *d, const cJSON *schema)
   return result;
 }
 
-/* Any value but this. */
+/* A schema for any value but this one. */
 static cJSON *deny_value(deny *d, const cJSON *value)
 {
   td_schema *s = d->s;
@@ -457,7 +459,7 @@ static cJSON *deny_value(deny *d, const cJSON *value)
   return result;
 }
 
-/* ---- what is kept of them ---- */
+/* ---- keeping made schemas ---- */
 
 static td_made **bucket_of(td_schema *s, const cJSON *key)
 {
@@ -472,8 +474,8 @@ static const cJSON *find_made(td_schema *s, const cJSON *key, bool is_denial)
   return NULL;
 }
 
-/* Owned by s from now on. The same is made but once, so that recursion comes round to the same rules. An
- * error in it is said to be in `from`. */
+/* Gives the made schema to s. Each is made only once, so that recursion reaches the same rules again. Errors
+ * in it are reported as errors in `from`. */
 static const cJSON *keep(td_schema *s, cJSON *made, const cJSON *key, bool is_denial, const cJSON *from)
 {
   td_made *m = made ? td_arena_alloc(&s->b->arena, sizeof *m) : NULL, **bucket = bucket_of(s, key);
@@ -508,9 +510,9 @@ const cJSON *td_schema_deny(td_schema *s, const cJSON *schema, const cJSON *from
   return NULL;
 }
 
-/* ---- words that are said by others ---- */
+/* ---- keywords that are expressed by others ---- */
 
-/* {"anyOf": [x, y]}; takes both. */
+/* {"anyOf": [x, y]}. Takes ownership of both. */
 static cJSON *either(td_schema *s, cJSON *x, cJSON *y)
 {
   cJSON *any = new_schema(s), *list = put(s, any, "anyOf", new_list(s));
@@ -534,11 +536,12 @@ static cJSON *without_member(td_schema *s, const char *name)
   return a;
 }
 
-/* A member of dependent*: it is not there, or it is, and the schema holds, or these names are there too. */
+/* One member of dependent*: either the property is absent, or it is present and the schema holds or the other
+ * names are present too. */
 static cJSON *depend(td_schema *s, const cJSON *m)
 {
   cJSON *there = new_schema(s);
-  put(s, there, "type", cJSON_CreateString("object")); /* others are as if it were not there */
+  put(s, there, "type", cJSON_CreateString("object")); /* other types count as if it were absent */
   cJSON *names = put_required(s, there, m->string);
   for (const cJSON *n = cJSON_IsArray(m) ? m->child : NULL; n; n = n->next)
     put(s, names, NULL, borrow(s, n));

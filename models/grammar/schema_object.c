@@ -1,7 +1,7 @@
 /* Objects of a schema.
  *
- * Members come in the order in which `properties` names them, then those that it does not name. A member's
- * key has one spelling, so that none comes twice. */
+ * Members come in the order of `properties`, followed by those that it does not name. A member's key has only
+ * one spelling, so that no member occurs twice. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,15 +13,15 @@
 typedef struct member {
   const char *key;
   uint64_t hash;
-  const td_expr *quoted; /* the key, in its one spelling */
+  const td_expr *quoted; /* the key with its quotes, in its only spelling */
   const td_expr *expr;   /* key, colon, value */
-  unsigned set;          /* bit k: the key fits pattern k */
+  unsigned set;          /* bit k: the key fits pattern k; see also ALLOWED */
   bool required;
 } member;
 
 typedef struct pattern {
-  const td_expr *expr; /* of a key as it stands between quotes */
-  const td_expr *wide; /* the same of what is to be kept out */
+  const td_expr *expr; /* matches a key between its quotes */
+  const td_expr *wide; /* the same, for keys that must be kept out */
   const cJSON *schema;
   uint32_t part;
 } pattern;
@@ -31,11 +31,11 @@ typedef struct object {
   const td_all *all;
   member *members; /* in the arena */
   uint32_t n, cap;
-  uint32_t *slots, n_slots; /* into members, + 1, by the hashes of their keys; in the arena */
+  uint32_t *slots, n_slots; /* index into members, + 1, by the hashes of their keys; in the arena */
   pattern patterns[TD_SCHEMA_KEY_PATTERNS_MAX];
   uint32_t n_patterns;
-  const td_expr *extra; /* any other member; none: there may not be one */
-  uint32_t least, most; /* members */
+  const td_expr *extra; /* any other member; td_expr_none if there may not be one */
+  uint32_t least, most; /* bounds on the number of members */
 } object;
 
 /* ---- members ---- */
@@ -72,7 +72,7 @@ static bool grow(object *o)
   return true;
 }
 
-/* The member of this name, which may be there already; NULL: it failed. */
+/* Finds or adds the member with this name. NULL on failure. */
 static member *add_member(object *o, const char *key, const char *keyword)
 {
   uint64_t hash = td_hash_bytes(o->s->seed, key, strlen(key));
@@ -86,7 +86,7 @@ static member *add_member(object *o, const char *key, const char *keyword)
   return &o->members[o->n - 1];
 }
 
-/* A pattern over keys, as it stands between quotes. */
+/* A pattern over keys, which matches a key between its quotes. */
 static const td_expr *key_pattern(td_schema *s, const cJSON *schema, const char *keyword, const char *text,
                                   bool wide)
 {
@@ -102,7 +102,8 @@ static const td_expr *key_pattern(td_schema *s, const cJSON *schema, const char 
   return td_schema_fail(s, st, schema, keyword, what);
 }
 
-/* Calls no other schema's compiler: no machine lives while another is made. */
+/* Sets `bit` for members whose key fits e. This compiles no other schema, so no two machines exist at the
+ * same time. */
 static void try_keys(object *o, const td_expr *e, bool with_quotes, unsigned bit)
 {
   td_schema *s = o->s;
@@ -144,8 +145,8 @@ static void collect_patterns(object *o)
     try_keys(o, o->patterns[k].expr, false, 1u << k);
 }
 
-/* What part i of the conjunction says of the value of a key that fits the patterns of this set, as `own` or
- * not. False: nothing. */
+/* Adds what part i of the conjunction says about the value of a key. `own` is the part's schema for that
+ * name, or NULL; `set` has the patterns that the key fits. Returns false if the part says nothing. */
 static bool gather_value(object *o, uint32_t i, const cJSON *own, unsigned set, td_all *value)
 {
   td_schema *s = o->s;
@@ -163,7 +164,7 @@ static bool gather_value(object *o, uint32_t i, const cJSON *own, unsigned set, 
   return said || rest;
 }
 
-/* What is said of members that nobody else says anything of. */
+/* Adds each part's unevaluatedProperties, unless that part, or one that it added, evaluates the member. */
 static void gather_unevaluated(object *o, bool *says, td_all *value)
 {
   td_schema *s = o->s;
@@ -219,7 +220,7 @@ static void make_members(object *o)
 
 /* ---- members that are not named ---- */
 
-/* Any key, in the one spelling that patterns and names have too. */
+/* Any key, in the only spelling that patterns and names have. */
 const td_expr *td_schema_plain_text(td_builder *b)
 {
   td_chars all = {0};
@@ -233,7 +234,7 @@ static const td_expr *in_quotes(td_builder *b, const td_expr *text)
   return td_expr_cat3(b, quote, text, quote);
 }
 
-/* Keys, with their quotes. Patterns of which a key fits exactly those in `set`. */
+/* Keys with their quotes that fit exactly the patterns in `set`, and are not among the names. */
 static const td_expr *keys_of_set(object *o, unsigned set, const td_expr *names, const td_expr *allowed)
 {
   const td_expr *wanted[TD_SCHEMA_KEY_PATTERNS_MAX + 2], *unwanted[TD_SCHEMA_KEY_PATTERNS_MAX + 1];
@@ -256,7 +257,7 @@ static const td_expr *keys_of_set(object *o, unsigned set, const td_expr *names,
 }
 
 typedef struct key_text {
-  const char *text; /* between its quotes */
+  const char *text; /* without its quotes */
   size_t n;
 } key_text;
 
@@ -278,12 +279,12 @@ static int compare_keys(const void *x, const void *y)
   return strcmp(a->text, b->text);
 }
 
-/* What all branches of keys that are no names have. */
+/* Shared by all branches of keys that are not names. */
 typedef struct no_names {
   td_schema *s;
   const cJSON *at;
-  const td_expr *rest, *odd;  /* any more; an odd character and any more */
-  const td_expr *odd_or_ends; /* that, or the key ends */
+  const td_expr *rest, *odd;  /* rest: the rest of a key; odd: an odd character, then the rest */
+  const td_expr *odd_or_ends; /* odd, or the end of the key */
   td_byte_set plain;
 } no_names;
 
@@ -299,8 +300,8 @@ static void begin_no_names(no_names *k, object *o)
       td_byte_set_add(&k->plain, c);
 }
 
-/* What may stand behind the first bytes, which all texts share: any key but these, and the quote. Texts are
- * sorted, plain ASCII and apart. */
+/* The rest of a key, with its quote, after the first `from` bytes, which all texts have in common: anything
+ * that does not complete one of the texts. Texts are sorted, distinct and plain ASCII. */
 static const td_expr *behind(const no_names *m, const key_text *t, size_t n, size_t from)
 {
   td_builder *b = m->s->b;
@@ -321,7 +322,7 @@ static const td_expr *behind(const no_names *m, const key_text *t, size_t n, siz
   return td_expr_alt(b, &alt);
 }
 
-/* Any key but the names, which are all plain; NULL: they are not. */
+/* Any key but the names, if all names are plain; otherwise NULL. */
 static const td_expr *no_name(object *o)
 {
   key_text *t = td_arena_alloc_array(&o->s->b->arena, o->n + 1, sizeof *t);
@@ -341,7 +342,7 @@ static const td_expr *no_name(object *o)
   return td_expr_cat2(o->s->b, td_expr_string(o->s->b, "\""), behind(&all, t, o->n, 0));
 }
 
-/* A key in all its spellings. */
+/* A key in each of its spellings. */
 const td_expr *td_schema_spellings(td_builder *b, const char *key)
 {
   td_expr_list list = {0};
@@ -349,7 +350,7 @@ const td_expr *td_schema_spellings(td_builder *b, const char *key)
   for (size_t i = 0; i < n && !b->failed;) {
     const unsigned char *at = (const unsigned char *)key + i;
     size_t len = td_utf8_sequence_length(at, n - i);
-    uint32_t cp = len ? td_utf8_decode(at, len) : 0; /* U+0000 stands as C0 80 (json.h) */
+    uint32_t cp = len ? td_utf8_decode(at, len) : 0; /* U+0000 is encoded as C0 80 (json.h) */
     td_chars one = {0};
     td_chars_add(b, &one, cp, cp);
     td_expr_add(b, &list, td_chars_json_expr(b, &one));
@@ -366,7 +367,7 @@ static const td_expr *all_names(object *o)
   return td_expr_alt(o->s->b, &alt);
 }
 
-/* propertyNames of all parts: what a key may be, with its quotes; NULL: anything. */
+/* Keys, with quotes, that propertyNames of all parts allows. NULL: any key. */
 static const td_expr *allowed_keys(object *o)
 {
   td_all names = {0};
@@ -381,7 +382,7 @@ static const td_expr *allowed_keys(object *o)
   return any ? td_schema_rule(o->s, &names) : NULL;
 }
 
-enum { ALLOWED = 1u << TD_SCHEMA_KEY_PATTERNS_MAX }; /* in a member's set: propertyNames allows it */
+enum { ALLOWED = 1u << TD_SCHEMA_KEY_PATTERNS_MAX }; /* a bit in member.set: propertyNames allows the key */
 
 static void make_extra(object *o)
 {
@@ -414,7 +415,7 @@ static void make_extra(object *o)
   uint32_t rule = o->extra->kind == TD_EXPR_NONE ? 0 : td_builder_add_rule(b);
   if (rule == 0 || b->failed)
     return;
-  b->rules[rule] = o->extra; /* it stands at several places */
+  b->rules[rule] = o->extra; /* because it is used at several places */
   o->extra = td_expr_call(b, rule);
 }
 
@@ -439,15 +440,16 @@ static void read_counts(object *o)
     o->least = 0;
   if (o->most >= o->n && o->extra->kind == TD_EXPR_NONE)
     o->most = TD_REPEAT_MANY;
-  /* an unnamed key may come twice, and is one member then */
+  /* an unnamed key may occur twice, and then counts as one member */
   if (o->least > 1 && o->extra->kind != TD_EXPR_NONE)
     td_schema_fail(o->s, TD_ERR_UNSUPPORTED, o->all->parts[0].schema, "minProperties",
                    "above 1 is served only where all properties are named");
 }
 
-/* ---- the members in their order ---- */
+/* ---- the members in order ---- */
 
-/* Behind all named members, of which there were `count` (no more is counted than matters). */
+/* The other members, after all named members, `count` of which occurred (or more, if higher counts make no
+ * difference). */
 static const td_expr *ending(object *o, uint32_t count)
 {
   td_builder *b = o->s->b;
@@ -474,8 +476,8 @@ static const td_expr *cell(object *o, uint32_t i, const td_expr *with, const td_
   return m->required ? taken : td_expr_alt2(b, taken, without);
 }
 
-/* A rule for each named member and count of members before it; counts end where they do not matter any more.
- */
+/* Makes a rule for each named member and number of members before it. Counts stop where higher ones make no
+ * difference. */
 static const td_expr *in_order(object *o)
 {
   td_builder *b = o->s->b;

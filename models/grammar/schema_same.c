@@ -1,13 +1,14 @@
-/* Schemas that say the same in the same words are one: generated ones write a schema out at each place where
- * it is used. Found from the leaves up, so that a container is compared by its members' firsts. */
+/* Finds schemas with equal content, because generated schemas repeat a schema wherever it is used. Works from
+ * the leaves up, so that containers are compared by the first equals of their members. */
 #include <string.h>
 
 #include "common/hash.h"
 #include "common/progress.h"
 #include "models/grammar/schema.h"
 
-/* What a container is. A value counts to the letter, a schema without its notes; of a list of schemas by
- * names the names count. A schema that is taken for a value is only not found to be another. */
+/* How a container is compared: VALUE exactly, SCHEMA without its annotations, NAMED as schemas by name, none
+ * of which is an annotation. A schema that is mistaken for a value is merely not recognised as equal to
+ * another. */
 typedef enum words { SCHEMA, NAMED, VALUE } words;
 
 typedef struct entry {
@@ -17,8 +18,8 @@ typedef struct entry {
 } entry;
 
 struct td_same {
-  entry *of;       /* [n_slots] by the container's address */
-  entry *by_words; /* [n_slots] firsts, by their hashes */
+  entry *of;       /* [n_slots] by the address of the container */
+  entry *by_words; /* [n_slots] the first of each group of equals, by hash */
   uint32_t n_slots;
   uint64_t seed;
 };
@@ -55,7 +56,7 @@ static words form_of(const cJSON *m, words parent)
   return SCHEMA;
 }
 
-/* The first member from m on that says something. */
+/* The first member, from m on, that is not an annotation. */
 static const cJSON *skip_notes(const cJSON *m, words parent)
 {
   static const char *const notes[] = {"description", "title", "$comment", "default", "examples"};

@@ -1,4 +1,4 @@
-/* Strings, numbers and written-out values of a schema. */
+/* Strings, numbers and literal values of a schema. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,8 +28,8 @@ void td_schema_count(td_schema *s, const cJSON *schema, const char *keyword, uin
 
 /* ---- values ---- */
 
-/* json.dumps without ASCII escapes: only what must be escaped is. cJSON's printer agrees but for DEL and for
- * numbers, which keep their value. */
+/* Like json.dumps without ASCII escapes: only what must be escaped is. cJSON's printer agrees, except for DEL
+ * and for numbers, which keep their value. */
 const td_expr *td_schema_value(td_schema *s, const cJSON *value)
 {
   td_expr_list list = {0};
@@ -64,7 +64,7 @@ const td_expr *td_schema_value(td_schema *s, const cJSON *value)
   return e;
 }
 
-/* With its quotes. */
+/* The text with its quotes. */
 const td_expr *td_schema_text(td_schema *s, const char *text)
 {
   static const char shorts[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
@@ -105,8 +105,8 @@ static const struct {
 #define LABEL_OF(n)                                                                                          \
   "[A-Za-z0-9]([A-Za-z0-9-]?[A-Za-z0-9]|[A-Za-z0-9-]([A-Za-z0-9][A-Za-z0-9-]{0," n                           \
   "}[A-Za-z0-9]|-[A-Za-z0-9]([A-Za-z0-9-]{0," n "}[A-Za-z0-9])?))?"
-/* No "--" as third and fourth: such labels have a meaning of their own (xn--). A name has at most 253
- * characters. */
+/* No "--" as third and fourth characters: such labels have a meaning of their own (xn--). A name has at most
+ * 253 characters. */
 #define LABEL LABEL_OF("58")
 #define SHORT LABEL_OF("26")
 #define BYTE "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
@@ -157,11 +157,11 @@ const char *td_format_pattern(const char *name)
   return NULL;
 }
 
-/* What a string must fit and what it must not, as it stands between quotes. */
+/* What a string between its quotes must fit, and what it must not fit. */
 typedef struct text_words {
   td_schema *s;
-  uint32_t least, most;  /* characters */
-  td_regex_lengths fits; /* of what fits all patterns */
+  uint32_t least, most;  /* length in characters */
+  td_regex_lengths fits; /* bounds on the length of texts that fit all patterns */
   const td_expr *wanted[TD_SCHEMA_PATTERNS_MAX + 2], *unwanted[TD_SCHEMA_PATTERNS_MAX];
   uint32_t n_wanted, n_unwanted;
 } text_words;
@@ -243,7 +243,7 @@ const td_expr *td_schema_string(td_schema *s, const td_all *all)
   bool bounded = w.least > 0 || w.most != TD_REPEAT_MANY, large = false;
   if (w.n_wanted == 0 && w.n_unwanted == 0 && !bounded)
     return td_expr_call(b, TD_RULE_STRING);
-  if (w.fits.most <= w.most) /* it is not longer anyway, nor shorter */
+  if (w.fits.most <= w.most) /* patterns imply these bounds */
     w.most = TD_REPEAT_MANY;
   if (w.fits.least >= w.least)
     w.least = 0;
@@ -262,7 +262,7 @@ const td_expr *td_schema_string(td_schema *s, const td_all *all)
 
 /* ---- numbers ---- */
 
-/* Digits from lo to hi, both of n digits. */
+/* Numbers of n digits from lo to hi. */
 static const td_expr *digits_between(td_builder *b, const char *lo, const char *hi, size_t n)
 {
   char least[32], most[32];
@@ -292,7 +292,7 @@ static const td_expr *digits_between(td_builder *b, const char *lo, const char *
 
 #define NO_BOUND 1e18
 
-/* Whole numbers from lo to hi, 0 <= lo; hi may be NO_BOUND. */
+/* Whole numbers from lo to hi, where 0 <= lo. hi may be NO_BOUND. */
 static const td_expr *naturals(td_builder *b, double lo, double hi)
 {
   char l[32], h[32];
@@ -318,7 +318,7 @@ static const td_expr *naturals(td_builder *b, double lo, double hi)
   return td_expr_alt(b, &alt);
 }
 
-/* From lo to hi, which are whole or without bound. */
+/* Whole numbers from lo to hi, which are whole or NO_BOUND. */
 static const td_expr *integers(td_builder *b, double lo, double hi)
 {
   const td_expr *positive = hi >= 0 ? naturals(b, lo > 0 ? lo : 0, hi) : &td_expr_none;
@@ -326,8 +326,9 @@ static const td_expr *integers(td_builder *b, double lo, double hi)
   return td_expr_alt2(b, positive, td_expr_cat2(b, td_expr_string(b, "-"), negative));
 }
 
-/* What follows the point in numbers of which the digits f are behind those of a bound: greater ones, or (up
- * false) smaller ones; the bound itself if it is not excluded. With the point; digits may be missing. */
+/* The fraction, including the point, of numbers whose integer part equals that of a bound; f has the bound's
+ * decimals. Accepts greater fractions or, if not up, smaller ones, and the bound itself unless excluded.
+ * Trailing digits may be missing. */
 static const td_expr *fraction(td_builder *b, const char *f, bool up, bool excluded)
 {
   const td_expr *digit = td_expr_range(b, '0', '9'),
@@ -335,7 +336,8 @@ static const td_expr *fraction(td_builder *b, const char *f, bool up, bool exclu
   const td_expr *any = td_expr_repeat(b, digit, 0, TD_REPEAT_MANY);
   const td_expr *above = td_expr_cat3(b, zeros, td_expr_range(b, '1', '9'), any);
   const td_expr *e = up ? (excluded ? above : any) : excluded ? &td_expr_none : zeros;
-  bool none_left = true; /* all behind are zeros: the number may end early and still be the bound */
+  bool none_left = true; /* the digits after this are zeros, so the number may end here and still be the
+                          * bound */
   for (size_t i = strlen(f); i-- > 0;) {
     unsigned c = (unsigned char)f[i];
     td_expr_list alt = {0};
@@ -345,11 +347,11 @@ static const td_expr *fraction(td_builder *b, const char *f, bool up, bool exclu
     if (!up && c > '0')
       td_expr_add(b, &alt, td_expr_cat2(b, td_expr_range(b, '0', c - 1), any));
     none_left = none_left && c == '0';
-    if (!up && !none_left) /* it ends: what is missing is 0, which is less */
+    if (!up && !none_left) /* if it ends here, the missing digits count as 0, which is less */
       td_expr_add(b, &alt, &td_expr_empty);
     e = td_expr_alt(b, &alt);
   }
-  /* behind the point stands a digit; without the point all digits are 0 */
+  /* a digit must follow the point; without a point all digits are 0 */
   const td_expr *some = td_expr_cat2(b, digit, any);
   bool large;
   const td_expr *both[] = {e, some};
@@ -362,7 +364,7 @@ static const td_expr *fraction(td_builder *b, const char *f, bool up, bool exclu
   return bare ? td_expr_alt2(b, &td_expr_empty, tail) : tail;
 }
 
-/* Numbers >= 0 on one side of the bound, which is >= 0 and written as decimals. */
+/* Numbers >= 0 on one side of a bound that is >= 0 and written in decimals. */
 static const td_expr *beside(td_builder *b, const char *bound, bool up, bool excluded)
 {
   char whole[64];
@@ -390,7 +392,7 @@ static const td_expr *all_numbers(td_builder *b)
                      0, 1));
 }
 
-/* Its magnitude as decimals; false: they would be another number. */
+/* Writes the magnitude of a bound in decimals. Returns false if they would be another number. */
 static bool write_bound(double bound, char *text, size_t size)
 {
   snprintf(text, size, "%.15g", fabs(bound));
@@ -399,7 +401,7 @@ static bool write_bound(double bound, char *text, size_t size)
   return strtod(text, NULL) == fabs(bound);
 }
 
-/* Decimals on one side of a bound of any sign. */
+/* Decimals on one side of a bound with either sign. */
 static const td_expr *half_line(td_builder *b, double bound, bool up, bool excluded)
 {
   char text[64];
@@ -415,13 +417,14 @@ static const td_expr *half_line(td_builder *b, double bound, bool up, bool exclu
 }
 
 typedef struct bounds {
-  double lo, hi;                                                      /* NO_BOUND: none */
-  bool no_lo, no_hi;                                                  /* excluded */
-  double multiple;                                                    /* 0: any */
-  uint32_t no_multiples[TD_SCHEMA_NOT_MULTIPLES_MAX], n_no_multiples; /* none of these divides it */
+  double lo, hi;                                                      /* -NO_BOUND and NO_BOUND: none */
+  bool no_lo, no_hi;                                                  /* the bound itself is excluded */
+  double multiple;                                                    /* 0: any number */
+  uint32_t no_multiples[TD_SCHEMA_NOT_MULTIPLES_MAX], n_no_multiples; /* numbers that must not divide the
+                                                                       * value */
 } bounds;
 
-#define LARGEST 999999999999999.0 /* what every double has exactly, with all decimals below */
+#define LARGEST 999999999999999.0 /* doubles represent all whole numbers up to it exactly */
 
 static void narrow(bounds *k, bool low, double v, bool excluded)
 {
@@ -436,7 +439,7 @@ static void narrow(bounds *k, bool low, double v, bool excluded)
   *at = v;
 }
 
-/* Whole numbers up to 1e9 that both divide. 0: they are not whole, or too large. */
+/* The least common multiple of two whole numbers up to 1e9. 0 if they are not whole, or too large. */
 static double least_common(double x, double y)
 {
   if (x != floor(x) || y != floor(y) || x > 1e9 || y > 1e9)
@@ -495,16 +498,16 @@ static void read_bounds(td_schema *s, const cJSON *schema, bounds *k)
                      "must be a number below 1e15");
     else if (!write_bound(m->valuedouble, text, sizeof text))
       td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, words[i].name, "has more than 20 decimals");
-    else /* -0 is 0 */
+    else /* adding 0.0 turns -0 into 0 */
       narrow(k, words[i].low, m->valuedouble + 0.0,
              words[i].excluded || cJSON_IsTrue(td_json_get(schema, words[i].old)));
   }
   read_multiples(s, schema, k);
 }
 
-/* Numbers that part / 10^decimals divides, as an automaton of remainders. States: 0 start, 1 behind the sign,
- * 2 behind a zero that leads, 3 + r behind digits of remainder r, and, where there may be a point, the same
- * behind it and up to `decimals` digits. */
+/* An automaton of remainders, for multiples of part / 10^decimals. States: 0 start, 1 after the sign, 2 after
+ * a leading zero, 3 + r after digits with remainder r. If a point is allowed, further states stand for the
+ * remainder after the point and up to `decimals` digits. */
 typedef struct multiples {
   td_builder *b;
   uint32_t part, decimals;
@@ -542,7 +545,7 @@ static void add_state(multiples *m, uint32_t i, const uint32_t *digits, uint32_t
   m->states[i] = (td_graph_state){edges, n, whole};
 }
 
-/* A number that ends with n decimals and this remainder is a multiple. */
+/* Whether a number that ends with n decimals and this remainder is a multiple. */
 static bool divides(const multiples *m, uint32_t n, uint64_t r)
 {
   for (; n < m->decimals; n++)
@@ -585,7 +588,7 @@ static const td_expr *multiples_of(td_schema *s, uint32_t part, uint32_t decimal
   return s->b->failed ? &td_expr_none : e;
 }
 
-/* As part / 10^decimals; false: it is no such number, or too large. */
+/* Writes v as part / 10^decimals. Returns false if that is impossible or part is too large. */
 static bool split_multiple(double v, uint32_t *part, uint32_t *decimals)
 {
   double unit = 1;
@@ -621,7 +624,7 @@ static const td_expr *bounded_decimals(td_schema *s, const bounds *k)
   return n == 1 ? both[0] : td_expr_intersect(s->b, both, n, NULL, 0, &large);
 }
 
-/* Decimals that are no whole numbers, of so few digits that no double makes them one. */
+/* Decimals that are not whole numbers, with so few digits that no double rounds them to one. */
 static const td_expr *only_fractions(td_schema *s, const td_all *all, const bounds *k, bool bounded)
 {
   td_builder *b = s->b;
@@ -641,7 +644,7 @@ static const td_expr *only_fractions(td_schema *s, const td_all *all, const boun
   return bounded ? td_expr_intersect(b, both, 2, NULL, 0, &large) : e;
 }
 
-/* Whole numbers of which some do not divide them: of so few digits that no double makes them others. */
+/* Whole numbers that are not multiples of some numbers, with so few digits that doubles hold them exactly. */
 static const td_expr *other_multiples(td_schema *s, const td_all *all, bounds *k)
 {
   const td_expr *wanted[2], *unwanted[TD_SCHEMA_NOT_MULTIPLES_MAX];
@@ -672,7 +675,7 @@ const td_expr *td_schema_number(td_schema *s, const td_all *all, unsigned types)
   if (s->status != TD_OK || k.lo > k.hi)
     return &td_expr_none;
   bool bounded = k.lo > -NO_BOUND || k.hi < NO_BOUND, fractions = types & TYPE_FRACTION;
-  if (k.n_no_multiples > 0) /* of integers only */
+  if (k.n_no_multiples > 0) /* integers only */
     return other_multiples(s, all, &k);
   if (!(types & TYPE_INTEGER))
     return only_fractions(s, all, &k, bounded);

@@ -1,6 +1,6 @@
 /* Values that a schema lists: enum, const, and the names of `required`.
  *
- * Each is written once as a text that equal values share, and found by its hash. */
+ * Each value is written as a text that is the same for equal values, and found by the hash of that text. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +19,9 @@ struct td_values {
   const cJSON *node;
   value_text *texts; /* [n], in the list's order */
   uint32_t n;
-  uint32_t *slots, n_slots; /* into texts, + 1 */
-  bool strings;             /* all are */
-  td_values *next;          /* of the same bucket */
+  uint32_t *slots, n_slots; /* index into texts, + 1 */
+  bool strings;             /* all values are strings */
+  td_values *next;          /* in the same bucket */
 };
 
 /* ---- the text of a value ---- */
@@ -40,7 +40,7 @@ static void write_text(td_buf *out, char kind, const char *text)
 
 static void write_value(td_buf *out, const cJSON *v);
 
-/* Its members in the order of their names. */
+/* Writes members sorted by their names, so that equal objects have the same text. */
 static void write_object(td_buf *out, const cJSON *v)
 {
   size_t n = 0;
@@ -115,7 +115,7 @@ static bool add_value(td_schema *s, td_values *l, td_buf *buf, const cJSON *v)
   return true;
 }
 
-/* NULL: it failed, as s or the builder remembers. */
+/* NULL on failure, which s or the builder records. */
 static const td_values *make_values(td_schema *s, const cJSON *node, bool is_list, td_values **bucket)
 {
   td_arena *a = &s->b->arena;
@@ -155,7 +155,7 @@ static const td_values *values_of(td_schema *s, const cJSON *node, bool is_list)
 
 static bool has_value(const td_values *l, const value_text *t) { return l->slots[slot_of(l, t)] != 0; }
 
-/* What a schema lists: const, else enum; NULL: nothing. */
+/* The values that a schema lists: const or, if there is none, enum. NULL: neither. */
 static const td_values *listed(td_schema *s, const cJSON *schema)
 {
   const cJSON *one = td_schema_get(s, schema, "const"), *list = td_schema_get(s, schema, "enum");
@@ -236,7 +236,7 @@ static bool has_constraint(td_schema *s, const td_all *all)
 
 bool td_schema_is_free(td_schema *s, const td_all *all) { return !has_constraint(s, all); }
 
-/* Drops those that another list of the conjunction does not have. */
+/* Drops candidates that are not in another list of the conjunction. */
 static void try_list(td_schema *s, candidate *c, uint32_t n, const td_values *own, const td_values *other)
 {
   for (uint32_t i = 0; own && other && i < n && td_schema_work(s, other->node, "enum", 1); i++)
@@ -258,8 +258,8 @@ static void try_lists(td_schema *s, const td_all *all, candidate *c, uint32_t n,
   }
 }
 
-/* Drops those of one type that do not fit what is said beside enum and const. No machine lives while another
- * schema is compiled. */
+/* Drops candidates of one type that do not fit the other keywords. The schema is compiled before its machine
+ * is made, so no two machines exist at the same time. */
 static void try_rest(td_schema *s, const td_all *all, candidate *c, uint32_t n, unsigned type)
 {
   bool any = false;
@@ -268,7 +268,7 @@ static void try_rest(td_schema *s, const td_all *all, candidate *c, uint32_t n, 
   if (!any)
     return;
   bool python = s->b->python;
-  s->b->python = false; /* as the values are written here */
+  s->b->python = false; /* because candidates are printed as JSON here */
   const td_expr *rest = td_schema_by_types(s, all, type);
   s->b->python = python;
   td_tester *tester = s->status == TD_OK ? td_tester_create(s->b, rest) : NULL;

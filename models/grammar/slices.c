@@ -1,17 +1,17 @@
-/* Slices: tokens that are words of letters, which a state often takes whatever the letters are.
+/* Slices: masks of tokens that are words, for states that take words whatever their letters are.
  *
- * A string of bounded length, or one that a pattern bounds, is another state behind each character, and each
- * allows nearly all tokens: walks through the tries would be most of all work. Where a state takes every word
- * of up to n characters and none of more, the words' mask is known, and only the rest of the tries is walked.
- */
+ * A string whose length is bounded, or that a pattern constrains, is in another state after each character.
+ * Each of these states allows nearly all tokens, and walks through the tries would be most of the work. If a
+ * state takes every word of up to n characters and no longer one, the words' mask is known, and only the
+ * other tries are walked. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "models/grammar/internal.h"
 
-/* How a letter is written in bytes: arcs of an automaton from 0 to 0, in an order in which each begins where
- * all before it have ended. Left out are characters that a pattern's classes may treat apart in one dialect
- * or another (blanks, control characters), and rare ones. */
+/* The UTF-8 encodings of letters: arcs of an automaton from state 0 to 0. They are ordered so that an arc
+ * comes after all arcs that end where it begins. Characters that some dialect of patterns may treat specially
+ * (blanks, control characters) and rare characters are left out. */
 typedef struct arc {
   uint8_t from, to, lo, hi;
 } arc;
@@ -67,14 +67,14 @@ td_letters td_word_letters(const char *bytes, uint32_t n, uint32_t *n_chars)
   return (td_letters)k;
 }
 
-/* ---- what a state takes ---- */
+/* ---- which words a state takes ---- */
 
-/* States, each once. */
+/* A set of states. */
 enum { STATES_MAX = 8, SLOTS = 16 };
 
 typedef struct set {
   uint32_t states[STATES_MAX], n;
-  uint16_t slots[SLOTS]; /* into states, + 1 */
+  uint16_t slots[SLOTS]; /* index into states, + 1 */
 } set;
 
 static uint16_t *find(set *s, uint32_t state)
@@ -85,7 +85,7 @@ static uint16_t *find(set *s, uint32_t state)
   return &s->slots[k];
 }
 
-/* False: there are too many. */
+/* Returns false if there are too many. */
 static bool add(set *s, uint32_t state)
 {
   uint16_t *slot = find(s, state);
@@ -104,11 +104,11 @@ static void empty(set *s)
   memset(s->slots, 0, sizeof s->slots);
 }
 
-/* What takes a letter, letter by letter. */
+/* Tries all letters at once, one character after another. */
 typedef struct taker {
   td_machine *m;
   alphabet letters;
-  uint8_t bytes[16][256]; /* [n] one byte of each arc for each class of bytes that the grammar tells apart */
+  uint8_t bytes[16][256]; /* [n] for each arc, one byte of each byte class of the grammar */
   uint32_t n_bytes[16];
   set at[N_AT], next;
   uint32_t n_steps;
@@ -133,7 +133,8 @@ static void choose_bytes(taker *t)
 
 typedef enum taken { TAKES_ALL, TAKES_NONE, TAKES_SOME } taken;
 
-/* Whether a letter of this arc is taken by a state; *dead: one is not. False: it is too much to know. */
+/* Steps a state by the bytes of arc k. Adds the next states to *to, and sets *dead if a byte is not taken.
+ * Returns false if the answer is already TAKES_SOME, or the work is too much. */
 static bool take_arc(taker *t, uint32_t k, uint32_t state, set *to, bool *dead)
 {
   for (uint32_t i = 0; i < t->n_bytes[k]; i++) {
@@ -149,7 +150,7 @@ static bool take_arc(taker *t, uint32_t k, uint32_t state, set *to, bool *dead)
   return !t->m->full && t->n_steps < STEPS_MAX;
 }
 
-/* Which letters the states of at[AT_LETTER] take; behind those that they do: next. */
+/* Which letters the states of at[AT_LETTER] take. t->next is set to the states after a letter. */
 static taken take_letter(taker *t)
 {
   bool dead = false;
@@ -167,7 +168,7 @@ static taken take_letter(taker *t)
   return !dead ? TAKES_ALL : t->next.n == 0 ? TAKES_NONE : TAKES_SOME;
 }
 
-/* All that was reached was there before: any number of letters is taken. */
+/* Whether all states reached were there before, so that any number of letters is taken. */
 static bool is_round(taker *t)
 {
   uint32_t i = 0;
@@ -199,9 +200,9 @@ int td_slice_of(td_machine *m, uint32_t state, td_letters letters)
   return n;
 }
 
-/* ---- bytes that lead to where all is free ---- */
+/* ---- bytes after which any letters may follow ---- */
 
-/* The heads of the loops over a string's characters, and over a key's. */
+/* The start of the loop over a string's characters, or over a key's. */
 static bool is_free_head(const td_rules *r, uint32_t at)
 {
   return at == r->starts[TD_RULE_KEY_REST] || at == r->insts[r->starts[TD_RULE_STRING]].x;
@@ -218,7 +219,7 @@ static bool leads_free(const td_rules *r, uint32_t at, unsigned depth)
          (leads_free(r, i->x, depth - 1) || leads_free(r, i->y, depth - 1));
 }
 
-/* Plain ASCII, but for the quote and the backslash. */
+/* Printable ASCII, except the quote and the backslash. */
 static const td_byte_set plain_bytes = {{0xFFFFFFFB00000000u, 0x7FFFFFFFEFFFFFFFu, 0, 0}};
 
 bool td_slices_is_all(const td_byte_set *s)
@@ -237,7 +238,8 @@ void td_slices_add_taken(const td_rules *r, const td_inst *t, td_byte_set *out)
 
 enum { BRANCHES_MAX = 128 };
 
-/* A branch of keys that are no names (schema_object.c): each letter goes on to where any may follow. */
+/* Whether this is a branch of keys that are not names (schema_object.c), in which any letters may follow
+ * after each letter. */
 static bool is_free_branch(const td_rules *r, uint32_t at)
 {
   td_byte_set s = {0};
@@ -261,7 +263,7 @@ bool td_slices_is_free(const td_rules *r, uint32_t at)
   return leads_free(r, at, 2) || (r->insts[at].op == TD_RULE_OP_SPLIT && is_free_branch(r, at));
 }
 
-/* What an instruction goes on with was written before it, but for loops. */
+/* The instruction at which another continues was written before it, except in loops. */
 void td_slices_mark(td_rules *r)
 {
   uint32_t last = UINT32_MAX;

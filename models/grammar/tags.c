@@ -1,9 +1,9 @@
-/* Structural tags, as vLLM's users and XGrammar write them: an answer made of free text, of tags, and of what
- * schemas, patterns and rules say between them. {"type": "structural_tag", "format": F}, or in the older form
- * "structures" and "triggers".
+/* Structural tags in the form of vLLM and XGrammar: an answer made of free text, tags, and texts that fit
+ * schemas, patterns and rules. {"type": "structural_tag", "format": F}, or the older form with "structures"
+ * and "triggers".
  *
- * Free text has no special token in it. One that a format wants is "token", by its text: in the vocabulary
- * its bytes are TD_SPECIAL_BYTE and that text, so that no other text is it. */
+ * Free text contains no special tokens. A format that wants one names it by its text, as a "token". In the
+ * vocabulary its bytes are TD_SPECIAL_BYTE and that text, so that no other text matches it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -61,7 +61,7 @@ typedef struct texts {
   uint32_t n;
 } texts;
 
-/* A string, or an array of them; absent: none. */
+/* Adds a string, or an array of strings; an absent member adds none. */
 static void add_texts(reader *p, const cJSON *m, const char *type, texts *out)
 {
   for (const cJSON *i = cJSON_IsArray(m) ? m->child : m; i && !cJSON_IsNull(m);
@@ -88,8 +88,8 @@ static const td_expr *loose_schema(reader *p, const cJSON *schema)
   return st == TD_OK ? e : td_expr_call(b, TD_RULE_OBJECT);
 }
 
-/* {"json_schema": S, "style": "json", "strict": true}. Not strict: a schema that cannot be held to is any
- * object. */
+/* {"json_schema": S, "style": "json", "strict": true}. If not strict, a schema that cannot be compiled is
+ * replaced by any object. */
 static const td_expr *json_schema(reader *p, const cJSON *f)
 {
   static const char type[] = "json_schema";
@@ -141,7 +141,7 @@ static void list_formats(reader *p, const cJSON *list, td_expr_list *out)
     td_expr_add(p->b, out, format_of(p, i));
 }
 
-/* What a tag begins or ends with: a text, one of several, or a format. */
+/* The begin or end of a tag: a text, one of several texts, or a format. */
 static const td_expr *border(reader *p, const cJSON *m)
 {
   texts t = {0};
@@ -162,7 +162,7 @@ static bool is_type(const cJSON *f, const char *type)
   return cJSON_IsString(t) && strcmp(t->valuestring, type) == 0;
 }
 
-/* Free text ends at the first of the ends. */
+/* Free text ends at the first of the tag's ends. */
 static const td_expr *content_and_end(reader *p, const cJSON *tag)
 {
   const cJSON *content = td_json_get(tag, "content"), *schema = td_json_get(tag, "schema"),
@@ -171,7 +171,7 @@ static const td_expr *content_and_end(reader *p, const cJSON *tag)
   texts ends = {0};
   if (!cJSON_IsObject(end))
     add_texts(p, end, "tag", &ends);
-  if (schema && !content) { /* of the older form */
+  if (schema && !content) { /* the older form */
     inside = &td_expr_none;
     td_status st = td_schema_compile(p->b, schema, &inside);
     p->status = p->status == TD_OK ? st : p->status;
@@ -187,7 +187,7 @@ static const td_expr *whole_tag(reader *p, const cJSON *f)
   return td_expr_cat2(p->b, begin, content_and_end(p, f));
 }
 
-/* A call of a rule of its own, for what is used more than once. */
+/* A call of a new rule for e, which is used more than once. */
 static const td_expr *as_rule(td_builder *b, const td_expr *e)
 {
   uint32_t rule = td_builder_add_rule(b);
@@ -213,7 +213,7 @@ static const td_expr *tags_with_separator(reader *p, const cJSON *f)
   return is_on(f, "at_least_one") ? all : td_expr_repeat(b, all, 0, 1);
 }
 
-/* The tags that a trigger begins, behind the trigger. */
+/* A trigger, followed by the rest of each tag that begins with it. */
 static const td_expr *triggered(reader *p, const cJSON *tags, const char *trigger)
 {
   td_expr_list alt = {0};

@@ -1,4 +1,4 @@
-/* A vocabulary as a trie: see vocabulary.h. */
+/* A vocabulary as tries: see vocabulary.h. */
 #include "models/grammar/vocabulary.h"
 
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static bool keep_bytes(td_vocabulary *v, const td_token_bytes *tokens)
   return v->max_depth <= UINT16_MAX;
 }
 
-/* keys are sorted: each goes below the nodes of the bytes that it shares with the one before. */
+/* keys are sorted, so each goes below the nodes of the bytes that it shares with the previous key. */
 static void add_nodes(td_vocabulary *v, td_trie *t, const sort_key *keys, uint32_t n, uint32_t *path)
 {
   uint32_t depth = 0;
@@ -78,7 +78,8 @@ static void add_nodes(td_vocabulary *v, td_trie *t, const sort_key *keys, uint32
   t->nodes[0].end = t->n_nodes;
 }
 
-/* Which word is of how many characters is counted by each of its ids: tokens of the same bytes too. */
+/* Adds the id to the masks of words with at least n_chars characters. Tokens with the same bytes are added
+ * separately. */
 static void add_word(td_vocabulary *v, td_letters letters, uint32_t n_chars, int32_t id)
 {
   for (unsigned k = letters; k < TD_LETTERS_NONE; k++)

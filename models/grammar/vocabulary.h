@@ -1,13 +1,13 @@
-/* A vocabulary as tries of its tokens' bytes, and what is known of it whatever the grammar. */
+/* A vocabulary as tries of its tokens' bytes, and facts about it that hold for every grammar. */
 #ifndef TD_MODELS_GRAMMAR_VOCABULARY_H
 #define TD_MODELS_GRAMMAR_VOCABULARY_H
 
 #include "models/grammar/machine.h"
 
-/* Nodes lie in the order in which they are walked: a node, then all below it. Node 0 is the root. */
+/* Nodes are in preorder: a node, then everything below it. Node 0 is the root. */
 typedef struct td_trie_node {
-  uint32_t end;   /* behind all below it */
-  uint32_t first; /* tokens that end here and below are a range of the trie's; where it begins */
+  uint32_t end;   /* index after everything below it */
+  uint32_t first; /* start of the tokens that end here or below, a range of the trie's tokens */
   int32_t token;  /* -1: none ends here */
   uint16_t depth;
   uint8_t byte;
@@ -16,45 +16,46 @@ typedef struct td_trie_node {
 typedef struct td_trie {
   td_trie_node *nodes;
   uint32_t n_nodes;
-  int32_t *tokens; /* [n_tokens] in the order of nodes, tokens of the same bytes too */
+  int32_t *tokens; /* [n_tokens] in the order of nodes, including tokens with the same bytes */
   uint32_t n_tokens;
-  uint32_t below_root[256]; /* the node of each first byte; 0: there is none */
+  uint32_t below_root[256]; /* the node for each first byte; 0: none */
 } td_trie;
 
-/* Tokens by what they are made of, each kind in a trie of its own. A state that takes any letters, up to some
- * count, has the words of up to that many without a walk (slices.c). */
+/* Tokens by their characters; each kind has a trie of its own. If a state takes any letters up to some count,
+ * words up to that length are allowed without a walk (slices.c). */
 typedef enum td_letters {
   TD_LETTERS_ALNUM, /* words of A-Z, a-z, 0-9 */
-  TD_LETTERS_PLAIN, /* other words of characters that no dialect of JSON or patterns treats apart */
-  TD_LETTERS_NONE, /* all else: with backslashes, control or odd characters, parts of characters, long ones */
-  TD_LETTERS_QUOTE, /* with a quote somewhere, where a string may end */
+  TD_LETTERS_PLAIN, /* other words, of characters that no dialect of JSON or patterns treats specially */
+  TD_LETTERS_NONE,  /* all others: with backslashes, control or rare characters, parts of characters; long
+                     * words */
+  TD_LETTERS_QUOTE, /* contain a quote, so a string may end in them */
   TD_LETTERS_KINDS,
 } td_letters;
 
-enum { TD_WORD_CHARS = 32 }; /* longer ones are no words */
+enum { TD_WORD_CHARS = 32 }; /* longer tokens are not words */
 
-/* The mask of a state whose places return to the bottom, and the nodes at which it may return: what is the
- * same whoever called. */
+/* The mask of a state whose places return to TD_FRAMES_BOTTOM, and the nodes at which it may return. Both are
+ * the same for every caller. */
 typedef struct td_local {
-  uint32_t *at; /* [n_at] instructions, ascending: all shared by the vocabulary's grammars */
+  uint32_t *at; /* [n_at] instructions, ascending; all grammars of the vocabulary share them */
   uint32_t n_at;
   uint32_t *mask;
-  uint32_t *inside; /* of the mask, tokens without a quote */
-  uint32_t *exits;  /* [n_exits] nodes of the trie of tokens with a quote */
+  uint32_t *inside; /* the part of mask for tokens without a quote */
+  uint32_t *exits;  /* [n_exits] nodes in the trie of tokens with a quote */
   uint32_t n_exits;
 } td_local;
 
 enum {
-  TD_LOCAL_STRING, /* inside, between characters */
+  TD_LOCAL_STRING, /* inside a string, between characters */
   TD_LOCAL_STRING_ESCAPE,
   TD_LOCAL_KEY_REST,
   TD_LOCAL_KEY_REST_ESCAPE,
-  TD_LOCAL_CHAR, /* where the rule begins; its mask is not used */
+  TD_LOCAL_CHAR, /* at the rule's start; its mask is not used */
   TD_LOCAL_KEY_ODD,
   TD_LOCALS
 };
 
-/* A token that a string may have inside it, of more characters than a word has. */
+/* A token that may be inside a string and has more characters than a word may have. */
 typedef struct td_long_token {
   int32_t id;
   uint32_t n_chars;
@@ -63,21 +64,22 @@ typedef struct td_long_token {
 struct td_vocabulary {
   td_trie tries[TD_LETTERS_KINDS];
   uint32_t max_depth;
-  /* [TD_LETTERS_NONE][TD_WORD_CHARS + 1][n_words] masks: words of up to so many characters. Plain ones are
-   * with those of the other kind. */
+  /* [TD_LETTERS_NONE][TD_WORD_CHARS + 1][n_words]: masks of words of up to n characters. The masks for
+   * TD_LETTERS_PLAIN include the TD_LETTERS_ALNUM words. */
   uint32_t *slices;
-  /* [TD_WORD_CHARS + 1][n_words] masks: tokens without a quote that begin with a character of a string and go
-   * on with up to so many in all, the last of them maybe in part; and those of more characters. */
+  /* [TD_WORD_CHARS + 1][n_words]: masks of tokens without a quote that begin at a character of a string and
+   * have up to n characters in all, of which the last may be incomplete. long_tokens has those with more
+   * characters. */
   uint32_t *char_slices;
   td_long_token *long_tokens;
   uint32_t n_long_tokens;
-  int32_t *same;     /* [n_tokens]: another token of the same bytes; -1: none */
+  int32_t *same;     /* [n_tokens]: another token with the same bytes; -1: none */
   char *bytes;       /* of all tokens */
   uint32_t *offsets; /* [n_tokens + 1] in bytes */
   uint32_t n_tokens, n_words;
   uint32_t *end_mask;
   td_local locals[TD_LOCALS];
-  td_ledger_sum *memory; /* of its grammars */
+  td_ledger_sum *memory; /* used by its grammars */
 };
 
 static inline void td_vocabulary_allow(const td_vocabulary *v, int32_t token, uint32_t *mask)
@@ -96,26 +98,26 @@ static inline uint32_t *td_vocabulary_slice(const td_vocabulary *v, td_letters l
   return v->slices + ((size_t)letters * (TD_WORD_CHARS + 1) + n_chars) * v->n_words;
 }
 
-/* Where the tokens below a node end. */
+/* End of the range of tokens at or below a node. */
 static inline uint32_t td_trie_last(const td_trie *t, const td_trie_node *n)
 {
   return n->end < t->n_nodes ? t->nodes[n->end].first : t->n_tokens;
 }
 
-/* slices.c: which kind the token is of, and of how many characters. */
+/* slices.c: the token's kind, and its number of characters if it is a word. */
 td_letters td_word_letters(const char *bytes, uint32_t n, uint32_t *n_chars);
-/* Up to how many of these letters, whatever they are, the state takes, and takes no word of more;
- * TD_WORD_CHARS: of any number. -1: it depends on the letters. */
+/* The number n such that the state takes every word of these letters with up to n characters, and no longer
+ * one. TD_WORD_CHARS: words of any length. -1: it depends on the letters. */
 int td_slice_of(td_machine *m, uint32_t state, td_letters letters);
-/* From the instruction any letters may follow, inside a string or a key. */
+/* Whether any letters may follow from this instruction, inside a string or a key. */
 bool td_slices_is_free(const td_rules *r, uint32_t at);
-/* Marks instructions behind whose byte any letters may follow: inside a string or a key. */
+/* Sets `free` on instructions after whose byte any letters may follow, inside a string or a key. */
 void td_slices_mark(td_rules *r);
 /* Adds the bytes that an instruction takes. */
 void td_slices_add_taken(const td_rules *r, const td_inst *t, td_byte_set *out);
-/* All of plain ASCII is there, but for the quote and the backslash. */
+/* Whether s contains all of printable ASCII except the quote and the backslash. */
 bool td_slices_is_all(const td_byte_set *s);
-/* Bytes behind which the state takes any letters. */
+/* The bytes after which the state takes any letters. */
 void td_slices_free(const td_machine *m, uint32_t state, td_byte_set *out);
 
 #endif
