@@ -1,4 +1,4 @@
-/* The CPU backend's life: memory, weights, KV store. */
+/* Creates and destroys the CPU backend: memory, weights, KV store. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +14,8 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/dummy.h"
 
-/* All memory of a backend hangs in one list and goes with it. Mapped, so it is zero and costs nothing until
- * used. */
+/* All memory of a backend is in one list and is freed with it. It is mapped, so it is zero and takes no
+ * physical memory until it is used. */
 typedef struct cpu_block {
   struct cpu_block *next;
   void *data;
@@ -38,7 +38,7 @@ void *td_cpu_alloc(cpu_backend *be, size_t count, size_t size)
     return NULL;
   }
   if (bytes >= HUGE_BYTES)
-    madvise(b->data, bytes, MADV_HUGEPAGE); /* a wish: fewer TLB misses */
+    madvise(b->data, bytes, MADV_HUGEPAGE); /* only a hint, for fewer TLB misses */
   b->bytes = bytes;
   b->next = be->blocks;
   be->blocks = b;
@@ -112,7 +112,7 @@ static td_status op_download(td_backend *be, td_devptr src, size_t bytes, void *
   return TD_OK;
 }
 
-/* Makes *buffer hold at least n floats; what was in it is lost. */
+/* Replaces *buffer by one of n floats. Its contents are lost. */
 static bool grow(cpu_backend *be, float **buffer, size_t n)
 {
   if (*buffer)
@@ -132,7 +132,8 @@ static bool grow_rounded(cpu_backend *be, size_t n)
   return be->rounded != NULL;
 }
 
-/* Scratch for products of this width: packed activations of the largest step, a panel for each thread. */
+/* Makes room for linears of this width: packed activations of the largest step, and a panel for each
+ * thread. */
 static td_status reserve_scratch(cpu_backend *be, uint32_t n_strips, td_error *err)
 {
   const td_backend_config *c = &be->config;
@@ -169,7 +170,7 @@ static void fill_dummy_rows(void *arg, uint32_t begin, uint32_t end)
       j->out[r * j->n_cols + c] = td_dummy_bf16(j->part->seed, at + c);
 }
 
-/* The one case in which a weight takes memory as it is imported. */
+/* Makes a part of dummy weights. Only these take memory at import. */
 static td_status make_up(cpu_backend *be, const td_weight_part *part, uint64_t n_cols, cpu_part *out,
                          td_error *err)
 {
@@ -256,8 +257,8 @@ static td_status op_weights_wait(td_backend *b, td_error *err) { return TD_OK; }
 
 static uint32_t padded_dim(uint32_t head_dim) { return (head_dim + 7) / 8 * 8; }
 
-/* Half of what will be free once the weights are packed: the rest is for the page cache, which holds the
- * weights that are not, and for the machine's other work. */
+/* Half of the memory that will be free when the weights are packed. The rest is for the page cache, which
+ * holds the weights that are not packed, and for other work of the machine. */
 static uint64_t op_kv_budget_bytes(const td_backend *b)
 {
   uint64_t room = td_host_available_bytes(), packed = ((const cpu_backend *)b)->unpacked_bytes;
@@ -287,7 +288,7 @@ static size_t op_kv_bytes_per_page(const td_backend *be, const td_kv_spec *s)
   return bytes;
 }
 
-/* Attention's workspace is each thread's, made with the backend. */
+/* Attention's workspace is allocated with the backend. */
 static size_t op_kv_fixed_bytes(const td_backend *be, const td_kv_spec *s) { return 0; }
 
 static td_status make_kv_group(cpu_backend *be, const td_kv_spec *s, const td_kv_group *g, cpu_kv_group *out,
@@ -376,15 +377,15 @@ static const td_backend_ops cpu_ops = {
     .wait = td_cpu_wait,
 };
 
-/* Nothing is gained from planning ahead here, where the host is the device; TANDEM_PIPELINE=2 lets tests have
- * it all the same. */
+/* The host is the device, so planning a step ahead gains nothing. Tests use TANDEM_PIPELINE=2 for a depth of
+ * 2 anyway. */
 static uint32_t pipeline_depth(void)
 {
   const char *want = getenv("TANDEM_PIPELINE");
   return want && strcmp(want, "2") == 0 ? 2 : 1;
 }
 
-/* The best instruction set this machine has, or the one that TANDEM_ISA names (tests compare them). */
+/* Picks the best instruction set of this machine, or the one that TANDEM_ISA names (tests compare them). */
 static td_status pick_isa(const td_isa **out, td_error *err)
 {
   const char *want = getenv("TANDEM_ISA");
@@ -392,7 +393,7 @@ static td_status pick_isa(const td_isa **out, td_error *err)
   uint32_t n = 0;
 #ifdef TD_ISA_X86
   __builtin_cpu_init();
-  /* f16c: not every compiler knows its name here; every CPU with AVX2 has it */
+  /* not every compiler knows "f16c" here, but every CPU with AVX2 has it */
   bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #ifdef TD_ISA_AVX512
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
@@ -409,7 +410,7 @@ static td_status pick_isa(const td_isa **out, td_error *err)
   for (uint32_t i = 0; i < n; i++)
     if (!want || strcmp(want, usable[i]->name) == 0) {
       *out = usable[i];
-#ifdef TD_ISA_X86 /* scalar code is compiled for tests here */
+#ifdef TD_ISA_X86 /* on x86, the scalar code is compiled without optimisation, for tests only */
       if (*out == &td_isa_scalar && !want)
         td_warn("this CPU has no AVX2: tandem is very slow here");
 #endif
@@ -422,7 +423,7 @@ static td_status pick_isa(const td_isa **out, td_error *err)
 bool td_has_dotprod(void) { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP; }
 #endif
 
-/* The int8 products that go with an instruction set; those of AVX-512 need VNNI. */
+/* Picks the int8 linears for an instruction set. Those of AVX-512 need VNNI. */
 static const td_int8 *pick_int8(const td_isa *isa)
 {
 #ifdef TD_ISA_ARM64
@@ -482,8 +483,8 @@ static bool alloc_workspace(cpu_backend *be)
   return ok;
 }
 
-/* "AMD EPYC 7763 64-Core Processor, avx2, 8 threads", "..., avx2 int8 f16, ...": with such activations and
- * KV */
+/* "AMD EPYC 7763 64-Core Processor, avx2, 8 threads"; with int8 activations and f16 KV "..., avx2 int8 f16,
+ * ..." */
 static void identify(cpu_backend *be)
 {
   char line[256], model[160] = "a CPU";
@@ -497,12 +498,13 @@ static void identify(cpu_backend *be)
            be->int8 ? " int8 f16" : "", td_pool_threads(be->pool));
 }
 
-/* Of one thread by its instruction set, in millions; of all threads, what memory gives. */
+/* Millions of operations per microsecond of one thread, by instruction set. Bytes per microsecond: of one
+ * thread, and of the memory for all threads. */
 #define SCALAR_MFLOP_US 0.006
 #define AVX2_MFLOP_US 0.064
 #define AVX512_MFLOP_US 0.09
 #define NEON_MFLOP_US 0.02 /* a guess: no such machine was measured */
-#define INT8_TIMES 2.5     /* as fast as floats */
+#define INT8_TIMES 2.5     /* speed of int8 linears over float linears */
 #define THREAD_BYTES_US 8e3
 #define MEMORY_BYTES_US 60e3
 
@@ -527,10 +529,10 @@ td_status td_cpu_backend_create(const td_backend_config *config, td_backend **ou
     return td_fail(err, TD_ERR_NOMEM, "no memory for the CPU backend");
   be->base.ops = &cpu_ops;
   be->base.activation_bytes = sizeof(float);
-  be->base.kv_dtype = config->int8_activations ? TD_F16 : TD_F32; /* README.md: what it costs */
+  be->base.kv_dtype = config->int8_activations ? TD_F16 : TD_F32; /* README.md gives its cost */
   be->config = *config;
-  /* small steps: a chunk of 128 tokens fills the cores as well as one of 512, and running streams wait a
-   * quarter as long */
+  /* Small steps: a chunk of 128 tokens keeps the cores as busy as one of 512, and running streams wait a
+   * quarter of the time. */
   td_backend_choose_sizes(&be->config, 64, 128);
   be->base.pipeline_depth = pipeline_depth();
   be->base.max_rows = be->config.max_rows;

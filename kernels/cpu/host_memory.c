@@ -1,12 +1,12 @@
-/* How much memory may still be taken on the host: /proc/meminfo (proc(5)) and the limit of the cgroup (cgroup
- * v2). */
+/* Finds how much host memory is still available, from /proc/meminfo (proc(5)) and the limit of the cgroup
+ * (cgroup v2). */
 #include "kernels/cpu/host_memory.h"
 
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 
-/* The number of the first line that fits the format. */
+/* Reads a number from the first line that matches the format. */
 static bool read_number(const char *path, const char *format, uint64_t *out)
 {
   char line[256];
@@ -27,7 +27,7 @@ uint64_t td_host_available_bytes(void)
   if (!read_number("/sys/fs/cgroup/memory.max", "%" SCNu64, &most))
     return bytes;
   read_number("/sys/fs/cgroup/memory.current", "%" SCNu64, &used);
-  /* what the page cache holds of files gives way: a model's own, above all */
+  /* the page cache of files, mostly the model's own, can be reclaimed */
   read_number("/sys/fs/cgroup/memory.stat", "inactive_file %" SCNu64, &cached);
   used = used > cached ? used - cached : 0;
   uint64_t left = most > used ? most - used : 0;

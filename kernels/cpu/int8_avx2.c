@@ -1,4 +1,4 @@
-/* Int8 products for AVX2. */
+/* Int8 linears for AVX2. */
 #include "kernels/cpu/int8_lanes8.h"
 
 #define TD_INT8_TABLE td_int8_avx2

@@ -1,4 +1,4 @@
-/* Int8 products for AVX-512 with VNNI. */
+/* Int8 linears for AVX-512 with VNNI. */
 #include "kernels/cpu/int8_lanes16.h"
 
 #define TD_INT8_TABLE td_int8_avx512

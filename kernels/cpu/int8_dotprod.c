@@ -1,4 +1,4 @@
-/* Int8 products for NEON with dot products (ARMv8.2 and later). */
+/* Int8 linears for NEON with dot products (ARMv8.2 and later). */
 #include "kernels/cpu/int8_lanes_neon.h"
 
 #define TD_INT8_NAME "dotprod"

@@ -1,6 +1,5 @@
-/* What int8 products know of a weight type whatever registers multiply it: layouts of dtype.c's blocks, in
- * the file and packed. Types are constants where these are called, so that each loop is compiled for its own.
- */
+/* Layouts of the weight types of int8 linears, in the file (dtype.c's blocks) and packed, for any registers.
+ * Callers pass the type as a constant, so that each loop is compiled for its own type. */
 #ifndef TD_KERNELS_CPU_INT8_FORMATS_H
 #define TD_KERNELS_CPU_INT8_FORMATS_H
 
@@ -9,25 +8,25 @@
 #define TD_INLINE static inline __attribute__((always_inline))
 #ifdef __clang__
 #define TD_UNROLL _Pragma("unroll")
-#elif !defined __OPTIMIZE__ /* GCC warns of what it cannot unroll under sanitizers */
+#elif !defined __OPTIMIZE__ /* GCC warns about loops that it cannot unroll under sanitizers */
 #define TD_UNROLL
 #else
 #define TD_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-enum { QUADS = 8 }; /* runs of four columns in a strip */
+enum { QUADS = 8 }; /* groups of four columns in a strip */
 
 TD_INLINE bool has_min(td_dtype t) { return t == TD_Q4_1 || t == TD_Q5_1 || t == TD_Q4_K || t == TD_Q5_K; }
 TD_INLINE bool has_fifth(td_dtype t) { return t == TD_Q5_0 || t == TD_Q5_1; }
 
-/* Unsigned weights are above their value by 1 << this; 0: they are not. */
+/* Weights of these types are stored unsigned, above their value by 1 << zero_shift. 0: they are not. */
 TD_INLINE int zero_shift(td_dtype t) { return t == TD_Q4_0 ? 3 : t == TD_Q5_0 ? 4 : t == TD_Q6_K ? 5 : 0; }
 
 TD_INLINE bool is_block256(td_dtype t) { return t == TD_Q4_K || t == TD_Q5_K || t == TD_Q6_K; }
 TD_INLINE uint32_t block_strips(td_dtype t) { return is_block256(t) ? 8 : 1; }
 
-/* A block is a scale of two bytes (types with a minimum have none: their two lie in a unit), and units of
- * four bytes. */
+/* Number of units in a block. A block is a scale of two bytes and units of four bytes. In types with a
+ * minimum, scale and minimum fill a unit instead. */
 TD_INLINE uint32_t block_units(td_dtype t)
 {
   switch (t) {
@@ -43,8 +42,8 @@ TD_INLINE uint32_t block_units(td_dtype t)
   }
 }
 
-/* Packed rows lie in groups of `lanes`: first the units of all blocks, each unit of all rows side by side,
- * then the blocks' scales, likewise; both begin at a multiple of 64 bytes. */
+/* Packed rows lie in groups of `lanes`. First come the units of all blocks, with the same unit of all rows
+ * side by side. Then come the blocks' scales, likewise. Both begin at a multiple of 64 bytes. */
 enum { PACKED_ALIGN = 64 };
 TD_INLINE size_t packed_round(size_t bytes)
 {

@@ -1,4 +1,5 @@
-/* Int8 lanes in AVX-512 registers with VNNI: sixteen rows, quads of products added in 32 bits. */
+/* The lanes of int8 linears in AVX-512 registers with VNNI: sixteen rows. Quads of products are added in 32
+ * bits. */
 #ifndef TD_KERNELS_CPU_INT8_LANES16_H
 #define TD_KERNELS_CPU_INT8_LANES16_H
 
@@ -6,7 +7,7 @@
 enum { LANES = 16, TILE_TOKENS_MAX = 6, SUMS_OF_PAIRS = 0 };
 #include "kernels/cpu/int8_round_avx2.h"
 
-#ifdef TD_INT8_PAIR /* two AVX2 registers for one: so that this layout is tested on every machine */
+#ifdef TD_INT8_PAIR /* two AVX2 registers for one, to test this layout on every machine */
 #include "kernels/cpu/int8_pair.h"
 #else
 typedef __m512i vi;
@@ -39,7 +40,7 @@ TD_INLINE vr vr_mul(vr a, vr b) { return _mm512_mul_ps(a, b); }
 TD_INLINE vr vr_fma(vr a, vr b, vr c) { return _mm512_fmadd_ps(a, b, c); }
 #endif
 
-/* Q8_0 becomes unsigned: the instruction wants it. */
+/* Q8_0 weights become unsigned, as the instruction needs them. */
 TD_INLINE int lanes_zero_shift(td_dtype t) { return t == TD_Q8_0 ? 7 : zero_shift(t); }
 TD_INLINE vi from_signed(vi q) { return vi_xor(q, vi_set8(-128)); }
 

@@ -1,4 +1,4 @@
-/* Int8 lanes in AVX2 registers: eight rows, pairs of products in 16 bits. */
+/* The lanes of int8 linears in AVX2 registers: eight rows. Pairs of products are added in 16 bits. */
 #ifndef TD_KERNELS_CPU_INT8_LANES8_H
 #define TD_KERNELS_CPU_INT8_LANES8_H
 
@@ -42,13 +42,14 @@ TD_INLINE vr vr_fma(vr a, vr b, vr c) { return _mm256_fmadd_ps(a, b, c); }
 TD_INLINE int lanes_zero_shift(td_dtype t) { return zero_shift(t); }
 TD_INLINE vi from_signed(vi q) { return q; }
 
-/* What a strip's integers begin with is in 16 bits, as they are. */
+/* The beginnings of a strip's sums are 16-bit integers. */
 TD_INLINE vi sums_sub(vi a, vi b) { return _mm256_sub_epi16(a, b); }
 TD_INLINE vi sums_sll(vi a, int n) { return vi_sll16(a, n); }
 
-/* Quads whose products fit 16 bits together: two columns of each, 127 times the largest weight. Where weights
- * are above their value, what they add is taken off first: only the end must fit, for what is too large on
- * the way wraps around. */
+/* Number of quads whose products may be added in 16 bits. A 16-bit lane adds two columns of each quad, and a
+ * product is at most 127 times the largest weight. If weights are stored above their value, the sum begins
+ * with the correction (sum_begin). Then only the final sum must fit, because intermediate sums may wrap
+ * around. */
 TD_INLINE int quads_at_once(td_dtype t)
 {
   switch (t) {
@@ -63,25 +64,26 @@ TD_INLINE int quads_at_once(td_dtype t)
   }
 }
 
-/* Tokens of a tile: their sums, and those of 16 bits, stay in registers. Q8_0 has none of 16 bits to keep. */
+/* Tokens of a tile: as many as keep their sums, and their 16-bit sums, in registers. Q8_0 has no 16-bit sums
+ * to keep. */
 TD_INLINE int tile_tokens(td_dtype t) { return quads_at_once(t) == 1 ? 4 : 2; }
 
 TD_INLINE vi dots16(td_dtype t, vi w, vi x)
 {
-  if (t == TD_Q8_0) /* |w| times x with w's sign */
+  if (t == TD_Q8_0) /* |w| times x with the sign of w */
     return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
   return _mm256_maddubs_epi16(w, x);
 }
 
-/* Products of quad j of n are added in 16 bits, from where the sum begins, and in 32 where those could
- * overflow. */
+/* Adds the products of quad j of n to a 16-bit part, and the part to the 32-bit sum before it could overflow.
+ * If weights are stored above their value, the first part starts from the sum's beginning. */
 TD_INLINE void add_quad(td_dtype t, int j, int n, vi *part, vi *sum, vi w, vi x)
 {
   int at_once = quads_at_once(t) < n ? quads_at_once(t) : n;
   vi here = dots16(t, w, x);
   if (j % at_once || lanes_zero_shift(t)) {
     here = _mm256_add_epi16(j ? *part : *sum, here);
-    __asm__("" : "+x"(here)); /* or GCC makes a tree of the chain, which does not fit the registers */
+    __asm__("" : "+x"(here)); /* else GCC makes a tree of the chain, which does not fit the registers */
   }
   *part = here;
   if ((j + 1) % at_once)

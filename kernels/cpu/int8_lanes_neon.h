@@ -1,10 +1,11 @@
-/* Int8 lanes in NEON: eight rows in two registers, so that two chains of sums run side by side. */
+/* The lanes of int8 linears in NEON: eight rows in two registers, so that two chains of sums run side by
+ * side. */
 #ifndef TD_KERNELS_CPU_INT8_LANES_NEON_H
 #define TD_KERNELS_CPU_INT8_LANES_NEON_H
 
 #include "kernels/cpu/int8_round_neon.h"
 
-enum { LANES = 8, TILE_TOKENS_MAX = 3 }; /* of 16 rows and 3 tokens all sums stay in 32 registers */
+enum { LANES = 8, TILE_TOKENS_MAX = 3 }; /* with 16 rows and 3 tokens, all sums stay in 32 registers */
 typedef struct vi {
   int32x4_t v[2];
 } vi;
@@ -36,7 +37,7 @@ TD_INLINE vi vi_or_and(vi a, vi b, vi mask)
   return vi_join(vorrq_s32(a.v[0], b.v[0]), vorrq_s32(a.v[1], b.v[1]));
 }
 
-/* Shifts by a count in a register: to the right it is below 0. */
+/* Shifts by a count in a register. A negative count shifts to the right. */
 TD_INLINE int32x4_t shift16(int32x4_t a, int n)
 {
   return vreinterpretq_s32_u16(vshlq_u16(vreinterpretq_u16_s32(a), vdupq_n_s16((int16_t)n)));
@@ -54,7 +55,7 @@ TD_INLINE vi vi_sra32(vi a, int n)
   return vi_join(vshlq_s32(a.v[0], vdupq_n_s32(-n)), vshlq_s32(a.v[1], vdupq_n_s32(-n)));
 }
 
-/* sum + four products of each row. Weights above their value still fit signed bytes. */
+/* sum + four products of each row. Weights stored above their value still fit signed bytes. */
 TD_INLINE int32x4_t dots4(int32x4_t sum, int32x4_t w32, int32x4_t x32)
 {
   int8x16_t w = vreinterpretq_s8_s32(w32), x = vreinterpretq_s8_s32(x32);

@@ -1,4 +1,4 @@
-/* Int8 products for NEON without dot products (ARMv8.0). */
+/* Int8 linears for NEON without dot products (ARMv8.0). */
 #include "kernels/cpu/int8_lanes_neon.h"
 
 #define TD_INT8_NAME "neon"

@@ -1,12 +1,12 @@
-/* Rows of a weight, as the file has them, packed for loops whose lanes are rows: see int8_formats.h. As many
- * bytes as in the file; read from end to end, and nothing is left to transpose. */
+/* Packs rows of a weight from the file for loops whose lanes are rows: see int8_formats.h. They take as many
+ * bytes as in the file, are read from end to end, and need no transposition in the loops. */
 #include <string.h>
 
 #include "kernels/cpu/int8.h"
 #include "kernels/cpu/int8_formats.h"
 
-/* Bit 4j + c becomes bit j of byte c, so that a shift brings the fifth bits of columns 4j .. 4j + 3 to their
- * places. */
+/* Moves bit 4j + c to bit j of byte c. Then one shift brings the fifth bits of columns 4j .. 4j + 3 into
+ * place. */
 static uint32_t fifths_by_quad(uint32_t bits)
 {
   uint32_t out = 0;

@@ -1,4 +1,4 @@
-/* The registers of int8_lanes16.h as pairs of AVX2's, for tests on machines without AVX-512. */
+/* The registers of int8_lanes16.h as pairs of AVX2 registers, for tests on machines without AVX-512. */
 #ifndef TD_KERNELS_CPU_INT8_PAIR_H
 #define TD_KERNELS_CPU_INT8_PAIR_H
 
@@ -44,7 +44,8 @@ TD_INLINE vi vi_or_and(vi a, vi b, vi mask)
   return vi_join(_mm256_or_si256(a.v[0], b.v[0]), _mm256_or_si256(a.v[1], b.v[1]));
 }
 
-/* Unsigned times signed bytes, by way of 16 bits, where no sum of two can overflow. */
+/* Multiplies unsigned by signed bytes, after widening to 16 bits: then no sum of two products can
+ * overflow. */
 TD_INLINE __m256i dots8(__m256i sum, __m256i w, __m256i x)
 {
   __m256i low8 = _mm256_set1_epi16(255);

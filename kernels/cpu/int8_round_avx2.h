@@ -1,4 +1,4 @@
-/* Rounding activations for int8 products, in AVX2 registers. */
+/* Rounds activations for int8 linears, in AVX2 registers. */
 #ifndef TD_KERNELS_CPU_INT8_ROUND_AVX2_H
 #define TD_KERNELS_CPU_INT8_ROUND_AVX2_H
 
@@ -9,8 +9,8 @@
 #include "kernels/cpu/int8.h"
 #include "kernels/cpu/int8_formats.h"
 
-/* Minus the sums of 16 integers, which lie in pairs: of the even pairs, of the odd ones, of the even again.
- */
+/* Minus the sums of 16 integers: lane 0 has the even pairs, lane 1 the odd pairs; lanes 2 and 3 repeat
+ * them. */
 TD_INLINE __m128i minus_pairs(__m256i q)
 {
   __m256i pairs = _mm256_madd_epi16(q, _mm256_set1_epi16(-1));
@@ -40,7 +40,7 @@ TD_INLINE float largest_of(const __m256 x[4], uint32_t *bits)
   return _mm_cvtss_f32(_mm_castsi128_ps(m));
 }
 
-/* As round_strip of int8_scalar.c. */
+/* See round_strip of int8_scalar.c. */
 TD_INLINE void round_strip(const float *x, td_int8_strip *out)
 {
   __m256 v[4];

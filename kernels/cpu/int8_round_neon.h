@@ -1,4 +1,4 @@
-/* Rounding activations for int8 products, in NEON registers. */
+/* Rounds activations for int8 linears, in NEON registers. */
 #ifndef TD_KERNELS_CPU_INT8_ROUND_NEON_H
 #define TD_KERNELS_CPU_INT8_ROUND_NEON_H
 
@@ -9,7 +9,7 @@
 #include "kernels/cpu/int8.h"
 #include "kernels/cpu/int8_formats.h"
 
-/* As round_strip of int8_scalar.c. */
+/* See round_strip of int8_scalar.c. */
 TD_INLINE void round_strip(const float *x, td_int8_strip *out)
 {
   float32x4_t v[8];

@@ -1,4 +1,5 @@
-/* Int8 products in portable C: the reference of the vector versions, and what runs where there is none. */
+/* Int8 linears in portable C: the reference for the vector versions, and the loops for machines without
+ * one. */
 #include <math.h>
 #include <string.h>
 
@@ -83,7 +84,7 @@ static int32_t dot16(const int8_t *a, const int8_t *b)
   return sum;
 }
 
-/* The sequence of README.md: one multiply-add for each scale of a strip, one for its minimum. */
+/* The sequence of README.md: one multiply-add for each scale of a strip, then one for its minimum. */
 static float add_strip(td_dtype t, const strip *w, const td_int8_strip *x, float acc)
 {
   int32_t low = dot16(w->q, x->q), high = dot16(w->q + 16, x->q + 16);

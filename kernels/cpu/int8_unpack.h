@@ -1,13 +1,13 @@
-/* Unpacking one strip of LANES packed rows for int8 products, in the registers of int8_lanes*.h.
+/* Unpacks one strip of LANES packed rows for int8 linears, in the registers of int8_lanes*.h.
  *
- * Lanes are rows: a vector holds four consecutive columns of each row, so that four activations are
- * multiplied with all of them at once, and no sum runs across lanes. q[j] holds columns 4j .. 4j + 3. */
+ * Lanes are rows: a vector holds four consecutive columns of each row. So four activations are multiplied
+ * with all rows together, and no sum runs across lanes. q[j] holds columns 4j .. 4j + 3. */
 #ifndef TD_KERNELS_CPU_INT8_UNPACK_H
 #define TD_KERNELS_CPU_INT8_UNPACK_H
 
 enum { UNIT_BYTES = LANES * 4 };
 
-/* Weight (row, k) of a strip is q * scale[k / 16] + min; scale[1] is of Q6_K only. */
+/* Weight (row, k) of a strip is q * scale[k / 16] + min. Only Q6_K has scale[1]. */
 typedef struct strip_rows {
   vi q[QUADS]; /* bytes, above their value by 1 << lanes_zero_shift */
   vr scale[2], min;
@@ -23,7 +23,7 @@ TD_INLINE vr high_f16(vi v) { return low_f16(vi_srl32(v, 16)); }
 
 TD_INLINE vi low_nibbles(vi v) { return vi_and(v, vi_set8(15)); }
 
-/* Bit j of each byte, as 16. */
+/* Adds bit j of each byte to q as 16. */
 TD_INLINE vi or_fifth(vi q, vi bits, int j)
 {
   return vi_or_and(q, j < 4 ? vi_sll16(bits, 4 - j) : vi_srl16(bits, j - 4), vi_set8(16));
@@ -60,7 +60,7 @@ TD_INLINE void unpack_block32(td_dtype t, const group_rows *g, uint32_t s, strip
     w->q[j] = has_fifth(t) ? or_fifth(w->q[j], bits, j) : w->q[j];
 }
 
-/* Scale and minimum j of the 12 packed bytes, of all rows: see dtype.c. */
+/* Scale and minimum j from the 12 packed bytes, for all rows: see dtype.c. */
 TD_INLINE void k_scales(const uint8_t *packed, int j, vi *scale, vi *min)
 {
   vi low6 = vi_set(63), low4 = vi_set(15), high2 = vi_set(0x30);
@@ -75,7 +75,7 @@ TD_INLINE void k_scales(const uint8_t *packed, int j, vi *scale, vi *min)
   *min = vi_or_and(vi_and(vi_srl32(c, 4), low4), vi_srl32(b, 2), high2);
 }
 
-/* Strip j of Q4_K or Q5_K: 32 nibbles of one half, fifth bit j. */
+/* Strip j of Q4_K or Q5_K: 32 low or high nibbles, and fifth bit j. */
 TD_INLINE void unpack_q45k(td_dtype t, const uint8_t *u, int j, strip_rows *w)
 {
   const uint8_t *high = u + 4 * UNIT_BYTES, *low = high + (t == TD_Q5_K ? QUADS * UNIT_BYTES : 0);
@@ -92,13 +92,13 @@ TD_INLINE void unpack_q45k(td_dtype t, const uint8_t *u, int j, strip_rows *w)
   }
 }
 
-/* Byte i of 16 that lie as four in each of four units, signed, of all rows. */
+/* Byte i, signed, of 16 that lie in four units, for all rows. */
 TD_INLINE vi signed_byte(const uint8_t *packed, int i)
 {
   return vi_sra32(vi_sll32(vi_load(packed + i / 4 * UNIT_BYTES), 24 - i % 4 * 8), 24);
 }
 
-/* Strip j of Q6_K: half j / 4; low nibbles, bit pair j % 4, two scales. */
+/* Strip j of Q6_K, in half j / 4: nibbles, bit pair j % 4, two scales. */
 TD_INLINE void unpack_q6k(const uint8_t *u, const uint8_t *d, int j, strip_rows *w)
 {
   int half = j / 4, k = j % 4;
@@ -115,7 +115,7 @@ TD_INLINE void unpack_q6k(const uint8_t *u, const uint8_t *d, int j, strip_rows 
   }
 }
 
-/* Strip j of the block of strips that begins with s. */
+/* Unpacks strip j of the block whose first strip is s. */
 TD_INLINE void unpack(td_dtype t, const group_rows *g, uint32_t s, int j, strip_rows *w)
 {
   const uint8_t *u = g->units + (size_t)(s / block_strips(t)) * block_units(t) * UNIT_BYTES;

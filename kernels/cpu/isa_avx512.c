@@ -1,4 +1,4 @@
-/* The inner loops for AVX-512: eight lanes stay the unit (README.md), but the tile kernel holds two weight
+/* The inner loops for AVX-512. Eight lanes stay the unit (README.md), but the tile kernel holds two weight
  * rows in one register, and the compiler has 32 registers. */
 #define TD_WIDE_PAIR
 #include "kernels/cpu/isa.h"

@@ -1,4 +1,5 @@
-/* The inner loops in portable C: the reference of the vector versions, and what runs where there is none. */
+/* The inner loops in portable C: the reference for the vector versions, and the loops for machines without
+ * one. */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/vec_scalar.h"
 

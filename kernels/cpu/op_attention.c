@@ -1,6 +1,6 @@
-/* Attention: splits the plan's rows into items (a few query tokens, heads of one kv head) for the threads. A
- * single long decode is split further, by segments of keys; their partials are merged in the order in which
- * an unsplit item would have met them, so the split changes no bit. */
+/* Attention: splits the plan's rows into items (a few query tokens, heads of one kv head) for the threads. If
+ * there are few items, long ones are split further, by segments of keys. Their partials are reduced in the
+ * order in which an unsplit item meets them, so the split changes no bit. */
 #include "common/checked.h"
 #include "kernels/cpu/cpu.h"
 
@@ -8,11 +8,11 @@ typedef struct attention_job {
   cpu_backend *be;
   const td_attention_params *p;
   uint32_t group;       /* query heads per kv head */
-  uint32_t tile_heads;  /* heads of an item: the whole group, if it fits a tile */
+  uint32_t tile_heads;  /* heads of an item: the whole GQA group, if it fits in a tile */
   uint32_t tile_tokens; /* tokens of an item */
   cpu_attention_item *items;
   uint32_t n_items;
-  bool all_here; /* no item of this step has been run yet */
+  bool all_here; /* no item of this step has run yet */
 } attention_job;
 
 static td_isa_attention item_params(const attention_job *j, const cpu_attention_item *item)
@@ -59,7 +59,7 @@ static void item_task(void *arg, uint32_t task, uint32_t thread)
   j->be->isa->attention(&a);
 }
 
-/* Segments that the queries first .. first + n - 1 can see. */
+/* Sets the segments that the item's queries can see. */
 static void item_segments(const attention_job *j, cpu_attention_item *item)
 {
   const td_plan_row *row = &j->be->plan->rows[item->row];
@@ -84,7 +84,8 @@ static void merge_task(void *arg, uint32_t task, uint32_t thread)
     j->be->isa->attention_merge(&a);
 }
 
-/* Few items: those of several segments become one item per segment, as far as there is room for partials. */
+/* Runs few items. Each item with several segments becomes one item per segment, as long as there is room for
+ * partials. */
 static void run_split(attention_job *j)
 {
   cpu_backend *be = j->be;
@@ -122,7 +123,7 @@ static void add_item(attention_job *j, cpu_attention_item item)
   j->items[j->n_items++] = item;
 }
 
-/* Late tokens of a prompt see the most keys: they come first, so that the threads end together. */
+/* Late tokens of a prompt see the most keys. Their items come first, so that the threads end together. */
 static void add_row(attention_job *j, uint32_t r)
 {
   uint32_t q_len = j->be->plan->rows[r].q_len;

@@ -1,7 +1,7 @@
-/* Products: which loop runs, and how output features are split over the threads. Neither changes a bit.
+/* Linears: chooses the loop, and splits output features over the threads. Neither choice changes a bit.
  *
- * Parts of quantised types are multiplied by int8 activations where the backend has been told so, all others
- * by floats. */
+ * Parts of quantised types use int8 activations if the backend is configured so. All other parts use
+ * floats. */
 #include <string.h>
 
 #include "common/checked.h"
@@ -9,18 +9,18 @@
 #include "kernels/cpu/cpu.h"
 
 enum {
-  DIRECT_TOKENS_MAX = TD_ISA_DIRECT_TOKENS, /* more tokens than this: panels (measured: README.md) */
-  ROUND_TOKENS = 8,                         /* tokens not worth sharing */
-  TASKS_PER_THREAD = 4,                     /* so that a thread that was held up leaves work to the others */
+  DIRECT_TOKENS_MAX = TD_ISA_DIRECT_TOKENS, /* with more tokens, panels are faster (measured: README.md) */
+  ROUND_TOKENS = 8,                         /* fewer tokens are not worth another thread */
+  TASKS_PER_THREAD = 4,                     /* so that a delayed thread leaves work to the others */
 };
 
-/* Rows are shared out in tiles of so many; the last tile of a part may have fewer. */
+/* Rows are shared out in tiles of tile_rows; the last tile of a part may have fewer. */
 typedef struct linear_job {
   cpu_backend *be;
   const td_cpu_weight *weight;
   const float *x;
   uint32_t x_stride, n_tokens;
-  const td_int8_strip *rounded; /* x as int8, where a part wants that */
+  const td_int8_strip *rounded; /* x rounded to int8, if a part needs it */
   float *out;
   bool add;
   uint32_t tile_rows, n_tiles, n_tasks;
@@ -34,7 +34,7 @@ static uint32_t tiles_of(const linear_job *j, const cpu_part *part)
   return (uint32_t)td_div_ceil_u64(part->n_rows, j->tile_rows);
 }
 
-/* Tasks differ by one tile at most, and may have rows of several parts: with a short one at the end, or at
+/* Tasks differ by at most one tile and may hold rows of several parts. With a short task at the end, or at
  * the end of each part, some threads would wait for the others. */
 static void run_task(const linear_job *j, uint32_t task, uint32_t thread, part_fn *fn)
 {
@@ -59,7 +59,8 @@ static bool is_int8(const linear_job *j, const cpu_part *part)
 
 /* ---- packing ---- */
 
-/* A part is packed before it is first multiplied, not as it is imported: then all are known. */
+/* A part is packed before it is first multiplied, not when it is imported, because then the total size is
+ * known. */
 typedef struct pack_job {
   const cpu_backend *be;
   const cpu_part *part;
@@ -95,7 +96,7 @@ static td_status pack_part(cpu_backend *be, cpu_part *part, uint32_t n_strips, t
   TD_BUG_ON(part->is_looked_up);
   if (bytes == 0 || part->packed)
     return TD_OK;
-  if (bytes > be->pack_room) { /* one block for all: its pages are large ones, a part's own may not be */
+  if (bytes > be->pack_room) { /* One block for all parts gets large pages; a block for one part might not. */
     room = td_host_available_bytes();
     be->pack_room = room == 0 || be->unpacked_bytes <= room ? be->unpacked_bytes : 0;
     be->pack_next = be->pack_room ? td_cpu_alloc(be, be->pack_room, 1) : NULL;
@@ -117,7 +118,7 @@ static td_status pack_part(cpu_backend *be, cpu_part *part, uint32_t n_strips, t
 
 td_status td_cpu_pack_weight(cpu_backend *be, const td_weight *weight, td_error *err)
 {
-  td_cpu_weight *w = (td_cpu_weight *)weight; /* const for programs; it is the backend's */
+  td_cpu_weight *w = (td_cpu_weight *)weight; /* const for programs; the backend owns it and may change it */
   for (uint32_t i = 0; i < w->base.n_parts; i++)
     TD_TRY(pack_part(be, &w->parts[i], w->n_strips, err));
   return TD_OK;
@@ -125,7 +126,7 @@ td_status td_cpu_pack_weight(cpu_backend *be, const td_weight *weight, td_error 
 
 /* ---- linears ---- */
 
-/* Rows of one task, as the loops want them. */
+/* Describes the rows of one task for the float loops. */
 static td_isa_linear task_rows(const linear_job *j, const cpu_part *part, uint32_t begin, uint32_t end)
 {
   return (td_isa_linear){
@@ -146,7 +147,7 @@ static td_isa_linear task_rows(const linear_job *j, const cpu_part *part, uint32
   };
 }
 
-/* Rows of one task as the loops of int8 products want them. */
+/* Describes the rows of one task for the int8 loops. */
 static td_int8_linear task_int8(const linear_job *j, const cpu_part *part, uint32_t begin, uint32_t end)
 {
   return (td_int8_linear){
@@ -165,7 +166,7 @@ static td_int8_linear task_int8(const linear_job *j, const cpu_part *part, uint3
   };
 }
 
-/* A few long runs of rows for each thread, since each task starts reading weights anew. */
+/* Each thread gets a few long runs of rows, because each task has to start reading weights. */
 static void split_rows(linear_job *j, uint32_t tile_rows)
 {
   uint32_t most = td_pool_threads(j->be->pool) * TASKS_PER_THREAD;
@@ -185,7 +186,7 @@ static void direct_part(const linear_job *j, const cpu_part *part, uint32_t begi
     return;
   }
   td_isa_linear p = task_rows(j, part, begin, end);
-  /* groups of nearly equal size: 5 tokens are 3 + 2 */
+  /* groups of nearly equal size: 9 tokens are 5 + 4 */
   uint32_t left = j->n_tokens, groups = (left + TD_ISA_DIRECT_TOKENS - 1) / TD_ISA_DIRECT_TOKENS;
   for (; groups > 0; groups--) {
     p.n_tokens = (left + groups - 1) / groups;
@@ -226,7 +227,7 @@ static void pack_tiles(void *arg, uint32_t begin, uint32_t end)
     j->be->isa->pack(j->x, j->n_tokens, w->base.n_in, w->n_strips, i, j->be->packed + i * tile_floats);
 }
 
-/* Direct loops read whole strips of x: rows that end inside one are copied and padded. */
+/* Direct loops read whole strips of x. Rows that end inside a strip are copied and padded. */
 static void pad_rows(linear_job *j)
 {
   uint32_t n_cols = j->weight->base.n_in, padded = j->weight->n_strips * 32;
@@ -247,7 +248,7 @@ static void round_tokens(void *arg, uint32_t begin, uint32_t end)
     j->be->int8->round(j->x + (size_t)t * n_cols, n_cols, j->be->rounded + (size_t)t * j->weight->n_strips);
 }
 
-/* A weight's parts may be of both kinds: their activations are then made ready for both. */
+/* A weight may have parts of both kinds. Its activations are then prepared for both. */
 static void count_kinds(const linear_job *j, bool *any_int8, bool *any_float)
 {
   *any_int8 = *any_float = false;

@@ -1,9 +1,10 @@
-/* Log-probabilities of one row: of one token, and the likeliest ones. kernels/logprob_math.h defines them. */
+/* Log-probabilities of one token and of the likeliest tokens in a row of logits. Definitions:
+ * kernels/logprob_math.h. */
 #include "kernels/logprob_math.h"
 
 #include "kernels/cpu/cpu.h"
 
-/* The n_top highest ranks, in order: an insertion, for most tokens one comparison. */
+/* Finds the n_top highest ranks, in order, by insertion: most tokens need one comparison. */
 static void find_top(const float *logits, uint32_t n, uint64_t *ranks, uint32_t n_top)
 {
   uint32_t n_kept = 0;
@@ -25,7 +26,7 @@ void td_cpu_logprobs(const td_isa *isa, const float *logits, uint32_t n, int32_t
   float max;
   TD_BUG_ON(n_top > TD_TOP_TOKENS_MAX || (id >= 0 && (uint32_t)id >= n));
   n_top = n_top < n ? n_top : n;
-  if (isa->argmax(logits, n, &max) < 0) { /* a bad row has none */
+  if (isa->argmax(logits, n, &max) < 0) { /* a bad row has no log-probabilities */
     *out = (td_token_logprob){.logprob = NAN};
     for (uint32_t i = 0; i < n_top; i++)
       top[i] = (td_top_token){(int32_t)i, NAN};

@@ -1,9 +1,10 @@
-/* Embedding, RMSNorm, SwiGLU, gather, rotation and the write of k and v: work per token. */
+/* Ops that work token by token: embedding, RMSNorm, SwiGLU, gather, and rotation with the write of k and
+ * v. */
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
 
-/* Floats that are not worth waking another thread for. */
+/* Fewer floats are not worth another thread. */
 enum { FLOATS_PER_TASK = 8192 };
 
 /* An op's parameters for the threads that share its tokens. */
@@ -96,7 +97,7 @@ void td_cpu_gather(cpu_backend *be, const td_gather_params *p, uint32_t n_rows)
   }
 }
 
-/* cos and sin of position * inv_freq, both in float as HF computes the angle. */
+/* cos and sin of position * inv_freq, an angle that HF computes in float too. */
 static void rope_table_tokens(void *arg, uint32_t begin, uint32_t end)
 {
   const job *j = arg;
@@ -113,7 +114,7 @@ static void rope_table_tokens(void *arg, uint32_t begin, uint32_t end)
   }
 }
 
-/* The table is the same for all layers of a step. */
+/* The table of a step is the same for all layers that use the same rotation. */
 static void rope_table(cpu_backend *be, job *j)
 {
   const td_rope_kv_params *p = j->p;
@@ -134,7 +135,8 @@ static void rope_head(const job *j, float *x, td_devptr norm, const float *cos_s
   j->be->isa->rotate(x, cos_sin, p->rotary_dim / 2, p->style == TD_ROPE_PAIRS);
 }
 
-/* k and v of a token, to a page of one kv head, where their first elements are at k_at and v_at. */
+/* Writes k and v of a token to a page of one kv head. k_at and v_at: element offsets of their first
+ * elements. */
 static void put_floats(uint8_t *page, uint64_t k_at, uint64_t v_at, uint32_t dim, const float *k,
                        const float *v)
 {

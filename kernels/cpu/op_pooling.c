@@ -1,4 +1,4 @@
-/* Pooling: a vector for each sequence out of its tokens, chunk after chunk. */
+/* Pooling: makes a vector for each sequence from its tokens, chunk by chunk. */
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"

@@ -1,7 +1,8 @@
-/* Token choice: greedy, or temperature, min-p, top-k, top-p and a draw. kernels/sample_math.h defines every
+/* Chooses tokens: greedy, or temperature, min-p, top-k, top-p and a draw. kernels/sample_math.h defines every
  * step.
  *
- * Nothing is sorted: top-k and top-p each find the lowest logit that stays, digit by digit of its key. */
+ * Nothing is sorted. top-k and top-p each find the lowest logit that stays, one digit of its key at a
+ * time. */
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
@@ -9,8 +10,9 @@
 
 enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS };
 
-/* The highest key t such that the tokens with key >= t together reach `want` (of tokens, or of weight); the
- * lowest key there is if they never do. Each pass keeps the tokens that share the digits found so far. */
+/* Returns the highest key t such that the tokens with key >= t together reach `want` (tokens, or weight).
+ * Returns the lowest key if they never do. Each pass keeps the tokens whose keys have the digits found so
+ * far. */
 static uint32_t find_threshold(cpu_sampler_space *s, uint32_t n, bool by_count, uint64_t want)
 {
   uint32_t prefix = 0;
@@ -34,7 +36,7 @@ static uint32_t find_threshold(cpu_sampler_space *s, uint32_t n, bool by_count, 
   return prefix;
 }
 
-/* Copies the tokens that still have weight to the selection's arrays; returns how many. */
+/* Copies the tokens that still have weight to s->keys and s->key_weights. Returns their number. */
 static uint32_t collect(cpu_sampler_space *s, const float *logits, uint32_t n, uint64_t *total)
 {
   uint32_t kept = 0;
@@ -54,7 +56,7 @@ static void drop_below(cpu_sampler_space *s, const float *logits, uint32_t n, ui
     s->weights[i] = td_sample_key(logits[i]) >= key ? s->weights[i] : 0;
 }
 
-/* min-p, top-k and top-p set the weights of what they drop to 0; returns the sum of the rest. */
+/* Sets the weights of tokens that min-p, top-k and top-p drop to 0. Returns the sum of the rest. */
 static uint64_t restrict_weights(cpu_sampler_space *s, const td_sampling *p, const float *logits, uint32_t n)
 {
   uint64_t total;
@@ -73,8 +75,8 @@ static uint64_t restrict_weights(cpu_sampler_space *s, const td_sampling *p, con
   return total;
 }
 
-/* What the sampler sees of a special row (kernels/sample_state.h). words NULL: the slot has no state; mask
- * NULL: all may be chosen. */
+/* The logits of a special row as the sampler reads them (kernels/sample_state.h). words NULL: the slot has no
+ * state. mask NULL: any token may be chosen. */
 static const float *adjust(cpu_sampler_space *s, const float *logits, uint32_t n,
                            const td_sample_state *state, const uint16_t *words, const uint32_t *mask,
                            uint32_t n_tokens)
@@ -85,7 +87,7 @@ static const float *adjust(cpu_sampler_space *s, const float *logits, uint32_t n
   return s->adjusted;
 }
 
-/* -1: a NaN, or no finite value. */
+/* Returns -1 for a NaN, +inf or no finite value. */
 static int32_t choose(cpu_backend *be, cpu_sampler_space *s, const float *logits, uint32_t n,
                       const td_plan_row *row)
 {
@@ -108,7 +110,7 @@ static int32_t choose(cpu_backend *be, cpu_sampler_space *s, const float *logits
   return best;
 }
 
-/* The token of the row's last logits; it is counted. */
+/* Chooses the token of the row's last logits, and counts it in the slot's state. */
 static int32_t sample_row(cpu_backend *be, cpu_sampler_space *s, const float *logits, uint32_t n,
                           const td_plan_row *row, const uint32_t *mask)
 {
@@ -133,7 +135,7 @@ static bool wants_logprobs(const cpu_backend *be, const td_plan_logits *l)
   return l->target != TD_SAMPLE_HERE || be->sampling[be->plan->rows[l->row].slot].wants_logprobs;
 }
 
-/* Of an entry's target, or of what was chosen. */
+/* Writes the log-probabilities of an entry's target, or of the chosen token. */
 static void tell_logprobs(cpu_backend *be, const float *logits, uint32_t n, uint32_t entry, int32_t id)
 {
   const td_plan_logits *l = &be->plan->logits[entry];
@@ -165,7 +167,7 @@ static void sample_task(void *arg, uint32_t task, uint32_t thread)
   tell_logprobs(j->be, logits, j->p->vocab, task, id);
 }
 
-/* What the step's entries ask for, before they are worked on. */
+/* Finds which log-probabilities the step's entries ask for, before they are computed. */
 static void size_logprobs(const cpu_backend *be, cpu_outcome *o)
 {
   o->has_logprobs = false;

@@ -1,4 +1,4 @@
-/* The thread pool: see pool.h. */
+/* See pool.h. */
 #include "kernels/cpu/pool.h"
 
 #include <pthread.h>
@@ -24,10 +24,10 @@ struct td_pool {
   /* generation << 40 | n_tasks << 20 | next task */
   _Alignas(64) _Atomic uint64_t ticket;
   _Alignas(64) _Atomic uint32_t n_done;
-  _Alignas(64) td_pool_fn *fn; /* of the current job: read only by who holds one of its tasks */
+  _Alignas(64) td_pool_fn *fn; /* of the current job: only for threads that hold one of its tasks */
   void *arg;
   _Atomic uint32_t n_sleeping;
-  _Atomic uint32_t n_wakes; /* counts td_pool_wake, so that a sleeper returns to spinning */
+  _Atomic uint32_t n_wakes; /* calls of td_pool_wake, so that sleepers notice one and spin again */
   _Atomic bool stop;
   uint32_t n_threads, n_started;
   worker *workers;
@@ -61,7 +61,7 @@ static void work(td_pool *p, uint32_t thread)
 
 static bool called(td_pool *p) { return has_task(atomic_load(&p->ticket)) || atomic_load(&p->stop); }
 
-/* True when there is something to do, false after SPIN_US of nothing. */
+/* Returns true if there is something to do, or false after SPIN_US without work. */
 static bool spin(td_pool *p)
 {
   uint64_t end = td_clock_us() + SPIN_US;
@@ -84,7 +84,8 @@ static void *worker_main(void *arg)
     uint32_t wakes = atomic_load(&p->n_wakes);
     if (spin(p))
       continue;
-    /* sequentially consistent on both sides: either the caller sees n_sleeping or we see its ticket */
+    /* Both sides are sequentially consistent: either the caller sees n_sleeping, or this thread sees its
+     * ticket. */
     pthread_mutex_lock(&p->lock);
     atomic_fetch_add(&p->n_sleeping, 1);
     while (!called(p) && atomic_load(&p->n_wakes) == wakes)

@@ -1,10 +1,10 @@
-/* Threads of the CPU backend: one job at a time, split into tasks that any thread may take.
+/* The threads of the CPU backend. They do one job at a time, split into tasks that any thread may take.
  *
- * One atomic word holds the job's generation, its number of tasks and the next task; a thread takes a task by
- * compare-and-swap on it. A thread that comes late sees another generation or no task left, and touches
- * nothing; the caller waits for tasks, not for threads, so a thread that the system has paused holds up
- * nobody unless it is inside a task. Workers spin a little between jobs (a step is some hundred jobs,
- * microseconds apart) and sleep between steps. */
+ * One atomic word holds the job's generation, its number of tasks and the next task. A thread takes a task by
+ * a compare-and-swap of this word. A thread that comes late sees another generation or no task left, and
+ * touches nothing. The caller waits until all tasks are done, not for threads: a thread that the system has
+ * paused delays the job only if it is inside a task. Workers spin briefly between jobs (a step is some
+ * hundred jobs, microseconds apart) and sleep between steps. */
 #ifndef TD_KERNELS_CPU_POOL_H
 #define TD_KERNELS_CPU_POOL_H
 
@@ -16,15 +16,15 @@ typedef struct td_pool td_pool;
 /* thread: 0 (the caller) .. n_threads - 1 */
 typedef void td_pool_fn(void *arg, uint32_t task, uint32_t thread);
 
-/* n_threads counts the caller; 0: one per usable core (affinity and cgroup quota). */
+/* n_threads includes the caller; 0: one per usable core (affinity and cgroup quota). */
 TD_MUST_CHECK td_status td_pool_create(uint32_t n_threads, td_pool **out, td_error *err);
 void td_pool_destroy(td_pool *pool); /* joins the workers; NULL is fine */
 uint32_t td_pool_threads(const td_pool *pool);
 
-/* Runs fn for tasks [0, n_tasks), returns when all are done. Only one thread may call. */
+/* Runs fn for tasks [0, n_tasks) and returns when all are done. Only one thread may call it. */
 void td_pool_run(td_pool *pool, td_pool_fn *fn, void *arg, uint32_t n_tasks);
 
-/* Workers that sleep start spinning: a job is near. */
+/* Makes sleeping workers spin, because a job will come soon. */
 void td_pool_wake(td_pool *pool);
 
 #endif

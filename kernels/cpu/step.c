@@ -1,4 +1,4 @@
-/* Programs and steps: ops run one after another, each on all threads. */
+/* Programs and steps. Ops run one after another, each on all threads. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,7 +53,7 @@ static void run_op(cpu_backend *be, const td_op *o)
 #define TD_PASS_OP(KIND, name)                                                                               \
   case TD_OP_##KIND:                                                                                         \
     TD_BUG_ON(true);                                                                                         \
-    break; /* compile refuses it */
+    break; /* td_cpu_compile refuses it */
 #include "kernels/ops.def"
   case TD_OP_KINDS: TD_BUG_ON(true);
   }
@@ -97,7 +97,7 @@ void td_cpu_submit(td_backend *b, td_compiled *forward, const td_plan *plan)
     run_op(be, &c->ops[i]);
 }
 
-/* Ops have run by the time that they return: the outcome is kept until it is asked for. */
+/* Ops have run when the calls return, so the outcome is just kept until td_cpu_wait. */
 void td_cpu_sample_step(td_backend *b, td_compiled *sampling, const td_sample_input *input)
 {
   cpu_backend *be = cpu_self(b);

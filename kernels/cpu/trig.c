@@ -1,10 +1,12 @@
-/* Sine and cosine of a float angle in double precision with plain operations: the C library's own may differ
- * between machines in the last bit. Rounded to float, the result is the nearest float or its neighbour. */
+/* Sine and cosine of a float angle, in double precision with plain operations: the C library's results may
+ * differ between machines in the last bit. Rounded to float, the result is the nearest float or its
+ * neighbour. */
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
 
-/* pi/2 in three parts of 25 bits or fewer, so that a quadrant below 2^28 times the first two is exact. */
+/* pi/2 in three parts. The first two have at most 25 bits, so their products with a quadrant number below
+ * 2^28 are exact. */
 static const double PIO2_A = 0x1.921fb5p+0, PIO2_B = 0x1.110b46p-26, PIO2_C = 0x1.1a62633145c07p-54;
 
 /* Taylor series on [-pi/4, pi/4]: the first dropped terms are below 1e-14. */
@@ -34,7 +36,7 @@ static double cos_poly(double r)
 void td_trig_sincos(float angle, float *sine, float *cosine)
 {
   double x = (double)angle;
-  if (!(fabs(x) < 0x1p27)) { /* no position times frequency comes here; NaN and hostile frequencies may */
+  if (!(fabs(x) < 0x1p27)) { /* larger than any angle of a sane model; also true for NaN */
     *sine = *cosine = NAN;
     return;
   }

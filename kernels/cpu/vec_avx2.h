@@ -27,7 +27,7 @@ TD_INLINE void vstore_f16(uint16_t *p, vf a)
 {
   _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
-/* Holds a value in a register: not computed or loaded again for each use. */
+/* Keeps a value in a register, so that the compiler does not compute or load it again for each use. */
 TD_INLINE vf vkeep(vf a)
 {
   __asm__("" : "+x"(a));
@@ -96,7 +96,7 @@ TD_INLINE void wsplit(vw a, vf out[TD_WIDE_ROWS])
   out[1] = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1));
 }
 
-typedef __m512 v16; /* as vec_two.h */
+typedef __m512 v16; /* the operations of vec_two.h */
 TD_INLINE v16 v16_set(float x) { return _mm512_set1_ps(x); }
 TD_INLINE v16 v16_load(const float *p) { return _mm512_loadu_ps(p); }
 TD_INLINE v16 v16_load_f16(const uint16_t *p)

@@ -47,7 +47,7 @@ TD_INLINE void vstore_f16(uint16_t *p, vf a)
   vst1q_u16(p, vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(a.v[0]), a.v[1])));
 }
 
-/* Holds a value in registers: not computed or loaded again for each use. */
+/* Keeps a value in registers, so that the compiler does not compute or load it again for each use. */
 TD_INLINE vf vkeep(vf a)
 {
   __asm__("" : "+w"(a.v[0]), "+w"(a.v[1]));
@@ -63,7 +63,7 @@ TD_INLINE vf vfma(vf a, vf b, vf c)
   return vpair(vfmaq_f32(c.v[0], a.v[0], b.v[0]), vfmaq_f32(c.v[1], a.v[1], b.v[1]));
 }
 
-/* b where a and b do not compare (NaN): FMAX would give the NaN. */
+/* b if a and b do not compare (NaN). FMAX would return the NaN. */
 TD_INLINE float32x4_t max4(float32x4_t a, float32x4_t b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 TD_INLINE float32x4_t min4(float32x4_t a, float32x4_t b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 TD_INLINE vf vmax(vf a, vf b) { return vpair(max4(a.v[0], b.v[0]), max4(a.v[1], b.v[1])); }

@@ -1,5 +1,5 @@
-/* The tile kernel's vector where registers hold one weight row: included behind the vector of an instruction
- * set, whose names it takes. */
+/* The tile kernel's wide vector for registers that hold one weight row. Include it after an instruction set's
+ * vec_*.h, whose names it uses. */
 #ifndef TD_KERNELS_CPU_VEC_ONE_ROW_H
 #define TD_KERNELS_CPU_VEC_ONE_ROW_H
 

@@ -1,5 +1,5 @@
-/* Eight float lanes in portable C: the meaning of every vector operation. vec_avx2.h does the same with
- * registers; both give the same bits, because each lane operation is one IEEE operation. */
+/* Eight float lanes in portable C. This file defines every vector operation. vec_avx2.h and vec_neon.h do the
+ * same with registers. All give the same bits, because each lane operation is one IEEE operation. */
 #ifndef TD_KERNELS_CPU_VEC_SCALAR_H
 #define TD_KERNELS_CPU_VEC_SCALAR_H
 
@@ -39,7 +39,7 @@ TD_INLINE vf vload_n(const float *p, uint32_t n)
 
 TD_INLINE void vstore(float *p, vf a) { memcpy(p, &a, sizeof a); }
 TD_INLINE void vstore_n(float *p, vf a, uint32_t n) { memcpy(p, &a, n * sizeof *p); }
-/* f16, and to f16: the nearest, of two the even one. */
+/* From f16, and to f16 (round to nearest, ties to even). */
 TD_INLINE vf vload_f16(const uint16_t *p) { TD_MAP(td_f16_to_f32(p[lane_])); }
 TD_INLINE void vstore_f16(uint16_t *p, vf a) { TD_LANES p[lane_] = td_f32_to_f16(a.v[lane_]); }
 TD_INLINE vf vkeep(vf a) { return a; } /* see vec_avx2.h */
@@ -49,13 +49,13 @@ TD_INLINE vf vsub(vf a, vf b) { TD_MAP(a.v[lane_] - b.v[lane_]); }
 TD_INLINE vf vmul(vf a, vf b) { TD_MAP(a.v[lane_] * b.v[lane_]); }
 TD_INLINE vf vdiv(vf a, vf b) { TD_MAP(a.v[lane_] / b.v[lane_]); }
 TD_INLINE vf vfma(vf a, vf b, vf c) { TD_MAP(fmaf(a.v[lane_], b.v[lane_], c.v[lane_])); }
-/* b where a and b do not compare (NaN), as x86 has it. */
+/* b if a and b do not compare (NaN), as on x86. */
 TD_INLINE vf vmax(vf a, vf b) { TD_MAP(a.v[lane_] > b.v[lane_] ? a.v[lane_] : b.v[lane_]); }
 TD_INLINE vf vmin(vf a, vf b) { TD_MAP(a.v[lane_] < b.v[lane_] ? a.v[lane_] : b.v[lane_]); }
-/* a where x >= y (or NaN), else 0. */
+/* a if x >= y or one of them is NaN, otherwise 0. */
 TD_INLINE vf vkeep_unless_less(vf a, vf x, vf y) { TD_MAP(x.v[lane_] < y.v[lane_] ? 0.0f : a.v[lane_]); }
 
-/* 2^n where t = 1.5 * 2^23 + n: n sits in the low bits of t. */
+/* 2^n for t = 1.5 * 2^23 + n, whose low bits hold n. */
 TD_INLINE vf vpow2_of_magic(vf t)
 {
   vf r;
@@ -69,7 +69,7 @@ TD_INLINE vf vpow2_of_magic(vf t)
   return r;
 }
 
-/* The fixed tree: neighbours, then pairs, then halves. */
+/* The fixed order of a sum: neighbours, then pairs, then halves. */
 TD_INLINE float vsum(vf a)
 {
   return ((a.v[0] + a.v[1]) + (a.v[2] + a.v[3])) + ((a.v[4] + a.v[5]) + (a.v[6] + a.v[7]));
@@ -96,7 +96,7 @@ TD_INLINE bool vany_nan(vf a)
   return any;
 }
 
-/* NaN where a lane of x or of seen is NaN. */
+/* NaN if the lane of x or of seen is NaN. */
 TD_INLINE vf vnote_nan(vf seen, vf x) { TD_MAP(x.v[lane_] != x.v[lane_] ? x.v[lane_] : seen.v[lane_]); }
 
 /* out = (uint32) floor(a * 2^30), a in [0, 1] */
@@ -107,8 +107,8 @@ TD_INLINE void vstore_fixed30(uint32_t *out, vf a)
 
 #include "kernels/cpu/vec_two.h"
 
-/* The wide vector of the tile kernel: TD_WIDE_ROWS weight rows of eight lanes. */
-#ifdef TD_WIDE_PAIR /* two, as in an AVX-512 register: so that its layout is tested on every machine */
+/* The wide vector of the tile kernel: TD_WIDE_ROWS weight rows of eight lanes each. */
+#ifdef TD_WIDE_PAIR /* two rows, as in an AVX-512 register, to test that layout on every machine */
 #define TD_WIDE_ROWS 2
 typedef struct vw {
   vf row[2];

@@ -1,4 +1,4 @@
-/* Sixteen float lanes of two vectors of eight: included behind the vector of an instruction set whose
+/* Sixteen float lanes as two vectors of eight. Include it after the vec_*.h of an instruction set whose
  * registers hold eight lanes or fewer. */
 #ifndef TD_KERNELS_CPU_VEC_TWO_H
 #define TD_KERNELS_CPU_VEC_TWO_H
