@@ -28,8 +28,7 @@ static td_status read_scaling_kind(const td_config_reader *r, const cJSON *p, td
   } kinds[] = {{"default", TD_ROPE_PLAIN}, {"linear", TD_ROPE_LINEAR},     {"llama3", TD_ROPE_LLAMA3},
                {"yarn", TD_ROPE_YARN},     {"longrope", TD_ROPE_LONGROPE}, {"dynamic", TD_ROPE_DYNAMIC}};
   const char *type = "default";
-  TD_TRY(td_config_as_model_error(r, td_json_get_string(p, "type", &type, r->err))); /* the older name of
-                                                                                      * rope_type */
+  TD_TRY(td_config_as_model_error(r, td_json_get_string(p, "type", &type, r->err))); /* the older name */
   TD_TRY(td_config_as_model_error(r, td_json_get_string(p, "rope_type", &type, r->err)));
   if (r->family->mrope && strcmp(type, "mrope") == 0)
     type = "default";

@@ -290,8 +290,7 @@ uint64_t td_model_read_bytes(const td_model_files *files, const td_model_desc *d
 static td_status load_all(loader *l)
 {
   td_model *m = l->m;
-  l->bytes_total = td_model_read_bytes(l->files, &m->desc); /* roughly: the load skips a copy of the embedding
-                                                             * and reads a scaled norm twice */
+  l->bytes_total = td_model_read_bytes(l->files, &m->desc); /* approximate: may count a tied copy */
   TD_TRY(load_ends(l));
   for (uint32_t i = 0; i < m->desc.n_layers; i++)
     TD_TRY(load_layer(l, i));

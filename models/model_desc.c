@@ -71,8 +71,7 @@ static td_status read_all_divisors(const td_model_files *files, td_model_desc *d
                    td_model_files_path(files));
   if (is_long) {
     r->kind = TD_ROPE_LONGROPE;
-    r->factor = fmax(1, d->context_tokens / r->original_context); /* td_rope_fill refuses an original_context
-                                                                   * of 0 */
+    r->factor = fmax(1, d->context_tokens / r->original_context); /* td_rope_fill refuses a divisor of 0 */
     return TD_OK;
   }
   return read_divisors(files, "rope_freqs.weight", d, r->divisors, &r->has_divisors, err);

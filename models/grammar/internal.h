@@ -19,8 +19,7 @@ struct td_grammar {
   uint32_t *masks; /* [cap_masks][n_words]; mask number 0 is not used */
   uint32_t n_masks, cap_masks, max_masks;
   uint32_t *walk;          /* [max_depth + 1] the states along the path in a trie */
-  td_byte_set *free_bytes; /* [max_depth + 1] for each of them, the bytes after which any letters may
-                            * follow */
+  td_byte_set *free_bytes; /* [max_depth + 1] for each of them, bytes after which any letters may follow */
 };
 
 /* known.c: groups of a state's places that occur together, either in every grammar or for the keys of an

@@ -23,8 +23,7 @@ static bool count_behind(const td_machine *m, td_frame f, uint32_t *most)
   const td_rules *r = m->rules;
   const td_inst *i = f.ret < r->n_insts ? &r->insts[f.ret] : NULL;
   if (i && i->op == TD_RULE_OP_SPLIT && r->insts[i->x].op == TD_RULE_OP_CALL &&
-      r->insts[i->x].x == TD_RULE_CHAR && r->insts[i->x].y == f.ret) { /* a loop over characters, without a
-                                                                        * bound */
+      r->insts[i->x].x == TD_RULE_CHAR && r->insts[i->x].y == f.ret) { /* an unbounded loop of characters */
     *most = TD_REPEAT_MANY;
     return true;
   }

@@ -230,8 +230,7 @@ static uint32_t next_of(const td_rules *r, const td_inst *i, uint32_t next[2])
 }
 
 typedef struct back {
-  uint32_t *first;       /* [n_insts + 1] index into from, which lists the instructions that continue at an
-                          * instruction */
+  uint32_t *first;       /* [n_insts + 1] index into from: the instructions that continue at each one */
   uint32_t *from, *todo; /* [2 * n_insts], [n_insts] */
 } back;
 

@@ -205,8 +205,7 @@ static void gather(td_schema *s, td_all *all, const cJSON *schema, uint32_t from
     return;
   schema = td_schema_first(s, schema);
   for (uint32_t i = 0; i < all->n; i++)
-    if (all->parts[i].schema == schema) { /* it is there already, which is fine unless a branch of itself adds
-                                           * it */
+    if (all->parts[i].schema == schema) { /* already there; fine, unless a branch of itself adds it */
       if (is_loop(all, i, from))
         too_large(s, schema);
       return;

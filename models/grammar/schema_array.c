@@ -5,8 +5,7 @@
 typedef struct array {
   td_schema *s;
   const td_all *all;
-  const cJSON **own; /* [n_prefix + 1][all->n] the schema of an element in each part's prefix; NULL if that
-                      * prefix has no such element */
+  const cJSON **own; /* [n_prefix + 1][all->n] the element's schema in each part's prefix, or NULL */
   uint32_t n_prefix, least, most;
   const cJSON *contains; /* the schema that some elements must fit; NULL: there is none */
   const cJSON *fails;    /* its denial; NULL: not needed */

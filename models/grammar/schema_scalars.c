@@ -336,8 +336,7 @@ static const td_expr *fraction(td_builder *b, const char *f, bool up, bool exclu
   const td_expr *any = td_expr_repeat(b, digit, 0, TD_REPEAT_MANY);
   const td_expr *above = td_expr_cat3(b, zeros, td_expr_range(b, '1', '9'), any);
   const td_expr *e = up ? (excluded ? above : any) : excluded ? &td_expr_none : zeros;
-  bool none_left = true; /* the digits after this are zeros, so the number may end here and still be the
-                          * bound */
+  bool none_left = true; /* only zeros follow, so the number may end here and still be the bound */
   for (size_t i = strlen(f); i-- > 0;) {
     unsigned c = (unsigned char)f[i];
     td_expr_list alt = {0};
@@ -420,8 +419,7 @@ typedef struct bounds {
   double lo, hi;                                                      /* -NO_BOUND and NO_BOUND: none */
   bool no_lo, no_hi;                                                  /* the bound itself is excluded */
   double multiple;                                                    /* 0: any number */
-  uint32_t no_multiples[TD_SCHEMA_NOT_MULTIPLES_MAX], n_no_multiples; /* numbers that must not divide the
-                                                                       * value */
+  uint32_t no_multiples[TD_SCHEMA_NOT_MULTIPLES_MAX], n_no_multiples; /* none of these may divide the value */
 } bounds;
 
 #define LARGEST 999999999999999.0 /* doubles represent all whole numbers up to it exactly */

@@ -104,7 +104,7 @@ static void empty(set *s)
   memset(s->slots, 0, sizeof s->slots);
 }
 
-/* Tries all letters at once, one character after another. */
+/* Tries all letters in parallel, one character after another. */
 typedef struct taker {
   td_machine *m;
   alphabet letters;

@@ -26,8 +26,7 @@ typedef struct td_trie {
 typedef enum td_letters {
   TD_LETTERS_ALNUM, /* words of A-Z, a-z, 0-9 */
   TD_LETTERS_PLAIN, /* other words, of characters that no dialect of JSON or patterns treats specially */
-  TD_LETTERS_NONE,  /* all others: with backslashes, control or rare characters, parts of characters; long
-                     * words */
+  TD_LETTERS_NONE,  /* others: with backslashes, control or rare characters, parts of them; long words */
   TD_LETTERS_QUOTE, /* contain a quote, so a string may end in them */
   TD_LETTERS_KINDS,
 } td_letters;

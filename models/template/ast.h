@@ -214,8 +214,8 @@ struct node {
   scope_entry entry3;        /* N_FOR test */
   node *test_target;         /* N_FOR: a copy of the target, with the slots of the test's scope */
   uint32_t loop_slot;        /* N_FOR */
-  const struct builtin *row; /* N_FILTER, N_TEST: NULL if unknown, which is an error when reached. N_ATTR: not
-                              * NULL if some method has the name */
+  const struct builtin *row; /* N_FILTER, N_TEST: NULL if unknown, an error when reached. N_ATTR: not NULL if
+                              * some method has the name */
   function *fn;
 };
 

@@ -82,8 +82,7 @@ size_t td_str_find(rendering *r, const str *s, const str *needle, size_t from, s
     return SIZE_MAX;
   if (needle->n == 0)
     return from;
-  pay_bytes(r, to - from + 4 * needle->n); /* for a long needle, memmem also looks at each byte of it several
-                                            * times */
+  pay_bytes(r, to - from + 4 * needle->n); /* memmem looks at each byte of a long needle several times */
   const char *hit = memmem(s->p + from, to - from, needle->p, needle->n);
   return hit ? (size_t)(hit - s->p) : SIZE_MAX;
 }
@@ -95,7 +94,7 @@ size_t td_str_rfind(rendering *r, const str *s, const str *needle, size_t from, 
   if (from > to || needle->n > to - from)
     return SIZE_MAX;
   size_t at = to - needle->n;
-  /* Each comparison from the end is paid for, so hostile text uses up the budget, not the worker's time. */
+  /* Comparisons from the end are paid for, so hostile text uses up the budget, not the worker's time. */
   for (;; at--) {
     if (memcmp(s->p + at, needle->p, needle->n) == 0)
       return at;

@@ -413,8 +413,7 @@ static void dict_reindex(rendering *r, dict *d)
 {
   d->index_cap = d->index_cap ? 2 * d->index_cap : 64;
   d->index = td_render_alloc(r, d->index_cap, sizeof *d->index);
-  td_render_pay(r, d->n); /* not per probe: the random seed keeps probes few, and the price of a rendering
-                           * must not depend on chance */
+  td_render_pay(r, d->n); /* not per probe: the seed keeps probes few; the price must not depend on chance */
   for (size_t k = 0; k < d->n; k++) {
     size_t i = d->entries[k].hash & (d->index_cap - 1);
     while (d->index[i])

@@ -74,8 +74,7 @@ struct str {
   size_t n;
   const uint8_t *shadow; /* one byte per byte, 1 if trusted; NULL if `trusted` holds for all bytes */
   size_t n_chars;        /* SIZE_MAX if not counted yet */
-  struct str_room *room; /* the growing buffer in which this string ends, or NULL; text may be appended there
-                          * in place */
+  struct str_room *room; /* the growing buffer in which it ends, or NULL; text may be appended there */
   bool trusted;
   bool markup; /* |safe: text added to it is HTML-escaped, as in the reference */
 };
@@ -317,8 +316,7 @@ void td_execute_root(rendering *r, const function *root);
 value td_call_macro(rendering *r, const struct macro *m, const call_args *args);
 value td_eval(rendering *r, const node *n); /* eval.c */
 void td_assign(rendering *r, const node *target, value v);
-value td_loop_attribute(rendering *r, struct loop *loop, text name); /* globals.c; V_MISSING if there is no
-                                                                      * such attribute */
+value td_loop_attribute(rendering *r, struct loop *loop, text name); /* V_MISSING: no such attribute */
 value td_loop_new(rendering *r, value over, iter *it);
 bool td_loop_advance(rendering *r, struct loop *loop); /* false at the end */
 value td_context_value(rendering *r, uint32_t index);  /* rendering.c; V_MISSING: unknown name */

@@ -29,7 +29,7 @@ td_status td_id_sink_grow(td_id_sink *sink)
   return TD_OK;
 }
 
-/* Emits a model token. Merges must not make a special token of plain text, so a special token is emitted as
+/* Emits a model token. Merges must not turn plain text into a special token, so a special token is emitted as
  * its bytes. A run of characters without a token becomes one unknown token if the model says so. */
 static td_status emit(const td_tokenizer *t, uint32_t id, td_id_sink *sink)
 {

@@ -243,18 +243,15 @@ typedef enum td_split_kind {
   TD_SPLIT_CJK,         /* [U+4E00-U+9FA5 U+3040-U+30FF]+ */
   TD_SPLIT_PUNCT_WORDS, /* DeepSeek-V3's */
   TD_SPLIT_LINE_ENDS,   /* \s+$ */
-  TD_SPLIT_PUNCTUATION, /* the pre_tokenizer Punctuation: whole runs, or with max_digits 1 single
-                         * characters */
-  TD_SPLIT_DIGITS,      /* the pre_tokenizer Digits: whole runs or single characters, too */
-  TD_SPLIT_BYTE_DIGITS, /* Digits after ByteLevel: matches bytes whose characters in GPT-2's alphabet are
-                         * numbers */
+  TD_SPLIT_PUNCTUATION, /* the pre_tokenizer Punctuation: runs, or with max_digits 1 single characters */
+  TD_SPLIT_DIGITS,      /* the pre_tokenizer Digits: runs, or with max_digits 1 single characters */
+  TD_SPLIT_BYTE_DIGITS, /* Digits after ByteLevel: bytes whose character in GPT-2's alphabet is a number */
   TD_SPLIT_REGEX,       /* any other expression: `regex` */
 } td_split_kind;
 
 typedef struct td_split {
   td_split_kind kind;
-  bool modern;         /* Llama-3's shape: any one character may lead a word, and line breaks are separate
-                        * pieces */
+  bool modern;         /* Llama-3's shape: any one character may lead a word; line breaks are pieces */
   bool fold;           /* contractions match in upper and lower case */
   bool marks;          /* \p{M} counts as a letter */
   uint32_t max_digits; /* 0: any number */
@@ -323,8 +320,7 @@ typedef struct td_added_search {
   size_t base;      /* offset of text in the coordinates of spans */
   size_t at;        /* where the search continues */
   size_t last_end;  /* end of the last match */
-  size_t space_end; /* end of the white space that the last rstrip consumed, so that none is looked at
-                     * twice */
+  size_t space_end; /* end of the white space of the last rstrip, so that none is looked at twice */
 } td_added_search;
 bool td_added_next(td_added_search *s, td_added_match *m);
 
@@ -422,8 +418,7 @@ typedef struct td_spm {
   td_spm_prefix prefix;
   int32_t unk;                  /* -1: none */
   int32_t ascii_id[128];        /* token of each ASCII character; -1: none */
-  uint8_t *joins;               /* a bit by the hash of two characters; clear: no token contains them next to
-                                 * each other */
+  uint8_t *joins;               /* a bit by the hash of two characters; clear: no token has them in a row */
   uint8_t ascii_joins[128][16]; /* the same for two ASCII characters, one bit per pair */
 } td_spm;
 

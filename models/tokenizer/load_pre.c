@@ -36,7 +36,7 @@ static const char punctuation[] = "Punctuation", digits[] = "Digits",
 #define DEEPSEEK                                                                                             \
   "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"          \
   "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
-/* Cased letters. The list is DeepSeek's own, and is not complete. */
+/* Cased letters, from DeepSeek's tokenizer.json. The list is not complete. */
 #define DEEPSEEK_LETTERS                                                                                     \
   "[A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af"              \
   "\u0370-\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5"          \

@@ -56,8 +56,7 @@ struct td_regex {
   uint32_t begin[ALTERNATIVES_MAX + 1]; /* alternative i is steps [begin[i], begin[i + 1]) */
   uint32_t n_alternatives;
   uint32_t begins[128]; /* bit i: alternative i may begin with this ASCII character */
-  uint64_t needs[2];    /* bit c, for ASCII characters: every match contains one of these, or one beyond
-                         * ASCII */
+  uint64_t needs[2];    /* bit c, for ASCII: every match contains one of these, or one beyond ASCII */
   td_regex_table table;
 };
 

@@ -186,8 +186,7 @@ static const unsigned char *next_modern(const td_split *s, const unsigned char *
   uint32_t cp;
   uint8_t class, second = 0;
   size_t len = look(p, end, &cp, &class);
-  if (class & letters) /* whether a mark is taken as the leading character or as a letter, the piece is the
-                        * same */
+  if (class & letters) /* the piece is the same whether the mark is the leading character or a letter */
     return run(p, end, letters, false, 0);
   if (class & TD_CLASS_NUMBER)
     return run(p, end, TD_CLASS_NUMBER, false, s->max_digits);

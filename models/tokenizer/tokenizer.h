@@ -64,8 +64,7 @@ TD_MUST_CHECK td_status td_tokenizer_encode(const td_tokenizer *t, const char *t
 typedef struct td_detok {
   const td_tokenizer *t;
   bool skip_special;
-  bool strips;           /* SentencePiece: nothing was decoded yet, and a space at the start will be
-                          * dropped */
+  bool strips;           /* SentencePiece: nothing decoded yet; a space at the start will be dropped */
   unsigned char held[8]; /* incomplete UTF-8, < 4 bytes */
   uint32_t n_held;
 } td_detok;

@@ -90,9 +90,8 @@ typedef struct td_gguf_string {
   uint64_t n_bytes;
 } td_gguf_string;
 
-bool td_gguf_get_u64(const td_model_files *files, const char *key, uint64_t *out); /* any integer type, >=
-                                                                                    * 0 */
-bool td_gguf_get_f64(const td_model_files *files, const char *key, double *out);   /* any number type */
+bool td_gguf_get_u64(const td_model_files *files, const char *key, uint64_t *out); /* any integer >= 0 */
+bool td_gguf_get_f64(const td_model_files *files, const char *key, double *out);   /* any number */
 bool td_gguf_get_bool(const td_model_files *files, const char *key, bool *out);
 bool td_gguf_get_string(const td_model_files *files, const char *key, td_gguf_string *out);
 /* Arrays: element count, then elements by index. Strings are read in order, because GGUF has no index of
