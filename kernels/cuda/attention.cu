@@ -1,5 +1,6 @@
 // Paged attention for hybrid steps: one launch computes every row of the plan, prefill chunks and decodes
 // alike.
+//
 // A CTA takes a tile of query rows of one sequence and one kv head: tokens x heads of the GQA group. KV tiles
 // of 64 tokens go through shared memory, double buffered. In a prefill tile (64 query rows) each of the four
 // warps has 16 rows. In a decode tile (16 query rows) all warps have the same rows; each takes a quarter of

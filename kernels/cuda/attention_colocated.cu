@@ -1,5 +1,6 @@
 // Computes the colocated decodes that prefill's CTAs leave over (attention_colocated.cuh). A CTA here is one
 // such warpgroup and its producer warp; several fit on an SM.
+//
 // These CTAs begin beside prefill where it leaves SMs free, and on every other SM when prefill's CTA there
 // has ended. They take tickets until no work item is left.
 #include "kernels/cuda/attention_colocated.cuh"

@@ -1,9 +1,11 @@
 // Decodes on the SMs of prefill tiles. One more warpgroup of prefill's CTA computes them, with its own
 // producer warp.
+//
 // A decode has few query rows, and prefill has nearly all registers, so the operands of wgmma are exchanged.
 // Keys (then elements of V) are wgmma's 64 rows, and query rows are its 8 columns. A thread then needs only 4
 // scores and HD / 16 sums, and K and V are read from shared memory once, in the page's layout. Few
 // instructions compete with those of prefill's softmax. Memory streams while the tensor cores work.
+//
 // Warpgroups take work items by tickets, in the order of the work list. A warpgroup stops when its CTA's
 // prefill is done. The CTAs of a second kernel (attention_colocated.cu) do what is left, and what SMs without
 // prefill can do meanwhile. They run the same code, so a result does not depend on who had which ticket.

@@ -1,13 +1,16 @@
 // Attention of decodes on Hopper. Each warp of a CTA streams its own KV tiles of a sequence's pages through
 // its own ring.
+//
 // A CTA takes a work item (a decode, or a KV split of a long one) and a kv head. Its warps take KV tiles of
 // 32 tokens in turn; asynchronous copies load K and V in the page's layout. No warp waits for another before
 // the epilogue. So a CTA is small and several are resident on an SM, which keeps memory busy while some of
 // them begin or end. Sequences of few keys are warp-level items: each warp does one by itself, because a
 // CTA's prologue and epilogue would take longer than its main loop.
+//
 // In a captured step the plan has been unpacked before the first kernel, and all KV except that of the step's
 // own tokens is from earlier steps. So a CTA starts to read it before it waits for the kernels before. In
 // such a step it may also do rope_kv.cu's work for the step's own tokens (fused.cuh).
+//
 // If a sequence shares keys with others, its items have only its private KV. Other CTAs of the launch attend
 // to the shared keys for all members (attention_prefix.cuh), and the CTA that ends the sequence reduces their
 // partials (attention_prefix_reduction.cuh). Source: FlashDecoding's split; PersistentKV's row-local splits.

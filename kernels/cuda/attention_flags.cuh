@@ -1,4 +1,5 @@
 // Passes floats from CTA to CTA without a fence or a counter.
+//
 // A float in memory is EMPTY until it is written, and its reader makes it EMPTY again. The reader polls the
 // float itself. That costs one round trip to the L2 cache instead of four (fence, counter, the counter's
 // answer, float). docs/attention-progress.md shows that the waiting ends. EMPTY is a NaN that no arithmetic

@@ -1,5 +1,6 @@
 // The attention state of a backend: KV stores, their KV groups with plan and work list, and the step's
 // attention mode (attention_group.cu).
+//
 // Owner: the backend. Lifetime: a store and its groups live from kv_create to kv_destroy. Plans, work lists
 // and the mode belong to the current step.
 #pragma once

@@ -1,5 +1,6 @@
 // Decodes in KV splits (FlashDecoding): each CTA attends to some keys of a sequence and publishes its
 // partial. Some of these CTAs then reduce the partials, always in the same order.
+//
 // Up to SPLITS_OF_ONE splits are reduced by the CTA of the last split, one warp for each query head. More
 // partials would be too much for one CTA to fetch, and a reduction tree would take a round trip to the L2
 // cache for each level. So with more splits, the warps of the last splits' CTAs reduce slices: SLICE elements

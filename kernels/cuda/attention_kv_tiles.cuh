@@ -1,4 +1,5 @@
 // How one warp streams keys and values through its own rings.
+//
 // No warp waits for another. A warp is producer and only consumer of its rings, so they have no empty
 // barriers: __syncwarp shows that a stage has been read. A KV tile is 32 tokens. K and V have separate rings,
 // so the next tile's keys are loaded while this tile's values are multiplied.

@@ -1,11 +1,14 @@
 // Attention of prefill chunks on Hopper.
+//
 // wgmma reads its operands from shared memory, and the softmax of one consumer warpgroup runs beside the
 // wgmmas of the other (attention_ring.cuh).
+//
 // A prefill tile is 128 query rows of one chunk and kv head: tokens x heads of the GQA group. There is one
 // CTA for each SM, which does one tile after another. Its producer warp copies whole pages of K and V into
 // the rings, up to a prefill tile ahead. Pages are stored in wgmma's layout (attention.cuh). KV tiles are
 // counted from position 0, so a query row meets the same KV tiles in the same order, however its prompt was
 // cut into chunks.
+//
 // In pairs, the two CTAs of a cluster take neighbouring tiles of a chunk and copy their keys once for both
 // (attention_ring.cuh); a work item is then both tiles. If few tiles have many keys, a work item is one of a
 // tile's KV splits (attention_prefill_sums.cuh). Decodes may run on the same SMs, by one more warpgroup of

@@ -1,5 +1,6 @@
 // KV splits of prefill tiles, for steps in which few tiles have many keys. Each CTA takes some of a tile's
 // keys. All of them then reduce the partials, always in the same order.
+//
 // A CTA first attends to all of its items and publishes their partials. Only then does it wait. So a CTA that
 // waits has no keys left to read, and it waits only for work that other CTAs do before they wait
 // (docs/attention-progress.md). For each split that it computed, it then reduces some of the tile's rows.

@@ -1,5 +1,6 @@
 // Adds the partials of a sequence's shared prefixes, which other CTAs of the launch wrote
 // (attention_prefix.cuh), to the sums of its private KV.
+//
 // GQA groups of up to TD_ATTENTION_BY_ROW_GROUP heads do it head by head in the epilogue: a lane adds a few
 // elements of one head. Larger groups do it in tiles, while a warp's sums are still in registers. Then
 // partials are stored in the order in which a tile's threads hold the elements. This way loads the partials

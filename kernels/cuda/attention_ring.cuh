@@ -1,5 +1,6 @@
 // Rings of keys and values between a producer warp, which copies them from pages, and two consumer
 // warpgroups.
+//
 // The tensor cores always have work. The two warpgroups alternate (ping-pong): while the wgmmas of one run,
 // the other computes its softmax. Inside a warpgroup, P*V of one tile runs beside the softmax of the next
 // tile. K and V have separate rings, so the next K is loaded while V is still in use. KV tiles are numbered

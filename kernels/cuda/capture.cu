@@ -1,5 +1,6 @@
 // Captured steps: one CUDA graph for each of some row counts. A step is captured again when tuning has
 // changed the algorithms of its linears.
+//
 // A step is launched from the smallest captured step that holds its rows, so there may be padded rows.
 // Kernels that write more than a row's own output (KV lines, sampled ids) read the true counts on the device.
 // Grids are as large as any step of that many rows needs. For decode attention this is far more than most

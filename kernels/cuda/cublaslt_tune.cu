@@ -1,4 +1,5 @@
 // Tuning: finds by measurement which of cuBLASLt's algorithms is fastest (README.md, "Linears").
+//
 // The program tells which linears there are and which buffers they use. First come the buckets of rows that
 // decode steps are captured for and that cuBLASLt serves, most used first. In each bucket, the library's
 // guesses for each linear are timed alone. Then, one linear after another, whole steps decide between its
@@ -6,6 +7,7 @@
 // steps with chunks follow, up to CHUNK_TOKENS. No captured step can decide there, so an algorithm is taken
 // if it is clearly faster alone. (For 448 tokens the library's first guess for gate and up took half as long
 // again as that for 512.)
+//
 // No request waits for tuning: a call does one thing, some launches of one guess or one step, and between two
 // calls the daemon may serve. Steps in between change clocks and caches, which would distort the times. So
 // after such steps, the current linear's guesses, or the compared steps, are measured from the beginning.

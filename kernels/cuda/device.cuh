@@ -1,4 +1,5 @@
 // A backend's device: its properties, its stream, its memory, and how kernels are queued.
+//
 // Owner: the backend. Lifetime: opened first and closed last; closing frees all memory that is left. No state
 // of a device exists outside this struct, so two backends in one process share nothing.
 #pragma once

@@ -1,4 +1,5 @@
 // The frame: the memory that carries one step to the device and its results back (step.cu).
+//
 // Owner: the backend. Lifetime: the backend's. The contents belong to the step that is being queued and to
 // the step before, which may still run.
 #pragma once

@@ -1,4 +1,5 @@
 // Fused steps: a captured decode step of few rows has five kernels a layer instead of nine (sm_90a).
+//
 // Between two GEMMs, memory is idle for about as long as the kernels between them take, even short ones. So
 // norms, additions and SwiGLU are done in the epilogue of the GEMM before or at the beginning of the GEMM
 // after. Rotation and the KV write are done at the beginning of attention. fused_plan.cu reads a program and

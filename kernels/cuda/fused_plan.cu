@@ -1,4 +1,5 @@
 // Turns a program's ops into the kernels of fused.cuh.
+//
 // The list is read as a decoder: embedding, then layers of norm, q|k|v, rotation, attention, output, norm,
 // gate|up with SwiGLU, down, then norm and head. If the list differs in an op or a buffer, or has a shape
 // that the kernels do not serve, the step runs op by op, and the reason is reported.

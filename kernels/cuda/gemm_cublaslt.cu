@@ -1,4 +1,5 @@
 // Linears of many rows by cuBLASLt. Descriptors and an algorithm are made once for each shape and row count.
+//
 // The algorithm is the one tuned for the smallest bucket of rows that holds n (cublaslt_cache.h), or the
 // library's own first guess for that bucket, if the library says that it can run n rows. Otherwise it is the
 // library's guess for exactly n. Buckets are prepared at start, and again after tuning. The order of a sum

@@ -1,9 +1,11 @@
 // GEMMs of 9 to 128 tokens followed by SwiGLU on sm_90a. Their time is that of reading the weights once.
+//
 // Every tile must load the tokens anew, so a tile has enough weight rows to make the tokens a small part of
 // what it loads. Weight rows are the M side of wgmma, tokens the N side. A CTA goes through its tiles. One
 // producer thread keeps a ring of k tiles of weights full, across tiles and already before the kernels before
 // have ended. Another loads the k tiles of x that go with them. Two consumer warpgroups multiply: each has 64
 // rows of gate and the same 64 rows of up, so SwiGLU needs no exchange between threads.
+//
 // Rows past a tile's end and tokens past n are multiplied too and dropped: the tensor cores have time to
 // spare. Every sum is one ascending chain over k: on this path a token gets the same bits in every batch.
 #include "kernels/cuda/internal.cuh"

@@ -1,12 +1,15 @@
 // GEMMs of many tokens followed by SwiGLU on sm_90a, in one launch. The gate and up values are never written
 // to memory.
+//
 // A tile is 128 tokens by 128 columns of out. The 128 gate rows and the 128 up rows of these columns are the
 // N side of one wgmma. So a thread's sums hold gate and up of the same elements, and SwiGLU on f32 sums needs
 // no exchange between threads.
+//
 // Two CTAs form a cluster, and each loads half of what both need, for both (multicast). A CTA goes through
 // its part of the tiles. Two producer threads keep a ring of k tiles of x and of the weights full, across
 // tiles. Two consumer warpgroups multiply 64 tokens each, and TMA stores their results while the next tile is
 // multiplied. The order of tiles reads weights once and keeps x in the L2 cache.
+//
 // Every sum is one ascending chain over k: on this path a token gets the same bits in every batch.
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/internal.cuh"

@@ -1,4 +1,5 @@
 // Linears: out[n, n_out] = x[n, n_in] * weight[n_out, n_in]^T + bias, or out += that.
+//
 // With few rows, reading the weights takes most of the time. On Hopper gemm_fused.cu and gemm_skinny.cu
 // compute these. On other GPUs, or for shapes that those two cannot do, up to 8 rows go to the kernel in this
 // file: 16 weight rows a CTA, n_in divided between the CTA's warps, weights loaded straight into tensor-core

@@ -1,4 +1,5 @@
 // What linears need besides their weights, and which files compute them (README.md has the table).
+//
 // Owner: the backend. Lifetime: the backend's.
 #pragma once
 

@@ -1,5 +1,6 @@
 // What a step's sampling needs besides plain entries: entries with sampler state or a mask, and entries whose
 // log-probabilities are wanted. logits_processors.cu maintains it, sample.cu and logprob.cu read it.
+//
 // The host knows which entries these are before it queues the sampling. A step without any of them queues
 // only sample_kernel. Otherwise one copy with lists of them goes up beside the forward, on its own stream
 // (256 masks are 4 MB). There are two kinds of special entries, each with its own kernel: entries with a mask

@@ -1,4 +1,5 @@
 // Log-probabilities on the device, by the definition in kernels/logprob_math.h: the same bits as on the CPU.
+//
 // A CTA computes one logits entry, after the sampling, which leaves the model's logits unchanged. The row is
 // cut into as many chunks as the CTA has threads. One pass finds each chunk's best token and whether the row
 // has NaN or +inf; a second pass adds up the weights. After that, each of the likeliest tokens costs one

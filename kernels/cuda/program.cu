@@ -1,4 +1,5 @@
 // Compiles a program, and runs it op by op where no captured step serves.
+//
 // Compiling has one pass: a linear followed by SwiGLU becomes one op. gemm_skinny_swiglu.cu and
 // gemm_swiglu.cu compute it where they are faster than two kernels. fused_plan.cu and cublaslt_tune.cu read
 // the compiled list: the one makes large kernels of a step's ops, the other finds the linears to tune.

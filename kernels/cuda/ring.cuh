@@ -1,5 +1,6 @@
 // A ring of pipeline stages in shared memory: producers fill stages with asynchronous copies, consumers read
 // them (from sm_90 on).
+//
 // Each stage has two mbarriers. A phase of the "full" barrier ends when a producer has announced the number
 // of bytes and they have arrived. A phase of the "empty" barrier ends when all consumers have released the
 // stage. There is one phase for each round of the ring, so a thread that waits must know its round's parity.

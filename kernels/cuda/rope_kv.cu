@@ -1,5 +1,6 @@
 // For each token: RMSNorm of q and k heads (if the model has it), rotation by the position, and the write of
 // k and v to the token's line in its page. q is rotated in place.
+//
 // A lane has two 16-byte chunks of a head that hold whole rotation pairs, so head_dim / 16 lanes have a head.
 // The sines of a token are computed once for all of its heads.
 #include "kernels/cuda/attention.cuh"

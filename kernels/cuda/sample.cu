@@ -1,5 +1,6 @@
 // Sampling on the device: the launches. sample_row.cuh has the algorithm, kernels/sample_math.h the
 // definition.
+//
 // Few rows are divided over clusters of up to 8 CTAs, so that they fill the device. A GPU without clusters
 // uses one CTA for each row. The grid may have more rows than the step (captured steps); surplus CTAs end
 // immediately.

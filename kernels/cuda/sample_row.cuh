@@ -1,4 +1,5 @@
 // Samples one row's token by the definition in kernels/sample_math.h, exactly as the CPU does.
+//
 // A row belongs to a cluster of 1 to 8 CTAs. Each warp of the cluster owns one contiguous segment of the row.
 // Every pass reads the segment again (from the L1 cache if the row is divided, else mostly from memory), so
 // nothing is stored for each token. The passes:
@@ -8,11 +9,14 @@
 // - A pass that lists the tokens of that bin and sums the weights above it.
 // The threshold is then found among the list digit by digit, and the draw reads one segment. If the bin has
 // too many tokens (ties, very flat rows), further passes over the row find the digits instead.
+//
 // A special row (kernels/sample_state.h) takes the same path with two differences: seen() adjusts every logit
 // as it is read, and tell() counts the sampled token.
+//
 // In a cluster, each CTA sums one slice of the bins over all CTAs, and the CTA whose slice contains the
 // threshold tells the others. Each CTA has a copy of the whole list. Sums are integers, so their order does
 // not matter.
+//
 // Included by sample.cu, which provides peer and max_or_nan.
 #pragma once
 

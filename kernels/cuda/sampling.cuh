@@ -1,4 +1,5 @@
 // Sampler state of the slots: on the device, and the host's newest copy (step.cu).
+//
 // Owner: the backend. Lifetime: the backend's. The host replaces a slot's state as a whole; the new state
 // goes up with the next plan.
 #pragma once

@@ -1,9 +1,11 @@
 // A step's way to the device and back. The plan goes up as one packed copy. A kernel unpacks it to fixed
 // addresses, so a captured step (a CUDA graph) finds every plan at the same place. The sampled ids come back
 // as one copy.
+//
 // The forward and the sampling are queued by two calls (kernels.h). Usually the second follows the first
 // immediately and the device does not idle in between. If the sampling may have to wait for the host, two
 // events measure that wait.
+//
 // Two packed blocks alternate: the host packs step k + 1 while the device still runs step k. Both steps are
 // in one stream, so step k + 1 reads the ids that step k sampled without a detour through the host. The first
 // error of a step is kept, and td_cuda_wait returns it.

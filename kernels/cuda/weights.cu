@@ -1,5 +1,6 @@
 // Loads weights to the device, as bf16 whatever type the file has. The parts of one weight lie one after
 // another.
+//
 // Reader threads (kernels/weight_reader.h) fill pinned buffers. Each thread has a stream and two buffers, so
 // it reads the next piece while the last one crosses the bus. Imports return immediately; weights_wait waits
 // for all copies.

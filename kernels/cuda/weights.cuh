@@ -1,4 +1,5 @@
 // Weights on the device, and the loading of weights (weights.cu).
+//
 // Owner: the backend. Lifetime: from weight_import to the backend's end. The loader exists from the first
 // import to weights_wait.
 #pragma once

@@ -1,4 +1,5 @@
 // Hopper's matrix products of a warpgroup (PTX ISA, wgmma): bf16 operands, f32 sums, 64 rows.
+//
 // `c` is the warpgroup's 64 x N result. With g = lane / 4 and t = lane % 4, a thread of warp w holds columns
 // 8j + 2t and 8j + 2t + 1: of row 16w + g in c[4j..4j+1], and of row 16w + g + 8 in c[4j+2..4j+3]. wgmma runs
 // asynchronously: threads must not touch its registers until wgmma_wait has said that it is done.
