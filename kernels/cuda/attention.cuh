@@ -51,8 +51,8 @@ static inline bool td_cuda_has_wgmma_attention(uint32_t head_dim)
 // each).
 constexpr uint32_t prefill_keys(uint32_t head_dim) { return head_dim == 256 ? 64 : 128; }
 constexpr bool has_prefill_pairs(uint32_t head_dim) { return head_dim <= 128; }
-// Query rows of a decode that may be colocated with prefill (attention_colocated.cuh). 0: none, because the
-// head size must be a multiple of wgmma's 64 rows, and registers and shared memory must suffice.
+// The most query rows of a decode that may be colocated with prefill (attention_colocated.cuh). 0: none,
+// because the head size must be a multiple of wgmma's 64 rows, and registers and shared memory must suffice.
 constexpr uint32_t colocated_rows(uint32_t head_dim) { return head_dim == 64 || head_dim == 128 ? 8 : 0; }
 // Clusters of two that run at once (some SMs may have no partner). 0: pairs do not exist.
 uint32_t td_cuda_prefill_pairs(uint32_t head_dim);

@@ -103,8 +103,8 @@ template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
     }
   }
 
-  // The stage of the next tile. It is incremented step by step, because a division by three would run beside
-  // the wgmmas.
+  // The stage of the next tile. Computed by increments, because a division by three would take issue slots
+  // beside the wgmmas.
   __device__ __forceinline__ static pipeline_stage after(pipeline_stage s)
   {
     bool wraps = s.index + 1 == TILE_STAGES;

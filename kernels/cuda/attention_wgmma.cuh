@@ -13,7 +13,7 @@ template <int HD> struct key_tile {
   static constexpr int ATOM_LINE_BYTES = HD % 64 == 0 ? 128 : 64,
                        ATOM_BYTES = 8 * ATOM_LINE_BYTES; // atoms as in kv_chunk_at
 
-  // Byte offset of elements [16k, 16k + 16) of the lines of a K-like tile.
+  // Byte offset of elements [16k, 16k + 16) of each line of a K or Q tile.
   __host__ __device__ static constexpr uint32_t k_step(uint32_t k)
   {
     return k * 32 / ATOM_LINE_BYTES * ATOM_BYTES + k * 32 % ATOM_LINE_BYTES;

@@ -36,8 +36,8 @@ void td_lt_linear(cuda_backend *b, const of_rows<td_linear_params> *p);
 
 // gemm_skinny.cu
 td_status td_stream_open(cuda_backend *b, td_error *err);
-// Encodes a tensor map of a matrix. `strides` are the bytes between rows; boxes have 64 columns and 128-byte
-// swizzle. L2 promotion to 256 bytes would cost 6 % of memory bandwidth.
+// Encodes a tensor map. dims, strides (in bytes) and box are those of cuTensorMapEncodeTiled. Boxes are 64
+// columns wide, with 128-byte swizzle. L2 promotion to 256 bytes would cost 6 % of memory bandwidth.
 bool td_stream_encode(cuda_backend *b, CUtensorMap *map, td_dtype type, uint32_t rank, const void *data,
                       const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box);
 void td_stream_plan_weight(cuda_backend *b, td_cuda_weight *w);

@@ -6,7 +6,7 @@
 
 // What a td_compiled * points to.
 struct cuda_program {
-  std::vector<td_op> ops; // a linear followed by SwiGLU is one op, with gate_up
+  std::vector<td_op> ops; // a linear followed by SwiGLU is one op, which keeps gate_up
   uint32_t n_unsampled;   // as in td_program
   uint32_t page_tokens;   // of the KV store that its ops use
   cuda_graphs captured;

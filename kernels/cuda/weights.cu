@@ -23,7 +23,7 @@ td_weight_type td_cuda_weight_type(const td_backend *be, td_dtype stored)
 }
 
 // Made-up weights, two elements a thread and store. Element numbers are those of the whole matrix, whose rows
-// are `stride` elements apart (n_cols unless this is a shard).
+// are `stride` elements apart (n_cols unless this is a slice of columns).
 static __global__ void dummy_kernel(uint32_t *dst, uint64_t n_pairs, uint64_t seed, uint64_t first,
                                     uint64_t n_cols, uint64_t stride)
 {
