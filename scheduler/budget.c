@@ -3,13 +3,13 @@
 
 #include <math.h>
 
-/* Over the SLO, prompts get this share of what the decodes take alone. */
+/* If the decodes alone exceed the SLO, prompts get this share of the decodes' time. */
 #define FLOOR_SHARE 0.1
-/* What a decode loses by a longer step, of what a prompt loses by as much. */
+/* The weight of a decode's wait, relative to a prompt's. */
 #define DECODE_WORTH 0.25
-/* A chunk is not cut back for less than this. */
+/* A chunk is shortened only if a token gets cheaper by this share. */
 #define WORTH_CUTTING 0.03
-/* A step moves the correction by one part in 32 at first, in 128 after 96 steps. */
+/* A step moves the correction by 1/32 at first, and by 1/128 after 96 steps. */
 enum { CORRECTION_FIRST = 32, CORRECTION_LAST = 128 };
 #define CORRECTION_MAX 4.0
 
@@ -96,7 +96,7 @@ double td_budget_predict_us(const td_budget *b, const td_step_work *w)
   return td_budget_calibrated_us(b, w) * b->correction[w->n_rows > w->n_decode_rows];
 }
 
-/* The step with such a chunk; tokens_us: what the table says of all its tokens. */
+/* The corrected time of the step with such a chunk. tokens_us: the table's time for all its tokens. */
 static double time_with(const td_budget *b, double tokens_us, uint32_t n_computed, uint32_t q_len,
                         bool wants_logits)
 {
@@ -111,7 +111,8 @@ static double chunk_us(const td_budget *b, uint32_t point, uint32_t n_computed, 
                    wants_logits);
 }
 
-/* A step of n_tokens, and what each of its prompt tokens makes others wait: see budget.h. */
+/* A step of n_tokens: its time, and the weighted wait of all requests for each of its prompt tokens
+ * (budget.h). */
 typedef struct length {
   uint32_t n_tokens;
   double us, cost;
@@ -126,7 +127,7 @@ static length length_of(const td_budget *b, uint32_t n_tokens, double tokens_us,
   return l;
 }
 
-/* The longest step that keeps the SLO, between one that does and one that does not. */
+/* The longest step that keeps the SLO, between a step that keeps it and one that does not. */
 static length longest_between(const td_budget *b, length fits, length fails, td_budget_prompts prompts)
 {
   double share = (b->target_us - fits.us) / (fails.us - fits.us);
@@ -136,8 +137,9 @@ static length longest_between(const td_budget *b, length fits, length fails, td_
   return length_of(b, n_tokens, td_cost_tokens_us(&b->cost, n_tokens), prompts);
 }
 
-/* Among the points of the table, where tiles end, and the longest that keeps the SLO. Less than a page is
- * none of them: then the SLO alone decides, and prompts' page in any case. */
+/* The step length with the least cost, among the points of the table, where tiles end, and the longest
+ * that keeps the SLO. A length with less than a page of prompts is not a candidate. Without candidates the
+ * SLO alone decides; prompts get a page in any case. */
 static uint32_t tokens_by_need(const td_budget *b, td_budget_prompts prompts)
 {
   const td_cost_model *m = &b->cost;
@@ -176,15 +178,15 @@ void td_budget_end_decodes(td_budget *b, td_budget_prompts prompts)
     b->most_tokens = tokens_by_need(b, prompts);
 }
 
-/* A chunk of so many tokens, not the prompt's end, and the step's time with it. */
+/* A chunk of q_len tokens that does not end its prompt, and the step's time with it. */
 typedef struct probe {
   uint32_t q_len;
   double us;
 } probe;
 
-/* The most tokens from `fits`, which keep the limit, to below `fails`, which do not. Between two points of
- * the table a step's time is nearly a line, so looking where the line meets the limit finds it in a few
- * probes; halving ends the search if it does not. */
+/* The most tokens that keep the limit, from `fits`, which keeps it, to below `fails`, which does not.
+ * Between two points of the table a step's time is nearly linear, so probing where the line meets the
+ * limit takes a few probes. If it does not converge, bisection ends the search. */
 static uint32_t search(const td_budget *b, uint32_t point, uint32_t n_computed, probe fits, probe fails)
 {
   enum { LINES_MAX = 6 };
@@ -202,8 +204,8 @@ static uint32_t search(const td_budget *b, uint32_t point, uint32_t n_computed, 
   return fits.q_len;
 }
 
-/* The most tokens, up to n_most, that keep the limit. The table may fall, so its points are gone through from
- * above. */
+/* The most tokens, up to n_most, that keep the limit. The table may fall, so its points are tried from the
+ * largest down. */
 static uint32_t longest_within(const td_budget *b, uint32_t n_computed, uint32_t n_most, uint32_t n_rest)
 {
   const td_cost_model *m = &b->cost;
@@ -225,9 +227,9 @@ static uint32_t longest_within(const td_budget *b, uint32_t n_computed, uint32_t
   return search(b, i, n_computed, (probe){0, chunk_us(b, i, n_computed, 0, false)}, fails);
 }
 
-/* Tile quantisation: a step that ends a little behind the edge of a stair of the table pays for tiles that it
- * does not fill. Cuts the step of n_tokens back to a point of the table, at most by half of the chunk, where
- * a token costs least. */
+/* Tile quantisation: a step that ends just past an edge of the table's stair pays for tiles that it does
+ * not fill. Shortens the step of n_tokens to the point of the table where a token costs least, by at most
+ * half of the chunk. Returns the chunk's length. */
 static uint32_t cut_to_edge(const td_budget *b, uint32_t n_tokens, uint32_t q_len)
 {
   const td_cost_model *m = &b->cost;

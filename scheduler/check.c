@@ -1,4 +1,4 @@
-/* Every invariant that README.md states, in O(total): for tests. */
+/* Checks every invariant that README.md states, in O(total), for tests. */
 #include <string.h>
 
 #include "scheduler/internal.h"
@@ -15,11 +15,12 @@ static void check_request(const td_sched *s, const td_request *r)
   TD_BUG_ON(r->n_pages > s->stripe_pages || r->n_tree_pages > r->n_pages);
   TD_BUG_ON(r->n_tree_pages * pt > r->n_computed);
   TD_BUG_ON((r->n_tree_pages == 0) != (r->node == TD_NO_NODE));
-  uint32_t planned = r->n_tokens + (s->n_in_flight > 1); /* whose next token is planned ahead */
-  if (s->n_in_flight > 0)                                /* with the pages that the steps write */
+  uint32_t planned = r->n_tokens + (s->n_in_flight > 1); /* the next token is planned ahead */
+  if (s->n_in_flight > 0)                                /* includes the pages that the steps in flight
+                                                          * write */
     TD_BUG_ON(r->n_pages < td_sched_pages_for(s, r->n_computed) ||
               r->n_pages > td_sched_pages_for(s, planned));
-  else /* with the page of the last token, where that is computed again */
+  else /* a late last token keeps its page */
     TD_BUG_ON(r->n_pages != td_sched_pages_for(s, r->n_computed + r->is_late));
   TD_BUG_ON(r->is_late && r->n_computed + 1 != r->n_tokens);
   if (r->state == TD_REQUEST_DECODE)
@@ -28,8 +29,8 @@ static void check_request(const td_sched *s, const td_request *r)
     TD_BUG_ON(r->n_computed >= r->n_tokens);
 }
 
-/* The request's first n_tree_pages pages are the path that ends at its node, token by token; the others are
- * its own alone: they are added to held, the pin to pins. */
+/* Checks that the request's first n_tree_pages pages are the path that ends at its node, token by token.
+ * The other pages belong to the request alone and are counted in held. Its pin is counted in pins. */
 static void check_pages(const td_sched *s, const td_request *r, uint32_t *pins, uint32_t *held)
 {
   const int32_t *stripe = td_sched_stripe(s, r);
@@ -54,8 +55,8 @@ static void check_pages(const td_sched *s, const td_request *r, uint32_t *pins, 
     pins[r->node]++;
 }
 
-/* Each stripe is free or one running request's. The turns of the last plan are looked at no more; its prompts
- * are (plan.c: light_before). */
+/* Checks that each stripe is free or belongs to one running request. turns_us of the last plan is no
+ * longer needed, so it is the scratch here; s->prefills still is needed (plan.c: light_before). */
 static void check_stripes(const td_sched *s)
 {
   const td_request_table *t = &s->table;
@@ -71,7 +72,8 @@ static void check_stripes(const td_sched *s)
   }
 }
 
-/* Who waits is queued or follows a prompt that is being computed; who has a deadline is watched. */
+/* Checks that each waiting request is queued or follows a prompt that is being computed, and that each
+ * request with a deadline is in the heap of deadlines. */
 static void check_waiting(const td_sched *s)
 {
   uint32_t n_following = 0;
@@ -110,8 +112,8 @@ static void check_waiting(const td_sched *s)
   TD_BUG_ON(counted[0] != expected_tokens || counted[1] != asked_tokens);
 }
 
-/* Places and pages by account add up; those beside an account's first leave room for accounts that have none.
- */
+/* Checks that places and pages by account add up, and that places beyond an account's first leave room for
+ * accounts that run nothing. */
 static void check_places(const td_sched *s)
 {
   const td_request_table *t = &s->table;
@@ -163,7 +165,7 @@ void td_sched_check(const td_sched *s)
   }
   td_prefix_tree_check(&s->tree, pins, held);
   for (uint32_t i = 0; i < n_pages; i++)
-    TD_BUG_ON(held[i] != 1); /* conservation: nothing leaks, nothing is counted twice */
+    TD_BUG_ON(held[i] != 1); /* conservation: no page leaks or is counted twice */
 
   TD_BUG_ON(reserved != s->reserved_pages || td_sched_available_pages(s) < reserved);
   TD_BUG_ON(s->n_pending_updates > s->max_pending_updates);

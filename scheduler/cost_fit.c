@@ -1,15 +1,15 @@
-/* Fitting a cost model. See cost_fit.h.
+/* Fits a cost model: see cost_fit.h.
  *
- * Unknown are the table's values (a sample between two points weighs on both) and the ten coefficients: up
- * to 106 numbers, all >= 0. The normal equations are solved by coordinate descent, which keeps them >= 0 by
- * clamping each; a table point is touched by few samples, so the equations are nearly diagonal and it
- * converges fast. Least squares of relative errors first; then samples are weighted by 1 / error a few times
- * (iteratively reweighted: least absolute errors).
+ * The unknowns are the table's values (a sample between two points depends on both) and the ten coefficients:
+ * up to 106 numbers, all >= 0. Coordinate descent solves the normal equations and keeps the unknowns >= 0 by
+ * clamping each. Few samples depend on each table point, so the equations are nearly diagonal and it
+ * converges fast. The first solution minimises squares of relative errors. Then samples are weighted by 1 /
+ * error a few times (iteratively reweighted least squares: least absolute errors).
  *
- * How much of the shorter attention is hidden weighs by what the solution before says of both, so the first
- * one knows nothing of it, and its errors are no weights; and only where the backend runs them beside each
- * other, or noise would be fitted to it. Few steps have two long attentions, so what the H200's table says of
- * it counts as a sample or two of those. */
+ * The coefficient BESIDE, the hidden share of the shorter attention, multiplies the previous solution's
+ * time of that attention. So the first solution leaves it out, and its errors are not used as weights. It
+ * is fitted only if the backend runs both attentions beside each other; otherwise it would fit noise. Few
+ * steps have two long attentions, so the value of the H200's table counts like a sample or two of those. */
 #include "scheduler/cost_fit.h"
 
 #include <math.h>
@@ -18,20 +18,21 @@
 
 enum {
   N_COEFFICIENTS = 10,
-  BESIDE = 9, /* the last one */
+  BESIDE = 9, /* the last coefficient */
   N_UNKNOWN_MAX = TD_COST_POINTS_MAX + N_COEFFICIENTS,
   REWEIGHTINGS = 12,
   SWEEPS_MAX = 4000,
-  CONTEXTS_APART = 2, /* of hybrids, before what their rows and their KV take can be told apart */
+  CONTEXTS_APART = 2, /* the ratio of hybrids' contexts that tells the cost of their rows from that of
+                       * their KV */
   APART_MIN = 3
 };
 #define CONVERGED 1e-7
-/* An error below this is as good as none: bounds a sample's weight. */
+/* Smaller errors count as this: it bounds a sample's weight. */
 #define SMALL_ERROR 0.005
-/* The sum of (shorter attention / step)^2 over samples that count as much as what is known before. */
+/* The weight of the prior of BESIDE, as a sum of (shorter attention / step)^2 over samples. */
 #define BESIDE_WEIGHT 0.02
-/* Of a table's point; and of KV beside chunks that costs nothing, where 0 would say that it costs the same.
- */
+/* The least time of a table's point; and of a KV token beside chunks, where 0 would mean the same as
+ * without. */
 #define SMALLEST_US 1e-3
 #define SMALLEST_KV_US 1e-9
 
@@ -39,7 +40,7 @@ typedef struct fit {
   const td_cost_sample *samples;
   uint32_t n_samples, n_unknown;
   td_cost_model *m;
-  bool prices_hybrid_kv, beside; /* beside: the column of BESIDE has its weights */
+  bool prices_hybrid_kv, beside; /* beside: BESIDE is fitted in this pass */
   double weight[TD_COST_SAMPLES_MAX];
   double gram[N_UNKNOWN_MAX][N_UNKNOWN_MAX], target[N_UNKNOWN_MAX], x[N_UNKNOWN_MAX];
 } fit;
@@ -64,7 +65,7 @@ static void choose_points(td_cost_model *m, const td_cost_sample *samples, uint3
   m->tokens[m->n_points - 1] = tokens[n - 1];
 }
 
-/* Decodes beside chunks were measured behind much context and behind little. */
+/* Whether decodes beside chunks were measured with long and with short contexts. */
 static bool tells_hybrid_kv(const td_cost_sample *samples, uint32_t n)
 {
   double least = INFINITY;
@@ -79,7 +80,7 @@ static bool tells_hybrid_kv(const td_cost_sample *samples, uint32_t n)
   return n_apart >= APART_MIN;
 }
 
-/* How much each unknown counts in this step's time. */
+/* The factor of each unknown in this step's time. */
 static void row_of(const fit *f, const td_step_work *w, double row[N_UNKNOWN_MAX])
 {
   const td_cost_model *m = f->m;

@@ -29,7 +29,7 @@ const td_cost_class td_cost_class_cpu = {.cost = &td_cost_epyc_smollm2,
                                          .flop_from = 16,
                                          .layer_us = 20};
 
-/* 0 where weights are read, 1 where products are computed. */
+/* 0 where reading weights takes the time, 1 where computing GEMMs does. */
 static double share_computed(const td_cost_class *c, double n_tokens)
 {
   double at = log(n_tokens / c->bytes_until) / log(c->flop_from / c->bytes_until);

@@ -1,23 +1,24 @@
-/* Learning what steps take: see cost_learn.h.
+/* Learns step times: see cost_learn.h.
  *
- * An extended Kalman filter: log(us) of a step is log of the sum of part x exp(log_factor). Its derivative by
- * a part's log_factor is the part's share of the sum, so shares are the observation's row. */
+ * An extended Kalman filter. log(us) of a step is the log of the sum over parts of part x exp(log_factor).
+ * Its derivative by a part's log_factor is the part's share of the sum. So the shares are the row of the
+ * observation matrix. */
 #include "scheduler/cost_learn.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Logarithms. Of all factors together, of a part by itself (parts of the table that are near each other less
- * so, and decode attention alone and beside prompts), of a single step. */
+/* Standard deviations of logarithms: of all factors together; of one part (correlated between neighbouring
+ * knots, and between decode attention alone and beside prompts); of a single step. */
 #define COMMON_SIGMA 1.2
 #define PART_SIGMA 0.5
 #define STEP_SIGMA 0.15
-/* A step that is off by more than so many sigma counts as if it were off by as much, within bounds. */
+/* A step that is off by more than this many sigma counts as off by that much. The clip is within bounds. */
 #define CLIP_SIGMAS 2.0
 #define CLIP_MIN 0.2
 #define CLIP_MAX 0.7
-/* A step makes what is known older by this share of the first doubt: some 64 steps are remembered. */
+/* Each step adds this share of the first doubt to the doubt: some 64 steps are remembered. */
 #define FORGETTING 2.5e-6
 #define LOG_FACTOR_MAX 7.0
 enum { ROWS_PART = TD_COST_KNOTS, DECODE_PART, BESIDE_PART, PROMPT_PART };
@@ -39,7 +40,7 @@ void td_cost_learner_init(td_cost_learner *l, const td_cost_model *base, double 
       l->doubt[i][k] = first_doubt(l, i, k);
 }
 
-/* Which knot is at or below so many tokens, and how far it is from there to the next one. */
+/* The knot at or below n_tokens. *beyond: how far n_tokens is on the way to the next knot, 0 to 1. */
 static int find_knot(uint32_t n_tokens, double *beyond)
 {
   double at = fmin(log2(fmax(n_tokens, 1)) / 2, TD_COST_KNOTS - 1);
@@ -48,7 +49,7 @@ static int find_knot(uint32_t n_tokens, double *beyond)
   return knot;
 }
 
-/* What each part takes by what is known now; their sum. */
+/* Writes the time of each part by what is known now. Returns their sum. */
 static double parts_of(const td_cost_learner *l, const td_step_work *w, double parts[TD_COST_PARTS])
 {
   const td_cost_model *m = &l->base;
@@ -66,7 +67,7 @@ static double parts_of(const td_cost_learner *l, const td_step_work *w, double p
     parts[ROWS_PART] += m->hybrid_us + m->hybrid_us_per_decode_row * w->n_decode_rows;
   for (int i = 0; i < TD_COST_PARTS; i++)
     parts[i] *= exp(l->log_factor[i]);
-  if (td_cost_is_hybrid(w)) /* the shorter attention is partly hidden */
+  if (td_cost_is_hybrid(w))
     parts[parts[BESIDE_PART] < parts[PROMPT_PART] ? BESIDE_PART : PROMPT_PART] *= 1 - m->hybrid_beside;
   for (int i = 0; i < TD_COST_PARTS; i++)
     sum += parts[i];
@@ -78,8 +79,8 @@ void td_cost_learner_observe(td_cost_learner *l, const td_step_work *w, double u
   double share[TD_COST_PARTS], seen[TD_COST_PARTS], sum = parts_of(l, w, share);
   if (w->n_tokens == 0 || !(sum > 0) || !(us > 0) || !isfinite(us))
     return;
-  double expected = STEP_SIGMA * STEP_SIGMA; /* variance of what is seen */
-  bool old[TD_COST_PARTS];                   /* unseen for so long that doubt grows no further */
+  double expected = STEP_SIGMA * STEP_SIGMA; /* variance of the observation */
+  bool old[TD_COST_PARTS];                   /* unseen for so long that its doubt grows no further */
   for (int i = 0; i < TD_COST_PARTS; i++) {
     share[i] /= sum;
     old[i] = l->doubt[i][i] >= first_doubt(l, i, i);

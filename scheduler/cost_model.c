@@ -1,5 +1,4 @@
-/* Predicting a step: see cost_model.h. A table and a few sums; O(rows) for a plan's work, O(points) for a
- * time. */
+/* Predicts a step's time: see cost_model.h. A plan's work takes O(rows), a time O(points). */
 #include "scheduler/cost_model.h"
 
 td_step_work td_step_work_of(const td_plan *plan)
@@ -22,7 +21,7 @@ td_step_work td_step_work_of(const td_plan *plan)
 uint32_t td_cost_find_point(const td_cost_model *m, uint32_t n_tokens)
 {
   uint32_t n_below = 0;
-  for (uint32_t i = 0; i < m->n_points; i++) /* no branch to guess wrong: faster than halving */
+  for (uint32_t i = 0; i < m->n_points; i++) /* no mispredicted branch: faster than bisection */
     n_below += m->tokens[i] <= n_tokens;
   return n_below > 0 ? n_below - 1 : 0;
 }

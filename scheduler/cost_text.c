@@ -1,4 +1,4 @@
-/* A cost model as text. See cost_text.h.
+/* A cost model as text: see cost_text.h. The format:
  *
  *   tandem-steps 4
  *   WHAT IT WAS MEASURED ON
@@ -6,15 +6,14 @@
  *   ...
  *   logits_us_per_row X             then every coefficient, in this order
  *   ...
- *   hybrid_us_per_kv_token X        may be missing, as the three that follow
+ *   hybrid_us_per_kv_token X        optional, like the next three
  *   hybrid_beside X
- *   learned_without_prompts X       what steps took under load, times all this
+ *   learned_without_prompts X       td_cost_model.learned
  *   learned_with_prompts X
  *   xxh3 CHECKSUM of all bytes before this line
  *
- * Version 3 has neither price of KV beside chunks nor a share that runs beside, version 2 nothing learned
- * either; both are read too. Numbers are printed with 17 digits: what is read is bit for bit what was
- * written. */
+ * Version 3 lacks hybrid_us_per_kv_token and hybrid_beside. Version 2 also lacks the learned factors. Both
+ * can be read. Numbers are printed with 17 digits, so reading gives the same bits that were written. */
 #include "scheduler/cost_text.h"
 
 #include <inttypes.h>
@@ -50,7 +49,7 @@ static const coefficient coefficients[] = {
 };
 enum { N_COEFFICIENTS = sizeof coefficients / sizeof *coefficients };
 
-/* What a file may lack, and since which version it may have it. */
+/* Lines that a file may lack, and the first version that may have them. */
 static const struct {
   coefficient c;
   int since;
@@ -68,7 +67,7 @@ static double value_of(const td_cost_model *m, const coefficient *c)
   return *(const double *)((const char *)m + c->offset);
 }
 
-static bool is_within(double v, double max) { return v >= 0 && v <= max; } /* no NaN */
+static bool is_within(double v, double max) { return v >= 0 && v <= max; } /* false for NaN */
 
 bool td_cost_is_learnable(double factor)
 {
@@ -129,7 +128,8 @@ static bool take_text(cursor *c, const char *text)
   return true;
 }
 
-/* What %.17g writes, and the character behind it: no space, no sign in front, no hexadecimal, no name. */
+/* Takes a number as %.17g writes it, and the character after it. Refuses what strtod also accepts: leading
+ * spaces or signs, hexadecimal, inf and nan. */
 static bool take_number(cursor *c, char behind, double *out)
 {
   char number[NUMBER_BYTES], *end;

@@ -1,72 +1,83 @@
-/* When will there be room? What Retry-After and the predicted queue delay are made of.
+/* The forecast: when will there be room for a new request? Retry-After and the predicted queue delay come
+ * from it.
  *
- * Two things hold a newcomer up: prompts before it, which the budget lets through at so many tokens a step;
- * and places and pages, which come free as answers end. How long an answer will be is not known: what is, is
- * how long others of its account got lately (output_lengths.h). From that and its age, each running answer
- * has a chance to have ended by any step; their sum is how many will have ended by then, so the k-th end from
- * now is read off it. Time is steps' without prompts, and more for each prompt token that comes in between.
- * O(running + accounts), no state but averages. */
+ * Two things delay a new request. The prompts before it pass at the budget's tokens a step. Places and
+ * pages come free as answers end. The length of a running answer is unknown, but the recent lengths of its
+ * account's answers are known (output_lengths.h). From these and its age, each running answer has a chance
+ * to have ended by any step. The sum of the chances is how many will have ended by then, and from it the
+ * time of the k-th end follows. Time is the time of steps without prompts, plus a time for each prompt
+ * token in between. O(running + accounts), no state but averages. */
 #include <math.h>
 
 #include "scheduler/internal.h"
 
-enum { BINS = 124 };     /* of steps: four in an octave */
-enum { ENDS_SEEN = 16 }; /* the gap between ends is of so many */
-/* The k-th of events that come at random is as likely before as after the moment by which so many are
- * expected. */
+enum { BINS = 124 };     /* bins of steps: four in an octave */
+enum { ENDS_SEEN = 16 }; /* the time between ends is the mean over this many */
+/* Of events that come at random, the k-th is equally likely before and after the time by which this many
+ * are expected. */
 #define MEDIAN_LEVEL(k) ((k)-1.0 / 3)
-/* Rounds of places taken again that are looked at one by one, and steps in finding when so many have ended.
- */
+/* ROUNDS_MAX: rounds of places being taken again that are summed one by one. HALVINGS: steps of the
+ * bisection for the time of the k-th end. */
 enum { ROUNDS_MAX = 8, HALVINGS = 20 };
 #define STEPS_MAX 0x1p60
-/* Steps that a part of the answers' ends is spread over at least. */
+/* The least number of steps that a part of an answer's possible ends is spread over. */
 #define NARROWEST 0.25
-/* Who goes on for so many times what an answer takes holds its place, and frees none for a newcomer. */
+/* An answer that is expected to go on for more than this many mean answers holds its place, and frees none
+ * for a new request. */
 enum { HOLDS_FOR = 4 };
-/* Answers end in bunches, and as many prompts start at once: steps are as long as if so many more waited. */
+/* Answers end in bunches, and then as many prompts start together. So steps are predicted as if this many
+ * more prompts waited. */
 enum { BUNCH = 8 };
-/* Of those that go to their max_new the longest are this share of all: they hold their places, and say
- * nothing of the others. */
+/* Of the answers that go to their max_new, the longest, up to this share of all answers, do not count in
+ * the mean length: they hold their places. */
 #define OUTLIERS 0.1
 
 static uint32_t n_waiting(const td_sched *s) { return s->order.n_queued + s->order.n_following; }
 
-/* For one of an account that runs some already, as most that wait are. */
+/* Free places for an account that runs something already, like most accounts that wait. */
 static uint32_t places_of(const td_sched *s)
 {
   uint32_t n_free = td_sched_free_places(s), n_kept = td_places_kept(&s->places);
   return n_free > n_kept ? n_free - n_kept : 0;
 }
 
-/* What runs or may start at once, as far as it decides when it ends. */
+/* The running requests, and the waiting ones that may start immediately ("joining"), as far as they decide
+ * when answers end. */
 typedef struct load {
-  uint32_t n_running, n_decodes, n_held; /* held: decodes that keep their places for long */
-  uint32_t n_joining;                    /* of those that wait, for whom there are places */
+  uint32_t n_running, n_decodes, n_held; /* held: decodes that keep their places for long (HOLDS_FOR) */
+  uint32_t n_joining;                    /* waiting requests for which there are places and pages */
   uint64_t kv_tokens, prompt_tokens, prompt_rest, pages;
-  uint64_t prompt_pages, sole_pages;   /* of prompts under way: all, and those that no decode shares */
-  double waiting_tokens, waiting_each; /* of prompts, less what the tree will have of them */
-  /* Answers to come, of those that wait or are still prompts; else of others like those that run. */
-  double n_full, n_early,
-      early_at[TD_LENGTH_PARTS + 1]; /* that go to max_new; that do not, and sums of where their parts end */
-  double full_at[TD_LENGTH_BINS], full_tokens[TD_LENGTH_BINS]; /* the former by their max_new, and its sum */
-  double full, at[TD_LENGTH_PARTS + 1]; /* share of the former; the latter end in equal parts between these */
-  double answer;                        /* steps that an answer takes */
-  /* Ends of those that run and join. */
-  double points[BINS], density[BINS]; /* in a bin; for each step of all bins up to it */
-  double ends[BINS + 1];              /* that will have come by the bin's first step */
-  uint32_t horizon;                   /* by this bin all have ended that do not hold their places */
-  double read;                        /* share of the decodes' KV that is read from memory, for sharing */
+  uint64_t prompt_pages, sole_pages;   /* of running prompts: all pages, and those that no other request
+                                        * uses */
+  double waiting_tokens, waiting_each; /* of waiting prompts, less what the tree will have: in all, and for
+                                        * each */
+  /* Answers to come, of waiting requests and running prompts; if there are none, of requests like the
+   * running ones. */
+  double n_full, n_early, early_at[TD_LENGTH_PARTS + 1]; /* how many go to max_new; how many end before, and
+                                                          * sums of their parts' bounds */
+  double full_at[TD_LENGTH_BINS], full_tokens[TD_LENGTH_BINS]; /* n_full by bin of max_new, and the sum of
+                                                                * max_new */
+  double full, at[TD_LENGTH_PARTS + 1]; /* share that goes to max_new; the others end in parts of equal
+                                         * chance between these bounds */
+  double answer;                        /* mean steps of an answer */
+  /* Expected ends of running and joining requests. */
+  double points[BINS], density[BINS]; /* points: ends in a bin. density: rates that stop in a bin; they
+                                       * hold in all bins below it, and sum_up adds them up for each */
+  double ends[BINS + 1];              /* ends expected by the bin's first step */
+  uint32_t horizon;                   /* by this bin all requests have ended that do not hold their places */
+  double read;                        /* share of the decodes' KV that is read from memory; the rest is
+                                       * shared */
   double decode_us, hybrid_us, decode_now_us,
-      hybrid_now_us;         /* a step without and with prompts, when some have joined and now */
-  uint32_t chunk, chunk_now; /* of prompts in the latter */
+      hybrid_now_us;         /* a step without and with prompts; when some have joined, and now */
+  uint32_t chunk, chunk_now; /* prompt tokens of a hybrid step; when some have joined, and now */
 } load;
 
 static inline double at_least(double x, double least)
 {
   return x > least ? x : least;
-} /* fmax looks at numbers that are none */
+} /* unlike fmax, without NaN */
 
-/* So many ends at each step up to `steps`. */
+/* Adds `rate` ends at each step up to `steps`. */
 static void add_rate(load *l, double steps, double rate)
 {
   uint32_t bin = td_output_lengths_bin(steps);
@@ -92,7 +103,7 @@ static void add_answer(load *l, const td_sched *s, const td_request *r)
   if (c.full == 1)
     return;
   double share = (1 - c.full) / TD_LENGTH_PARTS, rate = 0;
-  for (uint32_t i = 0; i < TD_LENGTH_PARTS; i++) { /* each up to where the next begins */
+  for (uint32_t i = 0; i < TD_LENGTH_PARTS; i++) { /* a rate holds up to where the next part begins */
     c.at[i + 1] = at_least(c.at[i + 1], c.at[i] + NARROWEST);
     double here = share / (c.at[i + 1] - c.at[i]);
     add_rate(l, c.at[i], rate - here);
@@ -101,7 +112,7 @@ static void add_answer(load *l, const td_sched *s, const td_request *r)
   add_rate(l, c.at[TD_LENGTH_PARTS], rate);
 }
 
-/* n answers to come. */
+/* Adds n answers to come. */
 static void add_to_come(load *l, const td_sched *s, uint32_t account, double max_new, uint32_t n)
 {
   td_length_chance c = td_output_lengths_chance(&s->answers, account, 0, (uint32_t)max_new);
@@ -118,7 +129,7 @@ static void add_to_come(load *l, const td_sched *s, uint32_t account, double max
 
 static uint32_t asked_of(const td_request *r) { return r->max_tokens - r->n_prompt; }
 
-/* Those that wait, and their prompts. */
+/* Adds the waiting requests and their prompts. */
 static void collect_waiting(load *l, const td_sched *s)
 {
   const td_output_lengths *a = &s->answers;
@@ -155,7 +166,7 @@ static void collect_prompts(load *l, const td_sched *s)
   }
 }
 
-/* What an answer takes must be known. */
+/* Adds the decodes. l->answer must be known. */
 static void collect_decodes(load *l, const td_sched *s)
 {
   for (uint32_t i = 0; i < l->n_running; i++) {
@@ -186,15 +197,15 @@ static void sum_up_to_come(load *l)
   l->answer = n_counted > 0 ? fmax(1, tokens / n_counted) : 1;
 }
 
-/* Of those that run and join, without those that hold their places for long; all if these are all. */
+/* Running and joining requests that do not hold their places for long; if all do, all of them. */
 static double turning(const load *l)
 {
   uint32_t n_all = l->n_running + l->n_joining;
   return l->n_held < n_all ? n_all - l->n_held : n_all;
 }
 
-/* Answers to prompts that run or join start one behind the other, as those are computed: so many by then, and
- * the sum of that over all steps before. */
+/* Answers of running and joining prompts begin one after the other, as the prompts are computed. *n: how
+ * many have begun by `steps`; *sum: the sum of *n over all steps before. */
 static void begun_by(const load *l, double steps, double *n, double *sum)
 {
   double n_all = l->n_running - l->n_decodes + l->n_joining;
@@ -222,7 +233,7 @@ static double begun_and_ended(const load *l, double steps)
   return ended;
 }
 
-/* How many prompts that do not join yet can have been computed by then. */
+/* How many prompts that do not join yet can have been computed by `steps`. */
 static double others_by(const load *l, double steps)
 {
   return l->waiting_each > 0
@@ -230,14 +241,14 @@ static double others_by(const load *l, double steps)
              : INFINITY;
 }
 
-/* Ends by each bin: of those that run and join, and of those that take their places, who are as likely to end
- * early. */
+/* Sums up the ends by each bin: of running and joining requests, and of those that take their places and
+ * are equally likely to end early. */
 static void sum_up(load *l)
 {
   double own = 0, density = 0, n_turning = turning(l);
   for (uint32_t i = BINS; i-- > 0;) {
     double here = l->density[i];
-    l->density[i] = density; /* of the bins above */
+    l->density[i] = density;
     density += here;
   }
   l->horizon = BINS;
@@ -245,7 +256,8 @@ static void sum_up(load *l)
     double steps = td_output_lengths_bin_first(i + 1);
     own += l->points[i] + l->density[i] * (steps - td_output_lengths_bin_first(i));
     double ended = own + begun_and_ended(l, steps);
-    double taken = ended * (1 - l->full) * steps / l->answer / 2; /* places, and left again */
+    double taken = ended * (1 - l->full) * steps / l->answer / 2; /* places that were taken again, and
+                                                                   * whose new answers have ended */
     taken = fmin(taken, others_by(l, steps) / 2);
     l->ends[i + 1] = fmax(l->ends[i], ended + taken);
     if (n_turning - ended < 0.5) {
@@ -255,7 +267,7 @@ static void sum_up(load *l)
   }
 }
 
-/* Ends of those that run and join, by then. */
+/* Ends of running and joining requests by `steps`. */
 static double ends_by(const load *l, double steps)
 {
   if (steps <= 0)
@@ -268,19 +280,20 @@ static double ends_by(const load *l, double steps)
          (l->ends[i + 1] - l->ends[i]) * (steps - first) / (td_output_lengths_bin_first(i + 1) - first);
 }
 
-/* And of those that take their places, and so on: round after round, each an answer later. */
+/* Those ends, plus the ends of the requests that take their places, and so on: each round is one answer
+ * later. */
 static double all_ends_by(const load *l, double steps, double round)
 {
   double own = ends_by(l, steps), others = 0, rest = steps - round;
   for (uint32_t i = 1; i < ROUNDS_MAX && rest > 0; i++, rest -= round)
     others += ends_by(l, rest);
   others += fmax(0, rest) * l->ends[l->horizon] / round;
-  if (steps < td_output_lengths_bin_first(l->horizon)) /* later on prompts are counted apart */
+  if (steps < td_output_lengths_bin_first(l->horizon)) /* later, the time of prompts is counted separately */
     others = fmin(others, others_by(l, steps));
   return own + others;
 }
 
-/* Steps until k have ended. */
+/* Steps until k answers have ended. */
 static double steps_to_end(const load *l, uint32_t k)
 {
   double level = MEDIAN_LEVEL(k), all = l->ends[l->horizon], n_turning = turning(l);
@@ -289,8 +302,8 @@ static double steps_to_end(const load *l, uint32_t k)
   double round = all * l->answer / n_turning, high = 1;
   while (high < STEPS_MAX && all_ends_by(l, high, round) < level)
     high *= 2;
-  double low =
-      high / 2; /* between powers of two, so that more ends never seem to come earlier, by however little */
+  double low = high / 2; /* bisects between powers of two, so that a larger k never gives an earlier time, by
+                          * however little */
   for (uint32_t i = 0; i < HALVINGS; i++) {
     double middle = (low + high) / 2;
     *(all_ends_by(l, middle, round) < level ? &low : &high) = middle;
@@ -298,8 +311,8 @@ static double steps_to_end(const load *l, uint32_t k)
   return high;
 }
 
-/* What so many steps take, if so many others are let in meanwhile. The table may fall, and corrections
- * differ; yet nobody is early because others come. */
+/* The time of `steps` steps, if n_others more requests are admitted meanwhile. The table may fall and the
+ * corrections differ, but more requests never make this time shorter. */
 static double time_of(const load *l, double steps, double n_others)
 {
   double tokens = (double)l->prompt_rest + (l->n_joining + n_others) * l->waiting_each;
@@ -312,7 +325,7 @@ static double pages_each(const td_sched *s, const load *l)
   return ceil((l->waiting_each + 1) / s->config.page_tokens);
 }
 
-/* Ends that a newcomer needs: places and pages for those before it and itself. */
+/* How many ends a new request needs, for places and pages of those before it and of itself. */
 static uint32_t ends_needed(const td_sched *s, const load *l)
 {
   uint32_t n_new = n_waiting(s) + 1, places = places_of(s), k = 0;
@@ -325,8 +338,8 @@ static uint32_t ends_needed(const td_sched *s, const load *l)
   return k;
 }
 
-/* A step of these decodes, and one with as many prompt tokens as it takes while so many prompts wait; returns
- * how many. */
+/* The times of a step of these decodes, and of one with as many prompt tokens as the budget gives while
+ * n_prompts wait. Returns that number of tokens. */
 static uint32_t step_times(const td_sched *s, uint32_t n_decodes, double kv_tokens, uint32_t n_prompts,
                            double *decode_us, double *hybrid_us)
 {
@@ -337,7 +350,7 @@ static uint32_t step_times(const td_sched *s, uint32_t n_decodes, double kv_toke
   td_budget_add_decodes(&b, n_decodes, (uint64_t)kv_tokens);
   td_budget_end_decodes(&b, (td_budget_prompts){n_prompts + BUNCH, 0});
   *decode_us = n_decodes > 0 ? td_budget_predict_us(&b, &b.work) : 0;
-  uint32_t chunk = td_budget_chunk(&b, 0, s->config.step_tokens); /* as if there were prompts enough */
+  uint32_t chunk = td_budget_chunk(&b, 0, s->config.step_tokens); /* as if there were enough prompts */
   if (chunk == 0) /* a policy that waits for whole prompts to fit */
     chunk = s->config.step_tokens;
   td_budget_add_chunk(&b, chunk, chunk, false);
@@ -345,8 +358,9 @@ static uint32_t step_times(const td_sched *s, uint32_t n_decodes, double kv_toke
   return chunk;
 }
 
-/* Who joins decodes only when its prompt is computed, and some have ended by then: as many decode at once as
- * prompts come in an answer's time, if that is fewer. */
+/* Predicts step times, now and when prompts have joined. A joining request decodes only when its prompt is
+ * computed, and by then other answers have ended. So at most as many decode together as prompts are
+ * computed in an answer's time. */
 static void foresee_steps(load *l, const td_sched *s)
 {
   double n = l->n_running - l->n_decodes + l->n_joining,
@@ -369,7 +383,7 @@ static load load_of(const td_sched *s)
   collect_waiting(&l, s);
   l.waiting_each = n_waiting(s) > 0 ? l.waiting_tokens / n_waiting(s) : 0;
   double pages = (double)td_sched_available_pages(s) - s->reserved_pages - l.n_running;
-  double room = fmax(0, pages) / (pages_each(s, &l) + 1); /* and one to grow */
+  double room = fmax(0, pages) / (pages_each(s, &l) + 1); /* + 1: one page to grow */
   l.n_joining = (uint32_t)fmin(fmin(n_waiting(s), places), room);
   collect_prompts(&l, s);
   sum_up_to_come(&l);
@@ -378,7 +392,7 @@ static load load_of(const td_sched *s)
   return l;
 }
 
-/* k: ends that a newcomer needs; if it needs some, l is summed up. */
+/* k: how many ends a new request needs. If k > 0, sum_up(l) must have run. */
 static td_sched_forecast start_of(const load *l, uint32_t k)
 {
   td_sched_forecast f = {0};
@@ -395,7 +409,7 @@ static bool says_nothing(const td_sched *s)
   return !s->budget.has_cost || s->table.n_running + n_waiting(s) == 0;
 }
 
-/* Where there are places and pages, nobody's end is waited for: then there is little to compute. */
+/* If there are places and pages, the new request waits for no end, and little is to compute. */
 double td_sched_foresee_start_us(const td_sched *s)
 {
   if (says_nothing(s))

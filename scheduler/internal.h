@@ -184,7 +184,7 @@ void td_sched_watch(td_sched *s, uint32_t slot);
 
 /* The request begins (n = 1) or ceases (n = -1) to wait: the forecast counts it. */
 void td_sched_count_waiting(td_sched *s, uint32_t slot, int n);
-/* Whether a request that must compute n_uncached tokens is light (order.h). None is without slack. */
+/* Whether a request that must compute n_uncached tokens is light (order.h). Without slack no request is. */
 bool td_sched_is_light(const td_sched *s, uint32_t n_uncached);
 
 /* ---- memory.c ---- */

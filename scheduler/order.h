@@ -46,7 +46,7 @@ typedef struct td_order_entry {
                                   * included */
   uint32_t n_prompt, n_uncached; /* uncached: at arrival; 0 if nothing needs it */
   uint32_t n_expected; /* uncached tokens that it will compute itself, estimated at arrival (forecast) */
-  bool is_light;       /* it has few tokens to compute (scheduler.c: is_light) */
+  bool is_light;       /* it has few tokens to compute (td_sched_is_light) */
 } td_order_entry;
 
 typedef struct td_account {

@@ -3,24 +3,24 @@
 
 #include <stdlib.h>
 
-/* How fast averages follow, after the first few. */
+/* Weight of a new answer in the moving averages, after the first few. */
 #define AVERAGE_STEP (1.0 / 16)
-/* Who got further than any that was seen is as likely as not to get twice as far: so many end in a quarter of
- * an octave. */
+/* An answer longer than all seen has an even chance to get twice as long: this share ends in each bin (1 -
+ * 2^-1/4). */
 #define ENDS_UNSEEN (1 - 0.8409)
-/* No table is so sure that nobody gets past a bin. */
+/* The most that may end in a bin: a table is never sure that no answer gets past it. */
 #define ENDS_MOST 0.999
-/* A share of answers that do not go to max_new is none if it is less. */
+/* A smaller share of answers that end before max_new is taken as 0. */
 #define LEAST_EARLY 1e-6
-/* Who is here for less than one in so many of the time that answers take counts less. */
+/* An answer that is here for less than 1 / SHORT_STAY of the time that answers take counts less. */
 #define SHORT_STAY 10
-/* The first part of the answers to come begins so much of its half earlier than the mean of such says: the
- * table is of few answers, and the next end of all is an early one. */
+/* The first part of the ends to come begins earlier than its mean says, by this share of its half. The
+ * table has few answers, and the next end of all is an early one. */
 #define EARLIER 0.15
-/* Other accounts' answers after which what stands in for an account's own is looked at again: there may be a
- * thousand accounts. */
+/* Answers of other accounts after which an account's table is summed up again. Not after each: there may
+ * be a thousand accounts. */
 #define OTHERS_NOTED 64
-/* Prompt tokens after which what was before counts half. */
+/* Prompt tokens after which earlier ones count half. */
 #define PROMPT_WINDOW_TOKENS 4e6
 
 static uint32_t bin_of(uint32_t tokens)
@@ -29,7 +29,7 @@ static uint32_t bin_of(uint32_t tokens)
   return bin < TD_LENGTH_BINS ? bin : TD_LENGTH_BINS - 1;
 }
 
-/* fmin and fmax look at numbers that are none. */
+/* Unlike fmin and fmax, these need not handle NaN, so they are faster. */
 static inline double smaller(double x, double y) { return x < y ? x : y; }
 static inline double larger(double x, double y) { return x > y ? x : y; }
 
@@ -38,7 +38,7 @@ static double mean_of_all(const td_output_lengths *a, uint32_t bin)
   return a->n_ends[bin] > 0 ? a->sum_ends[bin] / a->n_ends[bin] : 0;
 }
 
-/* Of whole numbers between these, all alike. */
+/* The mean of equally likely whole numbers from first to last. */
 static double mean_of(double first, double last) { return (first + last) / 2; }
 
 static void sum_up(const td_output_lengths *a, td_length_table *l)
@@ -55,7 +55,7 @@ static void sum_up(const td_output_lengths *a, td_length_table *l)
       ends = smaller(ends, ENDS_UNSEEN);
     l->lasts[i + 1] = l->lasts[i] * (1 - smaller(ends, ENDS_MOST));
   }
-  l->tokens[TD_LENGTH_BINS] = 0; /* from the end: small rests are exact too */
+  l->tokens[TD_LENGTH_BINS] = 0; /* from the end, so that small remainders are exact too */
   for (uint32_t i = TD_LENGTH_BINS; i-- > 0;) {
     double mean = a->first[i] + (a->width[i] - 1) / 2;
     l->tokens[i] = l->tokens[i + 1] + (l->lasts[i] - l->lasts[i + 1]) * mean;
@@ -88,10 +88,10 @@ static td_account_lengths *account_of(td_output_lengths *a, uint32_t account)
   return &a->accounts[account];
 }
 
-/* How much an answer counts. A place is busy, at any moment, with an answer of mean_squares / mean_tokens in
- * the mean. Who is here, in the queue and in a place, for much less than that counts less: or a client whose
- * answers all stop at once, and that sends the next when it has one, would outnumber those that use the
- * places. Where there is a queue it cannot. */
+/* The weight of an answer. At any moment, the mean length of the answers that hold places is mean_squares
+ * / mean_tokens. An answer whose request was here (queued and running) for much less than that counts
+ * less. Otherwise a client whose answers all stop immediately, and which then sends the next request,
+ * would outnumber the requests that use the places. With a queue it cannot. */
 static double weight_of(td_account_lengths *of, uint32_t n_tokens, uint64_t n_steps)
 {
   double share = 1, step = 1;
@@ -166,8 +166,8 @@ double td_output_lengths_computed_share(const td_account_lengths *a)
   return a->expected_tokens > 0 ? a->computed_tokens / a->expected_tokens : 1;
 }
 
-/* Of all that are longer than so many tokens: their chance, and the sum of chance times length. In a bin,
- * which is that of the next length, all lengths are alike. */
+/* Of all answers longer than n_tokens: their chance, and the sum of chance x length. `bin` is the bin of
+ * n_tokens + 1. Inside a bin all lengths are equally likely. */
 typedef struct tail {
   double chance, tokens;
 } tail;
@@ -179,8 +179,8 @@ static tail longer_than(const td_output_lengths *a, const td_length_table *l, do
   return (tail){l->lasts[bin] - part, l->tokens[bin] - part * mean_of(first, n_tokens)};
 }
 
-/* Parts of as many answers each, of those between two tails. The bins are gone through once: this is done for
- * all that run. */
+/* Cuts the answers between two tails into parts of equal chance. It goes through the bins only once,
+ * because it is done for all running requests. */
 static void cut_in_parts(const td_output_lengths *a, const td_length_table *l, tail from, tail to,
                          uint32_t bin, double at[TD_LENGTH_PARTS + 1])
 {
@@ -199,7 +199,7 @@ static void cut_in_parts(const td_output_lengths *a, const td_length_table *l, t
     mean[i] = (from.tokens - end.tokens) * per_part;
     from = end;
   }
-  /* The outer ends are where the means of the outer parts say. */
+  /* The outer bounds follow from the means of the outer parts. */
   at[0] = larger(at[0], 2 * mean[0] - at[1] - EARLIER * (at[1] - mean[0]));
   at[TD_LENGTH_PARTS] = smaller(at[TD_LENGTH_PARTS], 2 * mean[TD_LENGTH_PARTS - 1] - at[TD_LENGTH_PARTS - 1]);
 }

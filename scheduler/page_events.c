@@ -1,4 +1,4 @@
-/* What the prefix tree gained and lost: see page_events.h. */
+/* KV events: see page_events.h. */
 #include "scheduler/page_events.h"
 
 #include <stdlib.h>
@@ -74,7 +74,7 @@ void td_page_events_remove(td_page_events *e, int32_t page)
 {
   uint32_t id = (uint32_t)page;
   TD_BUG_ON(e->pages[id].name == 0);
-  if (is_listed(e, id)) { /* nobody was told of it */
+  if (is_listed(e, id)) { /* the reader does not know of it */
     unlist(e, id);
   } else {
     e->removed[id] = e->pages[id].name;

@@ -1,4 +1,4 @@
-/* Making, freeing and checking the page pool: see page_pool.h. */
+/* Creates, frees and checks the page pool: see page_pool.h. */
 #include "scheduler/page_pool.h"
 
 #include <stdlib.h>

@@ -71,7 +71,7 @@ static void preempt(td_sched *s, uint32_t at)
   s->table.histories[slot].n_preemptions++;
   s->n_preemptions++;
   td_request_table_stop(&s->table, at);
-  /* The answer so far is computed again with the prompt. The prefix hit is taken to last. */
+  /* The answer so far is computed again with the prompt. The prefix hit is assumed to stay in the tree. */
   s->order.entries[slot].is_light &=
       td_sched_is_light(s, r->n_tokens - s->table.histories[slot].n_cached_prompt);
   td_order_enter(&s->order, slot);

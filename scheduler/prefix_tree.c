@@ -5,7 +5,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Of a cache line; a page has 1, 2 or 4 lines of tokens. */
+/* Tokens of a cache line. A page has 1, 2 or 4 lines of tokens. */
 enum { LINE_TOKENS = 16 };
 enum { FAR_PAGES = 8 };
 
@@ -111,7 +111,7 @@ static void give_node(td_prefix_tree *t, uint32_t id)
 
 /* ---- the list of unpinned nodes ---- */
 
-/* Behind `older`, or at the front if that is TD_NO_NODE. */
+/* Inserts after `older`, or at the front if that is TD_NO_NODE. */
 static void lru_insert(td_prefix_tree *t, uint32_t id, uint32_t older)
 {
   td_prefix_node *n = &t->nodes[id];
@@ -150,8 +150,8 @@ void td_prefix_tree_unpin(td_prefix_tree *t, uint32_t id)
 
 /* ---- runs ---- */
 
-/* The page that stands FAR_PAGES before pages[i], which comes behind a run of n_before pages, or its first.
- */
+/* The page FAR_PAGES before pages[i], or the run's first page. `pages` are appended to a run of n_before
+ * pages. far: the same for the previous page. */
 static int32_t page_far_before(const td_prefix_tree *t, const int32_t *pages, uint32_t i, uint32_t n_before,
                                int32_t far)
 {
@@ -181,7 +181,7 @@ static void append_pages(td_prefix_tree *t, td_prefix_node *n, const int32_t *to
   t->n_pages += n_pages;
 }
 
-/* Pages that were appended to the node's run, whose last page was `before`. */
+/* Reports the pages that were appended to the node's run after the page `before`. */
 static void tell_stored(td_prefix_tree *t, const td_prefix_node *n, int32_t before, const int32_t *pages,
                         uint32_t n_pages)
 {
@@ -190,8 +190,8 @@ static void tell_stored(td_prefix_tree *t, const td_prefix_node *n, int32_t befo
                          t->page_tokens);
 }
 
-/* Cuts node `lower` after its first n_upper pages. The new upper node is returned; the lower one keeps its
- * id, so requests and children that name it need not know. */
+/* Cuts node `lower` after its first n_upper pages. Returns the new upper node. The lower one keeps its id,
+ * so requests and children that refer to it need no change. */
 static uint32_t split(td_prefix_tree *t, uint32_t lower, uint32_t n_upper)
 {
   uint32_t upper = take_node(t);
@@ -218,7 +218,7 @@ static uint32_t split(td_prefix_tree *t, uint32_t lower, uint32_t n_upper)
   return upper;
 }
 
-/* How many pages of the node's run, max_pages at most, have these tokens. */
+/* How many pages of the node's run, at most max_pages, match the tokens. */
 static uint32_t match_run(const td_prefix_tree *t, uint32_t id, const int32_t *tokens, uint32_t max_pages)
 {
   uint32_t n = 0, most = t->nodes[id].n_pages < max_pages ? t->nodes[id].n_pages : max_pages;
@@ -230,7 +230,7 @@ static uint32_t match_run(const td_prefix_tree *t, uint32_t id, const int32_t *t
   return n;
 }
 
-/* ---- what callers do ---- */
+/* ---- interface ---- */
 
 td_prefix_hit td_prefix_tree_find(const td_prefix_tree *t, uint64_t namespace_id, const int32_t *tokens,
                                   uint32_t max_pages)
@@ -271,7 +271,7 @@ uint32_t td_prefix_tree_pin_hit(td_prefix_tree *t, const td_prefix_hit *hit, int
   return end;
 }
 
-/* Replaces the caller's first n pages by the node's, of equal tokens. */
+/* Replaces the caller's first n pages by the node's, which have the same tokens. */
 static void switch_pages(td_prefix_tree *t, uint32_t id, int32_t *pages, uint32_t n)
 {
   int32_t page = t->nodes[id].first_page;
@@ -282,7 +282,7 @@ static void switch_pages(td_prefix_tree *t, uint32_t id, int32_t *pages, uint32_
   }
 }
 
-/* A new child of `parent`, with no page yet, holding one pin (the caller's). */
+/* Adds a child to `parent`, with no page yet and one pin (the caller's). */
 static uint32_t add_child(td_prefix_tree *t, uint64_t namespace_id, uint32_t parent)
 {
   uint32_t id = take_node(t);
@@ -291,7 +291,7 @@ static uint32_t add_child(td_prefix_tree *t, uint64_t namespace_id, uint32_t par
   n->parent = parent;
   n->pins = 1;
   if (parent != TD_NO_NODE)
-    t->nodes[parent].n_children++; /* and its pin, which was the caller's, is the child's now */
+    t->nodes[parent].n_children++; /* the caller's pin on the parent becomes the child's */
   return id;
 }
 
@@ -317,7 +317,7 @@ uint32_t td_prefix_tree_extend(td_prefix_tree *t, uint64_t namespace_id, uint32_
   if (i == n)
     return node;
 
-  /* A leaf that nobody else uses grows in place; else the rest becomes a child. */
+  /* A leaf that no other request uses grows in place. Otherwise the rest becomes a child. */
   bool grows = node != TD_NO_NODE && t->nodes[node].n_children == 0 && t->nodes[node].pins == 1;
   uint32_t end = grows ? node : add_child(t, namespace_id, node);
   int32_t before = node == TD_NO_NODE ? TD_NO_PAGE : t->nodes[node].last_page;
@@ -329,8 +329,8 @@ uint32_t td_prefix_tree_extend(td_prefix_tree *t, uint64_t namespace_id, uint32_
   return end;
 }
 
-/* The last n pages of an unpinned leaf's run, from behind. Who takes them will write their tokens before
- * long. */
+/* Cuts off the last n pages of an unpinned leaf's run, last page first. The taker writes their tokens
+ * soon, so they are prefetched. */
 static void cut_run(td_prefix_tree *t, td_prefix_node *leaf, int32_t *pages, uint32_t n)
 {
   int32_t page = leaf->last_page;

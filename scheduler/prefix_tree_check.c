@@ -1,4 +1,4 @@
-/* Every invariant of the prefix tree, checked in O(total): for tests. */
+/* Checks every invariant of the prefix tree, in O(total), for tests. */
 #include "scheduler/prefix_tree.h"
 
 static void check_run(const td_prefix_tree *t, const td_prefix_node *n, uint32_t *held)
@@ -13,7 +13,8 @@ static void check_run(const td_prefix_tree *t, const td_prefix_node *n, uint32_t
   TD_BUG_ON(prev != n->last_page);
 }
 
-/* The node is in its bucket once, and no other child of its parent has the same first page. */
+/* Checks that the node is in its bucket once, and that no other child of its parent has the same first
+ * page. */
 static void check_bucket(const td_prefix_tree *t, uint32_t id)
 {
   const td_prefix_node *n = &t->nodes[id];
@@ -49,7 +50,8 @@ static void check_lru(const td_prefix_tree *t)
   TD_BUG_ON(n_list != n_unpinned || n_pages != t->n_unpinned_pages);
 }
 
-/* Walks the list from the front as eviction would, in expected_children: each node must be a leaf by then. */
+/* Walks the list from the front as eviction would, counting down `children`. Each node must be a leaf when
+ * it is reached. */
 static void check_eviction_order(const td_prefix_tree *t, uint32_t *children)
 {
   for (uint32_t id = t->lru_oldest; id != TD_NO_NODE; id = t->nodes[id].lru_newer) {
@@ -84,7 +86,7 @@ void td_prefix_tree_check(const td_prefix_tree *t, uint32_t *expected_pins, uint
   if (t->events)
     td_page_events_check(t->events, n_pages);
 
-  /* the pins are done with: the same scratch counts children now */
+  /* The pins are checked. The same scratch now counts children. */
   for (uint32_t id = 0; id < total; id++)
     expected_pins[id] = 0;
   for (uint32_t id = 0; id < total; id++)
