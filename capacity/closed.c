@@ -1,5 +1,6 @@
-/* Closed streams: each sends its next request when the last has ended, so there is no rate to find; a row
- * tells what comes out. With as many streams as requests all come at once, which is an offline load. */
+/* Closed streams: each sends its next request when the last one has ended. So there is no rate to find,
+ * and a row shows the resulting throughput. With as many streams as requests all come together, which is
+ * an offline load. */
 #include <stdio.h>
 
 #include "capacity/curve.h"

@@ -1,6 +1,6 @@
-/* Policies beside each other on one load: what each holds within the SLO, then how long its gaps are at one
- * and the same rate. A static chunk is the policy sarathi with that many step_tokens; vLLM's scheduler is the
- * same with 2048 or 8192. */
+/* Compares policies on one load: the highest rate that each holds within the SLO, then the TBT of each at
+ * one rate. A static chunk is policy sarathi with that many step_tokens. vLLM's scheduler is the same with
+ * 2048 or 8192. */
 #include "capacity/curve.h"
 
 #include <math.h>
@@ -15,8 +15,8 @@ enum {
   N_STATIC = sizeof static_chunks / sizeof *static_chunks,
   N_VLLM = sizeof vllm_budgets / sizeof *vllm_budgets
 };
-/* Of the highest rate of `tandem`: where gaps are compared. All that hold a rate hold the same throughput
- * there. */
+/* TBT is compared at this share of the highest rate of `tandem`. All policies that hold a rate have the
+ * same throughput there. */
 static const double COMPARED_SHARE = 0.9;
 
 typedef struct row {
@@ -37,7 +37,7 @@ static row make_row(const td_scene *s, const char *name, td_policy policy, uint3
   return r;
 }
 
-/* As the daemon is without a word, or with --tbt-slo-ms. */
+/* The daemon's default, or with --tbt-slo-ms. */
 static row default_row(const td_scene *s)
 {
   const td_sched_config *c = &s->replay.lane.sched;
@@ -96,7 +96,7 @@ static td_status run_at(const td_scene *s, row *r, double rate, cJSON *to, td_er
   return TD_OK;
 }
 
-/* The smallest SLO at which `tandem` still holds the rate: how short gaps can be for this throughput. */
+/* The smallest SLO at which `tandem` still holds the rate: how short the TBT can be for this throughput. */
 static td_status smallest_slo(const td_scene *s, double rate, double high_ms, double *out_ms, td_error *err)
 {
   double low_ms = 0;

@@ -1,4 +1,4 @@
-/* The highest rate that keeps the SLO, latencies by rate, and what a second device would bring. */
+/* The highest rate that keeps the SLO, latencies by rate, and the gain of a second device. */
 #include "capacity/curve.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 #include "capacity/report.h"
 
 static const double TOLERANCE = 0.01;
-/* Rates of the curve where none are given, as shares of the highest that is held. */
+/* Default rates of the curve, as shares of the highest rate that is held. */
 static const double shares[] = {0.25, 0.5, 0.7, 0.85, 0.95, 1, 1.1, 1.25};
 enum { N_SHARES = sizeof shares / sizeof *shares };
 
@@ -23,8 +23,8 @@ static void add_run(cJSON *runs, const char *name, double rate, const td_replay_
     cJSON_AddItemToArray(runs, td_result_json(name, rate, c, r));
 }
 
-/* A preset is made again at each rate, as tandem-bench serve makes it: some draw their prompts by the rate.
- */
+/* A preset is made again at each rate, like tandem-bench serve makes it: some presets draw their prompts
+ * by the rate. */
 static td_status run_preset(const td_scene_options *o, const td_scene *s, double rate, td_replay_result *r,
                             td_error *err)
 {
@@ -50,7 +50,7 @@ static td_status run_rate(const td_scene_options *o, const td_scene *s, double r
   return td_replay(&s->source.load, &c, r, err);
 }
 
-/* Which part of the SLO no rate can keep, and what could be. */
+/* Prints which part of the SLO no rate can keep, and the least value that can be kept. */
 static void print_none(const char *name, const td_slo *slo, const td_replay_result *r)
 {
   printf("%-22s no rate is held, however low:", name);

@@ -1,5 +1,5 @@
-/* The modes of tandem-plan: the highest rate and the curves (curve.c), closed
- * streams (closed.c), policies beside each other (compare.c). Each prints and returns an exit code. */
+/* The modes of tandem-plan: the highest rate and the curves (curve.c), closed streams (closed.c),
+ * comparison of policies (compare.c). Each prints its results and returns an exit code. */
 #ifndef TD_CAPACITY_CURVE_H
 #define TD_CAPACITY_CURVE_H
 
@@ -7,7 +7,7 @@
 
 #include "capacity/scene.h"
 
-/* Prints the message as the program's last words. 64 for what the caller said wrong, else 1. */
+/* Prints the message. Returns the exit code: 64 for wrong options or input, otherwise 1. */
 int td_plan_failed(const td_error *err);
 
 void td_plan_print_slo(const td_scene *s);

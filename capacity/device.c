@@ -7,11 +7,11 @@
 #include "loadgen/shapes.h"
 #include "models/model.h"
 
-/* One H200: memory as its driver tells it, the share that the daemon takes by default, and room for a step's
- * activations. */
+/* One H200: memory as its driver reports it, the share that the daemon uses by default, and room for a
+ * step's activations. */
 static const double H200_BYTES = 139.8 * 1073741824.0, MEMORY_SHARE = 0.90, WORKSPACE_BYTES = 1073741824.0;
 
-/* As the CUDA backend keeps them. */
+/* The types of the CUDA backend. */
 static const td_dtype WEIGHTS = TD_BF16, KV = TD_BF16;
 
 static uint64_t kv_tokens(const td_device *d)
@@ -30,7 +30,7 @@ static void set_sizes(td_device *d)
   d->kv_token_bytes = (double)td_kv_token_bytes(&kv);
 }
 
-/* Products by parameters, decode attention by KV bytes, prompt attention by heads. */
+/* Scales GEMMs by parameters, decode attention by KV bytes, prompt attention by heads. */
 static void scale_cost(td_cost_model *m, const td_device *from, const td_device *to)
 {
   td_floor_model a = td_floor_make(&from->shape, 0, 0), b = td_floor_make(&to->shape, 0, 0);

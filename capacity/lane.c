@@ -1,4 +1,5 @@
-/* See lane.h. What costs here is what happens once for each token of an answer: one look at its slot. */
+/* See lane.h. The time goes into the work for each token of an answer, so that is only one access to its
+ * slot. */
 #include "capacity/lane.h"
 
 #include <stdlib.h>
@@ -65,8 +66,8 @@ void td_lane_send(td_lane *l, uint32_t request)
 
 uint32_t td_lane_load(const td_lane *l) { return l->config.sched.n_slots - l->n_free + (uint32_t)l->n_inbox; }
 
-/* Equal seeds give equal tokens, and that is all that the prefix tree can see. Two counters take turns, so
- * that two seeds agree by chance once in 2^60. */
+/* Equal seeds give equal tokens. The prefix tree needs no more. Tokens alternate between two counters, so
+ * that two seeds agree by chance only once in 2^60. */
 static void write_segment(int32_t *out, const td_load_segment *s)
 {
   uint64_t h = td_dummy_hash(s->seed, s->seed >> 32);
@@ -205,7 +206,7 @@ static void note_first_token(td_lane *l, uint32_t slot, td_lane_slot *s, double 
   t->n_late_first += now_us - life->due_us > t->ttft_target_us;
 }
 
-/* Gaps of one step are nearly always the same: they are counted in runs. */
+/* The TBTs of one step are nearly always equal, so they are counted in runs. */
 static void note_tokens(td_lane *l, double now_us)
 {
   td_tally *t = l->tally;
@@ -273,7 +274,7 @@ void td_lane_end(td_lane *l, double now_us)
   TD_BUG_ON(!l->in_step);
   note_step(l);
   note_tokens(l, now_us);
-  if (l->config.correction[0] > 0 || l->config.pace) /* the scheduler learns of it as the daemon's does */
+  if (l->config.correction[0] > 0 || l->config.pace) /* the scheduler has to learn it, like the daemon's */
     td_sched_observe(l->sched, l->plan, l->step_us);
   td_sched_commit(l->sched, l->plan, l->sampled, l->stop, l->finished, &n_finished);
   for (uint32_t i = 0; i < n_finished; i++)

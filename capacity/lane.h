@@ -1,9 +1,9 @@
-/* A lane: one scheduler, the very one of the daemon, whose steps take as long as the cost model says.
+/* A lane: one simulated daemon. It runs the daemon's own scheduler, and its steps take as long as the cost
+ * model says.
  *
- * It knows requests by their number in the load and writes what becomes of each into `lives`. Time is the
- * caller's: a lane says how long its step takes (step_us) and is told when it ended. So one lane is a daemon,
- * and two beside each other are replicas.
- */
+ * A lane knows requests by their number in the load and writes the result of each into `lives`. The caller
+ * keeps the time: the lane says how long its step takes (step_us), and the caller tells it when the step
+ * ended. So one lane is a daemon, and several are replicas. */
 #ifndef TD_CAPACITY_LANE_H
 #define TD_CAPACITY_LANE_H
 
@@ -18,25 +18,25 @@
 #include "scheduler/cost_model.h"
 #include "scheduler/scheduler.h"
 
-/* What became of a request; times in us from the run's begin. */
+/* The result of a request. Times are in us from the start of the run. */
 typedef struct td_life {
   double due_us, first_run_us, first_us, end_us;
-  double longest_gap_us;
-  uint32_t n_tokens; /* answered */
-  uint32_t n_over;   /* gaps longer than the SLO */
-  uint8_t end;       /* td_request_end */
-  bool has_run;      /* first_run_us is known: it has a token */
+  double longest_gap_us; /* longest TBT */
+  uint32_t n_tokens;     /* answered */
+  uint32_t n_over;       /* TBTs longer than the SLO */
+  uint8_t end;           /* td_request_end */
+  bool has_run;          /* first_run_us is known: it has a token */
 } td_life;
 
-/* What a run has seen, over all lanes. */
+/* Sums of a run over all lanes. */
 typedef struct td_tally {
   td_spread ttft_us, tbt_us,
-      queue_us;    /* from the due moment to the first token, between tokens, to the first step */
-  uint64_t n_over; /* gaps longer than tbt_slo_us */
+      queue_us;    /* from due_us to the first token; between two tokens; from due_us to the first step */
+  uint64_t n_over; /* TBTs longer than tbt_slo_us */
   double tbt_slo_us;
   size_t by_end[TD_ENDS];
-  uint64_t n_late_start; /* first steps that came more than queue_target_us after the due moment */
-  uint64_t n_late_first; /* first tokens more than ttft_target_us after it */
+  uint64_t n_late_start; /* first steps more than queue_target_us after due_us */
+  uint64_t n_late_first; /* first tokens more than ttft_target_us after due_us */
   double queue_target_us, ttft_target_us;
   uint64_t tokens_out;
   size_t n_ended; /* sum of by_end */
@@ -46,31 +46,31 @@ void td_tally_deinit(td_tally *t);
 typedef struct td_lane_config {
   td_sched_config sched;
   const td_cost_model *cost;
-  double correction[2]; /* a step [without, with] prompts takes so many times what was calibrated; 0: what the
-                         * cost model has learned, which its scheduler knows from the start; else it is told,
-                         * as the daemon's is */
-  const td_pace *pace;  /* how many times longer steps take, of kinds that it has, or what they take; NULL:
-                           nothing. It is told */
-  FILE *log;            /* a line for each step, see td_lane_log_head; NULL: none */
-  bool ahead;           /* plans the next step while one runs where it can (a device of pipeline depth 2) */
-  uint64_t queue_tokens; /* prompt tokens that may wait; 0: any number. (Requests: sched.n_slots) */
+  double correction[2];  /* factor on the calibrated time of a step [without, with] prompts, which the
+                          * scheduler has to learn like the daemon's. 0: the cost model's `learned`, which
+                          * the scheduler knows from the start */
+  const td_pace *pace;   /* replaces the correction, for kinds of steps that it has, or gives step times;
+                          * NULL: none. The scheduler has to learn it */
+  FILE *log;             /* gets a line for each step, see td_lane_log_head; NULL: no log */
+  bool ahead;            /* plans the next step while one runs, if it can (a device of pipeline depth 2) */
+  uint64_t queue_tokens; /* prompt tokens that may wait; 0: any number. sched.n_slots bounds the requests */
 } td_lane_config;
 
 typedef struct td_lane_slot {
-  double last_us; /* when its last token came */
+  double last_us; /* time of its last token */
   double longest_gap_us;
   int32_t *tokens;
   uint32_t request;
   uint32_t n_new, n_over;
-  int32_t answer; /* the token that it samples: its own, so that answers are not taken for shared */
+  int32_t answer; /* the token that it samples: unique, so that answers share no prefix */
 } td_lane_slot;
 
-/* What a lane did since td_lane_begin_sums. */
+/* Sums of a lane since td_lane_begin_sums. */
 typedef struct td_lane_sums {
   uint64_t n_steps, n_hybrid_steps, decode_rows;
   double busy_us, owned_pages_us, cached_pages_us; /* pages x time */
   uint32_t most_owned_pages;
-  td_sched_stats before; /* the scheduler's own counters then */
+  td_sched_stats before; /* the scheduler's counters at that time */
 } td_lane_sums;
 
 typedef struct td_lane {
@@ -80,7 +80,7 @@ typedef struct td_lane {
   td_tally *tally;
 
   td_sched *sched;
-  td_plan *plan, *next; /* the step under way; the one planned behind it */
+  td_plan *plan, *next; /* the running step; the step planned ahead */
   bool in_step, has_next;
   td_step_work work; /* of plan */
   double step_us;
@@ -94,26 +94,26 @@ typedef struct td_lane {
   uint32_t *inbox; /* requests that came since the last plan */
   size_t n_inbox, inbox_cap;
 
-  uint64_t n_steps; /* since the run's begin */
+  uint64_t n_steps; /* since the start of the run */
   td_lane_sums sums;
 } td_lane;
 
-/* TD_ERR_CONFIG: what td_sched_create says. load, lives and tally are borrowed. */
+/* load, lives and tally are borrowed. Errors are those of td_sched_create. */
 TD_MUST_CHECK td_status td_lane_init(td_lane *l, const td_lane_config *c, const td_load *load, td_life *lives,
                                      td_tally *tally, td_error *err);
 void td_lane_deinit(td_lane *l);
-/* A request has come (any time); the next plan sees it. */
+/* A request has come. May be called during a step; the next plan sees the request. */
 void td_lane_send(td_lane *l, uint32_t request);
-/* Requests waiting or running, and tokens that they still want. */
+/* Requests in the lane: sent, waiting or running. */
 uint32_t td_lane_load(const td_lane *l);
-/* Plans a step, unless one is planned already, and begins it; false: nothing to do. Not while a step is under
- * way. */
+/* Plans a step, unless one is planned already, and begins it. Returns false if there is nothing to do. Do
+ * not call it while a step is running. */
 bool td_lane_begin(td_lane *l, double now_us);
-/* Sums are of what comes from now on. */
+/* Sets the sums to 0. */
 void td_lane_begin_sums(td_lane *l);
 /* The step has ended. */
 void td_lane_end(td_lane *l, double now_us);
-/* The columns of the log, which are those of the daemon's /v1/steps without its prediction and sums. */
+/* The columns of the log: those of the daemon's /v1/steps without prediction and sums. */
 extern const char td_lane_log_head[];
 
 #endif

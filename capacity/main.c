@@ -1,5 +1,5 @@
-/* tandem-plan: how many requests a second a daemon would hold, before there is one. README.md says what it
- * assumes. */
+/* tandem-plan: predicts how many requests a second a daemon can hold, before there is a daemon. README.md
+ * says what it assumes. */
 #include <math.h>
 #include <stdio.h>
 
@@ -62,7 +62,7 @@ static int run_mode(const td_scene_options *o, const td_scene *s, cJSON *json)
 
 static int run(const td_scene_options *o, int argc, char **argv)
 {
-  static td_scene scene; /* its device is pointed to */
+  static td_scene scene; /* static: pointers to its device are kept */
   td_error err;
   if (td_scene_make(o, &scene, &err) != TD_OK)
     return td_plan_failed(&err);

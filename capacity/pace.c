@@ -35,7 +35,7 @@ static td_status add_given(td_pace *p, double us, size_t *cap, td_error *err)
   return TD_OK;
 }
 
-/* n numbers and nothing else. */
+/* Reads n numbers. Returns false if the line has anything else. */
 static bool read_numbers(const char *line, double *v, int n)
 {
   char *end = NULL;
@@ -96,7 +96,7 @@ double td_pace_at(const td_pace *p, double at_us, bool with_prompts)
   size_t low = 0, high = p->n_points[with_prompts];
   if (high == 0)
     return 1;
-  while (high - low > 1) { /* the last at or before the moment, or the first */
+  while (high - low > 1) { /* finds the last point at or before at_us, or the first */
     size_t middle = low + (high - low) / 2;
     if (points[middle].at_us <= at_us)
       low = middle;

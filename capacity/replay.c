@@ -14,13 +14,14 @@ typedef struct replay {
   const td_load *load;
   const td_replay_config *config;
   td_lane *lanes;
-  double *ends_us; /* of the step under way; infinite: idle */
+  double *ends_us; /* [n_replicas] end of the running step; infinite: idle */
   td_life *lives;
   td_tally tally;
-  size_t next, n_due; /* the next arrival; requests whose moment is known */
+  size_t next, n_due; /* the next arrival; number of requests whose due_us is known */
   double cut_us, begin_us, end_us;
-  size_t n_warm;                     /* requests that are not counted; their end is begin_us */
-  uint64_t tokens_in_window, n_gaps; /* gaps that the whole load will have */
+  size_t n_warm;                     /* requests that are not counted; begin_us is when the last of them
+                                      * ended */
+  uint64_t tokens_in_window, n_gaps; /* n_gaps: number of TBTs that the whole load will have */
   bool stopped;
 } replay;
 
@@ -85,7 +86,7 @@ static void arrive(replay *r)
   td_lane_send(&r->lanes[to], (uint32_t)r->next++);
 }
 
-/* Who comes at the same moment is planned together. */
+/* Requests that come at the same moment are planned together. */
 static void arrive_all(replay *r)
 {
   double now_us = r->lives[r->next].due_us;
@@ -96,7 +97,7 @@ static void arrive_all(replay *r)
       begin(r, i, now_us + r->config->front_us);
 }
 
-/* Warm requests have all ended: what they did is forgotten. */
+/* All warm requests have ended. Drops their figures. */
 static void begin_counting(replay *r, double now_us)
 {
   r->n_warm = r->tally.n_ended;
@@ -107,7 +108,7 @@ static void begin_counting(replay *r, double now_us)
     td_lane_begin_sums(&r->lanes[i]);
 }
 
-/* Closed streams: each that has nothing under way sends its next request. */
+/* Closed streams: each stream without a request in progress sends its next one. */
 static void send_next(replay *r, double now_us)
 {
   while (r->n_due < r->load->n) {
@@ -134,7 +135,7 @@ static void end_step(replay *r, uint32_t i)
   begin(r, i, now_us);
 }
 
-/* More misses than the whole load may have? */
+/* Whether there are more misses already than the whole load may have. */
 static bool is_missed(const replay *r)
 {
   const td_tally *t = &r->tally;
@@ -172,7 +173,7 @@ static void run(replay *r)
   }
 }
 
-/* ---- what follows ---- */
+/* ---- results ---- */
 
 static td_stats_summary in_ms(const td_spread *us)
 {
@@ -183,8 +184,8 @@ static td_stats_summary in_ms(const td_spread *us)
   return s;
 }
 
-/* Requests that had not begun when the last one came: a load that is over before its queue hurts anybody says
- * nothing of a rate. */
+/* Requests that had not begun when the last one came. Without this count, a load that is over before its
+ * queue is long would seem to hold any rate. */
 static size_t count_behind(const replay *r)
 {
   size_t n = 0;

@@ -51,7 +51,7 @@ void td_result_notes(const td_replay_result *r)
            m->by_end[TD_END_UNFINISHED], m->n_sent, m->n_no_first);
 }
 
-/* What only a simulator knows. */
+/* Adds the figures that only the simulator knows. */
 static void add_inside(cJSON *o, const td_replay_result *r)
 {
   cJSON *v = cJSON_AddObjectToObject(o, "inside");

@@ -1,4 +1,5 @@
-/* See scene.h. Defaults are the daemon's own on a GPU, so that a bare run tells about a bare daemon. */
+/* See scene.h. Defaults are the daemon's on a GPU, so that a run without options predicts a daemon without
+ * options. */
 #include "capacity/scene.h"
 
 #include <math.h>
@@ -15,7 +16,7 @@ enum {
   SEARCH_REQUESTS = 2000,
   STREAMS_MAX = 1 << 20
 };
-/* People lose the thread of what they do after ten seconds (Nielsen, Usability Engineering, 5.5). */
+/* After ten seconds people turn to other tasks (Nielsen, Usability Engineering, 5.5). */
 static const double SLO_TTFT_MS = 10e3;
 
 static td_status read_policy(const char *name, td_policy *out, td_error *err)
@@ -50,8 +51,8 @@ static td_status read_calibration(const char *path, td_device *d, td_error *err)
   if (st != TD_OK)
     return td_error_prefix(err, "%s", path);
   snprintf(d->name, sizeof d->name, "%.90s", identity);
-  d->is_cpu =
-      strstr(identity, " threads; ") != NULL; /* engine/calibrate.c: a GPU's tells its driver instead */
+  d->is_cpu = strstr(identity, " threads; ") != NULL; /* engine/calibrate.c: a GPU's identity has its driver
+                                                       * instead */
   return TD_OK;
 }
 
@@ -127,7 +128,7 @@ static td_status make_daemon(const td_scene_options *o, td_scene *s, td_error *e
   s->replay.slo = (td_slo){.tbt_p99_ms = given(o->slo_tbt_ms, INFINITY),
                            .ttft_p99_ms = given(o->slo_ttft_ms, SLO_TTFT_MS),
                            .queue_p50_ms = given(o->slo_queue_ms, 2000)};
-  if (o->correction) { /* in place of what the calibration has */
+  if (o->correction) { /* replaces the calibration's learned factors */
     TD_TRY(read_correction(o->correction, s->replay.lane.correction, err));
     s->device.cost.learned[0] = s->device.cost.learned[1] = 0;
   }
@@ -146,7 +147,7 @@ td_replay_config td_scene_on(const td_scene *s, const td_device *d)
 
 /* ---- the load ---- */
 
-/* A preset is one load at any rate, or all its cells of closed streams. */
+/* A preset is either one load that runs at any rate, or a list of cells of closed streams. */
 static td_status make_preset(const td_scene_options *o, td_scene *s, td_error *err)
 {
   double one = 1;
@@ -160,7 +161,7 @@ static td_status make_preset(const td_scene_options *o, td_scene *s, td_error *e
   return TD_OK;
 }
 
-/* Without --requests one a stream, as tandem-bench serve has it. */
+/* Without --requests each stream sends one request, like in tandem-bench serve. */
 static td_status make_streams(const td_scene_options *o, td_scene *s, td_load_spec spec, td_error *err)
 {
   double streams[TD_CELLS_MAX];
@@ -193,7 +194,7 @@ static td_status make_lengths(const td_scene_options *o, td_scene *s, td_error *
   return TD_OK;
 }
 
-/* Closed streams have no rate: what is asked of one cannot be answered. */
+/* Closed streams have no rate, so options about a rate are refused. */
 static td_status check_closed(const td_scene_options *o, const td_scene *s, td_error *err)
 {
   if (s->n_closed > 0 && (o->compare || s->n_rates > 0))
@@ -205,8 +206,8 @@ static td_status check_closed(const td_scene_options *o, const td_scene *s, td_e
 
 static td_status make_source(const td_scene_options *o, td_scene *s, td_error *err)
 {
-  s->source.rate = 1; /* as it is drawn: what comes out differs by chance, as it does where tandem-bench serve
-                         draws the same */
+  s->source.rate = 1; /* the rate that the load was drawn for: the real one differs by chance, like in
+                       * tandem-bench serve */
   if ((o->trace != NULL) + (o->preset != NULL) + (o->streams != NULL) > 1)
     return td_fail_param(err, TD_ERR_CONFIG, "trace",
                          "--trace, --preset and --streams are loads of their own: give one");
@@ -231,7 +232,8 @@ static td_status read_rates(const td_scene_options *o, td_scene *s, td_error *er
   return TD_OK;
 }
 
-/* Counts end in an unsigned integer, where a fraction below 1 would be the 0 that says something else. */
+/* Counts are converted to unsigned integers, where a fraction below 1 would become 0, which has another
+ * meaning. */
 static td_status check_numbers(const td_scene_options *o, td_error *err)
 {
   const struct {
@@ -269,7 +271,7 @@ static td_status check_numbers(const td_scene_options *o, td_error *err)
   return TD_OK;
 }
 
-/* Both are of one daemon and one run. */
+/* Paces and logs belong to one daemon and one run. */
 static td_status make_pace(const td_scene_options *o, td_scene *s, td_error *err)
 {
   if (!o->pace && !o->step_times && !o->log_steps)
@@ -302,7 +304,7 @@ td_status td_scene_make(const td_scene_options *o, td_scene *s, td_error *err)
   s->replay = td_scene_on(s, &s->device);
   TD_TRY(read_rates(o, s, err));
   TD_TRY(make_source(o, s, err));
-  if (o->no_search && s->n_rates == 0) /* a trace as it was recorded */
+  if (o->no_search && s->n_rates == 0) /* runs a trace at its recorded rate */
     s->rates[s->n_rates++] = s->source.rate;
   return make_pace(o, s, err);
 }

@@ -1,5 +1,5 @@
-/* What a run is about: the device, the daemon on it, the load, what must be kept. Made from options, shared
- * by all modes. */
+/* A scene: the device, the daemon's configuration, the load and the SLO. It is made from the options, and
+ * all modes share it. */
 #ifndef TD_CAPACITY_SCENE_H
 #define TD_CAPACITY_SCENE_H
 
@@ -8,12 +8,12 @@
 #include "capacity/device.h"
 #include "capacity/search.h"
 
-/* As on the command line; 0 and NULL: not given. */
+/* Options of the command line; 0 and NULL: not given. */
 typedef struct td_scene_options {
   const char *calibration, *model, *policy;
   const char *correction, *rates, *streams, *in, *out, *trace, *preset, *json, *label;
   double tbt_slo_ms, step_tokens, running, context, page_tokens, queue_requests, queue_tokens;
-  double slack_percent; /* < 0: as the daemon's */
+  double slack_percent; /* < 0: the daemon's default */
   double kv_tokens, memory_gib, replicas, tensor_parallel, host_us;
   double requests, seconds, drain_s, seed;
   const char *pace, *step_times, *log_steps;
@@ -26,8 +26,8 @@ typedef struct td_scene {
   td_device device;
   td_replay_config replay;    /* replay.lane.cost is device.cost */
   td_pace pace;               /* replay.lane.pace, if there is one */
-  td_source source;           /* of searches and of curves that give no preset */
-  double rates[TD_CELLS_MAX]; /* asked for */
+  td_source source;           /* the load of searches, and of curves without a preset */
+  double rates[TD_CELLS_MAX]; /* rates given by the options */
   size_t n_rates;
   td_cell closed[TD_CELLS_MAX]; /* loads of closed streams, instead of source; n_closed of them */
   size_t n_closed;
@@ -35,7 +35,7 @@ typedef struct td_scene {
 
 TD_MUST_CHECK td_status td_scene_make(const td_scene_options *o, td_scene *out, td_error *err);
 void td_scene_deinit(td_scene *s);
-/* The scene on `d`: its steps and its KV. */
+/* The scene's replay on device `d`, with its step times and its KV. */
 td_replay_config td_scene_on(const td_scene *s, const td_device *d);
 
 #endif

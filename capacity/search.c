@@ -12,8 +12,8 @@ double td_source_rate(const td_load *load)
   return s > 0 ? (double)(load->n - 1) / s : 1;
 }
 
-/* What one device could do if every step were of 2048 tokens, or of 64 decodes: an upper bound to begin with.
- */
+/* Estimates the rate that the devices could hold if every step had 2048 tokens: about an upper bound, to
+ * begin with. */
 static double guess(const td_source *s, const td_replay_config *c)
 {
   const td_cost_model *m = c->lane.cost;
@@ -79,6 +79,6 @@ td_status td_search(const td_source *s, const td_replay_config *config, double t
   if (low > 0)
     return TD_OK;
   c.stop_when_missed = false;
-  td_source_set_rate(s, rate, &c); /* slower than any of it could be in another's way */
+  td_source_set_rate(s, rate, &c); /* so slow that no request delays another */
   return td_replay(&s->load, &c, &out->lowest, err);
 }

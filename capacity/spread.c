@@ -1,5 +1,5 @@
-/* See spread.h. A bucket is the exponent and the first ten bits of the mantissa of a double: neighbours in
- * value are neighbours in bits. */
+/* See spread.h. A bucket is the exponent and the first ten bits of the mantissa of a double, so buckets
+ * are in the order of their values. */
 #include "capacity/spread.h"
 
 #include <math.h>
@@ -27,7 +27,7 @@ static uint32_t bucket_of(double v)
   return at - first < N_BUCKETS ? (uint32_t)(at - first) : N_BUCKETS - 1;
 }
 
-/* The middle of a bucket. */
+/* The value in the middle of a bucket. */
 static double value_of(uint32_t bucket)
 {
   const uint64_t first = (uint64_t)(1023 + LOW_EXPONENT) << MANTISSA_BITS;
@@ -58,7 +58,7 @@ void td_spread_add(td_spread *s, double v, uint64_t n)
   s->counts[bucket_of(v)] += n;
 }
 
-/* The value of that rank, from 0. */
+/* The value at that rank, counted from 0. */
 static double at_rank(const td_spread *s, uint64_t rank)
 {
   uint64_t seen = 0;

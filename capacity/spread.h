@@ -1,5 +1,5 @@
-/* How values are spread: counts in buckets of 1/1024 of a value's size, so that hundreds of millions of
- * values take half a megabyte and a percentile is right to 0.1 %. Least, greatest and mean are exact. */
+/* A histogram of values, in buckets of 1/1024 of a value's size. Hundreds of millions of values take half
+ * a megabyte, and percentiles are accurate to 0.1 %. Least, greatest and mean are exact. */
 #ifndef TD_CAPACITY_SPREAD_H
 #define TD_CAPACITY_SPREAD_H
 
@@ -8,16 +8,16 @@
 #include "loadgen/stats.h"
 
 typedef struct td_spread {
-  uint64_t *counts; /* made at the first value */
+  uint64_t *counts; /* allocated at the first value */
   uint64_t n;
   double sum, min, max;
 } td_spread;
 
 void td_spread_deinit(td_spread *s);
-/* n times v; v >= 0 (what is below 1e-6 or above 1e12 counts in the outermost buckets). */
+/* Adds v n times; v >= 0. Values below 1e-6 or above 1e12 count in the outermost buckets. */
 void td_spread_add(td_spread *s, double v, uint64_t n);
-/* The value at rank q (n - 1), q in [0, 1], between two by the line from one to the other, as
- * td_stats_summarise; NaN where there is none. */
+/* The value at rank q (n - 1), q in [0, 1], interpolated linearly between ranks like td_stats_summarise;
+ * NaN if there is no value. */
 double td_spread_at(const td_spread *s, double q);
 td_stats_summary td_spread_summary(const td_spread *s);
 
