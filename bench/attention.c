@@ -1,11 +1,11 @@
-/* tandem-bench attention: decode attention alone, by policy, on the batches of attention_cells.h, each beside
- * the time that reading every key once takes.
+/* tandem-bench attention: decode attention alone, by policy, on the batches of attention_cells.h. Beside each
+ * figure stands its floor, the time to read every key once.
  *
- * A figure is the median of a few rounds; a round is a step with the op OPS times over, once for each of
- * several layers in turn, so that no key is in the L2 cache from the time before; captured (a CUDA graph)
- * where the backend does that, less an empty step. The plan is made once a step as in the daemon: what it
- * takes the host stands beside. `--fake` takes the times that the plans predict instead of a device's: for
- * work on this file, and to see what plans would be worth. */
+ * A figure is the median of several rounds, less an empty step. A round is a step that runs the op OPS times,
+ * in turn on several layers, so that no key is in the L2 cache from the last time. The step is captured (a
+ * CUDA graph) if the backend can. As in the daemon, the attention plan is made once a step; the host time
+ * for it is reported beside the figure. With `--fake`, predicted times take the place of a device's: to work
+ * on this file, and to see what plans would be worth. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,15 +27,15 @@ enum {
   VOCAB = 1024,
   PLAN_RUNS = 5,
   EMPTY_ROUNDS = 20,
-  PLANNED_DIM_MAX = 128, /* heads of more elements have no plans: every row is by itself */
+  PLANNED_DIM_MAX = 128, /* larger heads have no attention plans: each row is computed alone */
   H200_RESIDENT = 396,
   TILE_ROWS = 64,
   TILES_REDUCED_FROM = 5,
   PREFILL_ROWS = 128,
   DECODE_ROWS = 16,
   WARP_ROWS_MIN = 17
-};                                /* what an H200's planner is made with (kernels/cuda/attention_group.cu) */
-static const double fixed_us = 5; /* of a launch, where nothing is measured */
+}; /* the planner's configuration on an H200 (kernels/cuda/attention_group.cu) */
+static const double fixed_us = 5; /* cost of a launch, for --fake */
 
 typedef struct bench {
   td_stage_options options;
@@ -46,10 +46,10 @@ typedef struct bench {
   uint32_t n_policies;
   const char *policies[POLICIES_MAX];
   double *us[POLICIES_MAX], *plan_us[POLICIES_MAX]; /* [cells.n]; NaN: not measured */
-  uint32_t *n_short[POLICIES_MAX]; /* [cells.n]: what the policy wanted and partials did not suffice for */
+  uint32_t *n_short[POLICIES_MAX]; /* [cells.n]: parts of the plan left out because partials ran out */
   td_ceiling ceiling;
-  char name[64]; /* of the backend that measured */
-  /* the backend at work */
+  char name[64]; /* of the backend that was measured */
+  /* the open backend */
   td_stage stage;
   td_devptr qkv, out;
   td_compiled *attention; /* of n_ops ops */
@@ -83,8 +83,8 @@ static td_model_desc heads_of(const td_attention_cell *c)
   return d;
 }
 
-/* One for each policy and shape: both are chosen when a backend is made. false: it has not got this policy.
- */
+/* Opens a backend, one for each policy and head shape, because both are fixed at creation. Returns false if
+ * the backend does not have this policy. */
 static bool open_backend(bench *b, const td_attention_cell *c, const char *name)
 {
   td_error err;
@@ -117,7 +117,7 @@ static bool open_backend(bench *b, const td_attention_cell *c, const char *name)
   double memory_tokens = b->gb * 1e9 / td_stage_kv_token_bytes(s, LAYERS);
   td_stage_add_kv(s, LAYERS, fmin(memory_tokens, keys) / TD_CELL_PAGE_TOKENS, MAX_CONTEXT);
   td_stage_fill_from(s, b->qkv);
-  b->n_ops = be->ops->capture ? OPS : LAYERS; /* a CPU's take long enough */
+  b->n_ops = be->ops->capture ? OPS : LAYERS; /* steps on a CPU are long enough */
   b->attention = td_stage_compile_ops(s, attention_op, b, b->n_ops);
   return true;
 }
@@ -133,7 +133,7 @@ static bool plan_cell(bench *b, const td_attention_cell *c)
   return fits;
 }
 
-/* us of the op, or NaN: the cell does not fit, or is too short to be told from an empty step. */
+/* Microseconds of the op. NaN: the cell does not fit, or its time cannot be told from an empty step. */
 static double measure(bench *b, const td_attention_cell *c)
 {
   if (!b->captured[c->n_rows])
@@ -146,7 +146,7 @@ static double measure(bench *b, const td_attention_cell *c)
   return all > empty ? (all - empty) / b->n_ops * 1e6 : NAN;
 }
 
-/* ---- the planner's side ---- */
+/* ---- the planner alone ---- */
 
 static td_attention_planner *planner_of(const td_attention_cell *c, const td_attention_policy *policy)
 {
@@ -167,7 +167,7 @@ static td_attention_planner *planner_of(const td_attention_cell *c, const td_att
   return p;
 }
 
-/* As the backend makes them. */
+/* Makes the work list as the backend does. */
 static void make_items(td_work_list *items, const td_plan *plan, const td_attention_cell *c,
                        const td_attention_planner *p)
 {
@@ -193,8 +193,9 @@ static td_work_list alloc_items(const td_attention_planner *p)
   return items;
 }
 
-/* What the host takes for plan and work list, made from nothing, and what the plan predicts. The pages are as
- * plan_cell deals them. *n_short: groups and KV splits that the policy wanted and that found no partials. */
+/* Measures the host time to make plan and work list from scratch, and returns the plan's statistics. Pages
+ * are laid out as in plan_cell. *n_short: shared-prefix groups and KV splits that the policy wanted but that
+ * got no partials. */
 static double plan_us(const td_attention_cell *c, const td_attention_policy *policy,
                       td_attention_stats *stats, uint32_t *n_short)
 {
@@ -231,15 +232,15 @@ static double plan_us(const td_attention_cell *c, const td_attention_policy *pol
   return td_stats_median(us, PLAN_RUNS);
 }
 
-/* Without a device: prefix splits as predicted, private keys at memory's rate, both evenly over the device.
- */
+/* Without a device: prefix splits as predicted, private KV at memory bandwidth, both spread evenly over the
+ * device. */
 static double faked_us(const bench *b, const td_attention_cell *c, const td_attention_stats *stats)
 {
   double bytes = (double)stats->private_keys * c->n_kv_heads * c->head_dim * 4;
   return fixed_us + stats->shared_us / H200_RESIDENT + bytes / b->ceiling.bytes_per_s * 1e6;
 }
 
-/* ---- all of it ---- */
+/* ---- all cells and policies ---- */
 
 static void measure_heads(bench *b, const td_attention_cell *first, uint32_t p)
 {
@@ -273,7 +274,7 @@ static double floor_us(const bench *b, const td_attention_cell *c)
 
 enum { BEFORE_POLICIES = 4 };
 
-/* us: of each policy; plan_us NaN: not told. */
+/* us: one for each policy. plan_us NaN: not shown. */
 static void print_row(const bench *b, bool *has_head, const char *kind, const char *name, const char *heads,
                       double floor, char us[POLICIES_MAX][32], double plan_us)
 {
@@ -347,7 +348,7 @@ static void add_cells(cJSON *json, const bench *b)
     td_stats_add_number(cell, "floor_us", floor_us(b, &b->cells.cells[i]));
     add_figures(cell, "us", b, b->us, i);
     add_figures(cell, "plan_us", b, b->plan_us, i);
-    /* the policies of whose plan something was left out, and how much */
+    /* by policy: how many parts of the plan were left out */
     cJSON *left_out = cJSON_AddObjectToObject(cell, "short");
     for (uint32_t p = 0; p < b->n_policies; p++)
       if (b->n_short[p][i] > 0)
@@ -393,8 +394,8 @@ static void report(const bench *b)
   td_report_end(&r, b->options.json);
 }
 
-/* The daemon's own way first, whose plan's host time stands in the table; of heads without plans that one
- * alone. */
+/* Puts the daemon's own policy first, because the table shows its plan's host time. Heads without plans have
+ * only that policy. */
 static void take_policies(bench *b)
 {
   const td_attention_policy *policy;

@@ -18,12 +18,12 @@ typedef struct heads {
 
 static const heads decode_heads[] = {{32, 8}, {32, 32}, {16, 4}, {64, 8}},
                    tree_heads[] = {{32, 8}, {32, 32}, {16, 8}, {64, 8}}, trace_heads[] = {{32, 8}};
-/* batch, context; with heads other than 32/8 the first `everywhere` of them */
+/* batch, context. Head shapes other than 32/8 use only the first EVERYWHERE of them. */
 static const uint32_t decodes[][2] = {{1, 16384}, {16, 4096}, {64, 4096}, {256, 2048}, {1, 65536}, {4, 16384},
                                       {8, 16384}, {32, 4096}, {64, 1024}, {64, 16384}, {128, 8192}};
 enum { EVERYWHERE = 4 };
-/* Rows of equal length that equal splits would leave resident CTAs idle with, found by searching all numbers
- * of rows (test_kernels_attention_work_list); and rows of any length between two. */
+/* Rows of equal length for which equal splits would leave resident CTAs idle (found by a search over all row
+ * counts, test_kernels_attention_work_list), and rows of lengths between two values. */
 static const struct {
   uint32_t n_heads, n_kv_heads, n_rows, shortest, longest;
 } searched[] = {{32, 8, 17, 16384, 16384}, {32, 8, 40, 12288, 12288}, {32, 8, 74, 4096, 4096},
@@ -47,7 +47,7 @@ static td_attention_cell *add(td_attention_cells *out, const td_cells_request *r
   return c;
 }
 
-/* Takes the last cell away again if it is larger than wanted, or not by name. */
+/* Completes the last cell, or removes it if it is too large or has another name. */
 static void settle(td_attention_cells *out, const td_cells_request *r)
 {
   td_attention_cell *c = &out->cells[out->n - 1];
@@ -76,8 +76,8 @@ static void add_decodes(td_attention_cells *out, const td_cells_request *r)
     }
 }
 
-/* Lengths evenly between shortest and longest, in an order that is none: a row's is so many steps from the
- * one before, a number that has no part in common with that of rows. */
+/* Lengths evenly spread between shortest and longest, in shuffled order: each row's length is STEPS positions
+ * from the last row's. STEPS and the number of rows have no common divisor, so every position occurs once. */
 static void add_searched(td_attention_cells *out, const td_cells_request *r)
 {
   enum { STEPS = 29 };

@@ -1,6 +1,6 @@
-/* What `tandem-bench attention` measures, as a list of cells: batches of decodes by their lengths and by what
- * neighbours share. A cell can be given to any program that knows attention over pages, so that peers are
- * measured on the very same. */
+/* The cells that `tandem-bench attention` measures: batches of decodes, by their lengths and by what
+ * neighbours share. Any program with attention over pages can run a cell, so peers are measured on the same
+ * cells. */
 #ifndef TD_BENCH_ATTENTION_CELLS_H
 #define TD_BENCH_ATTENTION_CELLS_H
 
@@ -19,9 +19,9 @@ typedef struct td_attention_cell {
   char name[TD_CELL_NAME_BYTES];
   uint32_t n_heads, n_kv_heads, head_dim, n_rows;
   uint32_t *kv_len;     /* [n_rows] */
-  uint32_t *shared;     /* [n_rows] tokens in common with the row before, whole pages */
-  uint32_t trace, seed; /* of a step of a trace */
-  double unique_keys;   /* each key once */
+  uint32_t *shared;     /* [n_rows] tokens shared with the row before, whole pages */
+  uint32_t trace, seed; /* of kind TRACE: which trace, and its seed */
+  double unique_keys;   /* the number of keys, shared ones counted once */
 } td_attention_cell;
 
 typedef struct td_attention_cells {
@@ -32,24 +32,24 @@ typedef struct td_attention_cells {
 typedef struct td_cells_request {
   bool kinds[TD_CELL_KINDS];
   uint32_t head_dim;
-  uint32_t n_heads, n_kv_heads; /* 0: all that are compared, see attention_cells.c */
-  uint32_t steps_of_a_trace;    /* evenly out of all its steps */
-  uint32_t max_keys;            /* cells with more are left out; 0: none is */
+  uint32_t n_heads, n_kv_heads; /* 0: all head shapes, see attention_cells.c */
+  uint32_t steps_of_a_trace;    /* evenly spread over the trace */
+  uint32_t max_keys;            /* larger cells are left out; 0: no limit */
   const char *name;             /* only the cells of this name; NULL: all */
 } td_cells_request;
 
 void td_attention_cells_make(td_attention_cells *out, const td_cells_request *r);
 void td_attention_cells_deinit(td_attention_cells *c);
 
-/* Of one trace and policy: us of its steps. */
+/* Figures of one trace and policy, from the microseconds of its steps. */
 typedef struct td_trace_figures {
-  double mean_us, sd_us; /* over the held-out seeds, of their steps' mean */
-  double calibration_us; /* the same of the seed that is not counted */
+  double mean_us, sd_us; /* over the held-out seeds; each seed's value is its steps' mean */
+  double calibration_us; /* mean of the calibration seed, which is not held out */
   uint32_t n_seeds;
 } td_trace_figures;
-/* us[i]: of cell i; NaN: not measured. */
+/* us[i]: microseconds of cell i; NaN: not measured. */
 td_trace_figures td_attention_trace_figures(const td_attention_cells *c, const double *us, uint32_t trace);
 
-cJSON *td_attention_cells_json(const td_attention_cells *c); /* as peers read them */
+cJSON *td_attention_cells_json(const td_attention_cells *c); /* the format that peers read */
 
 #endif

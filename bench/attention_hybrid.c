@@ -1,10 +1,10 @@
-/* tandem-bench hybrid: attention of prefill chunks alone and beside decodes, by how the step's prefill is
- * cut.
+/* tandem-bench hybrid: attention of prefill chunks, alone and beside decodes, by the cut of the step's
+ * prefill.
  *
- * Cuts of a cell take turns; then each runs on end for a while ("hot"), since a GPU at its power limit is
- * slower, and when it did so is written down, so that clocks and watts can be laid beside. A figure is the
- * device's time of a step with the op OPS times over, once for each of several layers in turn, less an empty
- * step. Outputs of all cuts are compared. */
+ * The cuts of a cell take turns. Then each runs without a break for a while ("hot"), because a GPU at its
+ * power limit is slower. The time of each hot run is recorded, so that clocks and power can be compared with
+ * it. A figure is device time: of a step that runs the op OPS times, in turn on several layers, less an empty
+ * step. The outputs of all cuts are compared. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,22 +30,23 @@ enum {
   EMPTY_STEPS = 40
 };
 
-/* A chunk that ends at a context, beside rows decodes of row_context tokens, of which each group_rows have
- * their first `shared` ones in common. */
+/* A chunk that ends at `context`, beside `rows` decodes with row_context tokens each. Every group_rows of
+ * them share their first `shared` tokens. */
 typedef struct cell {
   const char *kind;
   uint32_t n_heads, n_kv_heads, chunk, context, rows, row_context, group_rows, shared;
 } cell;
 
 static const uint32_t all_heads[][2] = {{32, 8}, {32, 32}, {16, 4}, {64, 8}};
-/* Prefill of whole prompts, of chunks, of thin chunks. */
+/* Prefill of whole prompts, of chunks, and of small chunks. */
 static const uint32_t chunks[][2] = {{128, 1024},  {512, 1024},  {128, 4096},  {512, 4096},   {1024, 4096},
                                      {128, 16384}, {256, 16384}, {512, 16384}, {1024, 16384}, {2048, 16384},
                                      {2048, 2048}, {4096, 4096}, {8192, 8192}, {16, 16384},   {32, 16384},
                                      {64, 16384},  {16, 4096},   {64, 4096},   {256, 4096}};
-/* POD's Table 8, C0 and C2, its Figure 6 (a prompt in chunks of 512 beside 54 and 55 decodes), C1, and mixes
- * of both kinds of shortage (docs/lab/2026-11.md). Then decodes that share prefixes: a system prompt of all,
- * one of tools by a few agents each, and what few or many share of much or little. */
+/* POD's Table 8, C0 and C2; its Figure 6 (a prompt in chunks of 512 beside 54 and 55 decodes); C1; and mixes
+ * that are short of bandwidth or of compute (docs/lab/2026-11.md). Then decodes that share prefixes: a system
+ * prompt of all, tools of a few agents each, and other combinations of few or many rows and short or long
+ * prefixes. */
 static const char listed[] =
     "32/8 512@16384 + 64x16384; 32/8 1024@12288 + 80x12288; 32/8 1024@8192 + 128x2048;"
     "32/8 2048@16384 + 32x8192; 32/8 1024@16384 + 16x16384; 32/8 4096@4096 + 128x4096;"
@@ -59,8 +60,8 @@ static const char listed[] =
     "32/8 1024@16384 + 16x16384, 12288 by 16; 64/8 1024@8192 + 64x8192, 6144 by 16;"
     "16/4 1024@8192 + 128x8192, 4096 by 8; 32/8 512@2048 + 200x2048, 1536 by 25";
 
-/* One way to cut: the planner's, the planner's without decodes beside or without shared prefixes, a fixed
- * one, or one of another paper's that depends on the cell. */
+/* A way to cut: the planner's own; the planner's without decodes beside prefill, or without shared prefixes;
+ * a fixed one; or one of another paper that depends on the cell. */
 typedef struct cut {
   char name[24];
   bool is_fixed, is_serial, is_alone;
@@ -69,18 +70,19 @@ typedef struct cut {
   uint32_t n;
 } cut;
 
-/* POD's ways to share an SM out between CTAs of prefill and of decodes, as far as a cut of the SMs says the
- * same: in these no SM holds both. */
+/* POD's ways to divide SMs between CTAs of prefill and of decodes, as far as a cut can express them: here no
+ * SM holds both. */
 enum { H200_SMS = 132, TILE_ROWS = 128, STREAMS_SMS = 2, SMS_MOST = 128 };
 
-/* As many SMs for each. */
+/* Half of the SMs for each. */
 static td_hybrid_cut cut_in_halves(const cell *c)
 {
   (void)c;
   return (td_hybrid_cut){.tiles = 1, .sms_beside = H200_SMS / 2};
 }
 
-/* As many SMs as each has CTAs in the paper: a tile of queries and a kv head, or a decode and a kv head. */
+/* SMs in proportion to the CTAs in the paper: one for each tile of queries and KV head, or each decode and KV
+ * head. */
 static td_hybrid_cut cut_by_ctas(const cell *c)
 {
   uint32_t tiles = (c->chunk * (c->n_heads / c->n_kv_heads) + TILE_ROWS - 1) / TILE_ROWS;
@@ -91,8 +93,8 @@ static td_hybrid_cut cut_by_ctas(const cell *c)
                                                                  : 2};
 }
 
-/* Two streams: decodes begin at once and take what prefill leaves, which has all SMs but the fewest that can
- * be left. */
+/* Two streams: decodes begin immediately, but prefill has all SMs except the smallest number that can be left
+ * out. So decodes get what prefill leaves. */
 static td_hybrid_cut cut_as_streams(const cell *c)
 {
   (void)c;
@@ -206,7 +208,7 @@ static double step_us(bench *b, td_compiled *compiled)
   return out.busy_us > 0 ? out.busy_us : (td_tool_now_s() - begin) * 1e6;
 }
 
-/* Tokens that decode r has in common with the one before. */
+/* Tokens that decode r shares with the decode before. */
 static uint32_t shared_of(const cell *c, uint32_t r)
 {
   return r < c->rows && c->group_rows > 0 && r % c->group_rows > 0 ? c->shared : 0;
@@ -221,7 +223,8 @@ static bool plan_cell(bench *b, const cell *c)
   return fits && td_dummy_plan_add(&b->stage.dummy, c->chunk, c->context, 0, true);
 }
 
-/* The planner keeps what rows share while the rows are the same, so a step without them comes between. */
+/* Makes the planner plan anew. It reuses its plan while the rows stay the same, so an empty step comes in
+ * between. */
 static void forget_plan(bench *b)
 {
   td_dummy_plan_clear(&b->stage.dummy);
@@ -270,10 +273,12 @@ static void measure_hot(bench *b, cut *c)
   while (td_tool_now_s() < end && n < TIMES_MAX)
     us[n++] = op_us(b, c);
   c->hot_end_s = unix_s();
-  c->hot_us = n > 0 ? td_stats_median(us + n / 2, n - n / 2) : NAN; /* the half in which it is hot */
+  /* only the second half, when the device is hot */
+  c->hot_us = n > 0 ? td_stats_median(us + n / 2, n - n / 2) : NAN;
 }
 
-/* Of the output of one step to that of the first cut: the largest difference, of the largest element. */
+/* Runs one step and compares its output with the first cut's: the largest difference, relative to the largest
+ * element. */
 static double error_of(bench *b, const cut *c, float **first, size_t n)
 {
   td_error err;
@@ -294,7 +299,7 @@ static double error_of(bench *b, const cut *c, float **first, size_t n)
   }
   for (size_t i = 0; i < n; i++) {
     double d = fabs((double)got[i] - (*first)[i]);
-    worst = d <= worst ? worst : d; /* NaN too */
+    worst = d <= worst ? worst : d; /* keeps NaN */
     top = fmax(top, fabs((*first)[i]));
   }
   free(got);
@@ -398,7 +403,7 @@ static void add_cell(bench *b, cell c)
   b->cells[b->n_cells++] = c;
 }
 
-/* "32/8 1024@8192 + 64x8192, 4096 by 8; ...": of 64 decodes each 8 share 4,096 tokens. */
+/* "32/8 1024@8192 + 64x8192, 4096 by 8; ...": of 64 decodes, every 8 share 4,096 tokens. */
 static void take_mixes(bench *b, const char *mixes)
 {
   for (const char *at = mixes; at; at = strchr(at, ';') ? strchr(at, ';') + 1 : NULL) {
@@ -429,7 +434,7 @@ static void make_cells(bench *b)
     td_tool_die("no cell is left to measure");
 }
 
-/* "auto", "serial", "alone", a named one, or
+/* Reads --cuts: "auto", "serial", "alone", a named cut, or
  * TILES:SPLIT_KEYS:SMS_BESIDE[:COLOCATED_KEYS[:BESIDE_KEYS]]. */
 static void take_cuts(bench *b)
 {
@@ -452,7 +457,7 @@ static void take_cuts(bench *b)
   }
 }
 
-/* As peers read them. */
+/* Writes the format that peers read. */
 static void write_cells(const bench *b)
 {
   cJSON *all = cJSON_CreateArray();

@@ -9,17 +9,17 @@ static bool never(uint32_t n_keys, uint32_t n_rows)
   return false;
 }
 
-/* Every sequence by itself, with the KV splits that serve. */
+/* Every sequence alone, with the KV splits of the daemon. */
 static const td_attention_policy none = {.name = "none", .shares = never};
 
-/* PAT (section 5.1): a child is split from its parent where 4 x rows < keys; a row is a child too. Private KV
- * is cut as it serves. */
+/* PAT (section 5.1): a child is split from its parent if 4 x rows < keys; a row is a child too. Private KV is
+ * cut as in the daemon. */
 static bool pat_shares(uint32_t n_keys, uint32_t n_rows) { return n_keys > 4ull * n_rows; }
 
 static const td_attention_policy pat = {.name = "pat", .always_shares = true, .shares = pat_shares};
 
-/* PersistentKV: every row by its own length into up to 32 pieces; 16 for the CTAs of a multiprocessor, of
- * which three are resident. */
+/* PersistentKV: every row is cut by its own length into up to 32 KV splits. The CTAs of an SM, of which three
+ * are resident, get 16 together. */
 static uint32_t persistentkv_splits(uint32_t n_decodes, uint32_t n_resident)
 {
   enum { SPLITS_MAX = 32, PER_CTA = 16 / 3 };
@@ -30,7 +30,7 @@ static uint32_t persistentkv_splits(uint32_t n_decodes, uint32_t n_resident)
 static const td_attention_policy persistentkv = {
     .name = "persistentkv", .shares = never, .kv_splits = persistentkv_splits};
 
-/* FlashDecoding: every row into as many pieces as give each resident CTA two. */
+/* FlashDecoding: every row is cut into as many KV splits as give each resident CTA two. */
 static uint32_t flashdecode_splits(uint32_t n_decodes, uint32_t n_resident)
 {
   return n_decodes > 0 ? (2 * n_resident + n_decodes - 1) / n_decodes : 1;

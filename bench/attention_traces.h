@@ -1,6 +1,6 @@
-/* Decodes of unequal length: the traces that PersistentKV was measured on (its section 3.8), made again from
- * their definition and a seed. Requests come one after another into a few places; a step has a row for each
- * place that is taken, each a token longer than before. */
+/* Decodes of unequal length: the traces that PersistentKV was measured on (its section 3.8), generated from
+ * their definition and a seed. Requests fill a few places one after another. A step has a row for each
+ * occupied place, and each row is one token longer than in the step before. */
 #ifndef TD_BENCH_ATTENTION_TRACES_H
 #define TD_BENCH_ATTENTION_TRACES_H
 
@@ -37,7 +37,7 @@ enum { TD_ATTENTION_TRACES = sizeof td_attention_traces / sizeof *td_attention_t
 typedef struct td_trace_run {
   uint32_t trace;
   uint64_t random;
-  uint32_t n_taken; /* requests so far */
+  uint32_t n_taken; /* requests begun so far */
   uint32_t left[TD_TRACE_ROWS_MAX], kv_len[TD_TRACE_ROWS_MAX], request[TD_TRACE_ROWS_MAX];
 } td_trace_run;
 
@@ -67,7 +67,8 @@ static inline td_trace_run td_trace_begin(uint32_t trace, uint64_t seed)
   return (td_trace_run){.trace = trace, .random = seed * 1000003 + 7};
 }
 
-/* The next step: places with left[i] > 0 have a row of kv_len[i] tokens. false: all requests are done. */
+/* Advances to the next step: each place with left[i] > 0 has a row of kv_len[i] tokens. Returns false when
+ * all requests are done. */
 static inline bool td_trace_run_step(td_trace_run *t)
 {
   const struct td_attention_trace *d = &td_attention_traces[t->trace];

@@ -1,4 +1,4 @@
-/* Batches of decodes whose rows begin with the same tokens, as trees: those that PAT was measured on. */
+/* Batches of decodes whose rows begin with the same tokens, as trees: the ones that PAT was measured on. */
 #ifndef TD_BENCH_ATTENTION_TREES_H
 #define TD_BENCH_ATTENTION_TREES_H
 
@@ -12,7 +12,7 @@ typedef struct td_attention_tree {
       tokens[TD_TREE_LEVELS_MAX]; /* of each level; the last level's nodes are the rows */
 } td_attention_tree;
 
-/* PAT, figure 9. */
+/* From PAT, figure 9. */
 static const td_attention_tree td_pat_trees[] = {
     {2, {1, 10}, {4096, 416}},
     {2, {1, 256}, {256, 32}},
@@ -45,7 +45,7 @@ static inline void td_attention_tree_name(const td_attention_tree *t, char name[
     at += snprintf(name + at, TD_TREE_NAME_BYTES - (size_t)at, "%s%u", l ? "," : "_", t->tokens[l]);
 }
 
-/* Tokens that row r has in common with the row before it. */
+/* Tokens that row r shares with the row before it. */
 static inline uint32_t td_attention_tree_shared(const td_attention_tree *t, uint32_t r)
 {
   uint32_t n_rows = t->nodes[t->n - 1], shared = 0;

@@ -18,9 +18,9 @@ typedef struct worker {
   double result;
 } worker;
 
-/* Written out, so that every chain stays in a register whatever the compiler thinks of the loop. */
+/* Written out as a macro, so that the compiler keeps every chain in a register. */
 #define CHAINS(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9)
-enum { N_CHAINS = 10 }; /* independent: a latency of 4 or 5, twice a cycle */
+enum { N_CHAINS = 10 }; /* independent chains, to cover a latency of 4 or 5 cycles at two a cycle */
 
 static void *read_memory(void *arg)
 {
@@ -77,8 +77,8 @@ static uint32_t threads(uint32_t n)
   return n < MAX_THREADS ? n : MAX_THREADS;
 }
 
-/* Plain reads of memory beyond the caches. The best of a few rounds: what others take meanwhile is not the
- * machine's limit. */
+/* Plain reads of memory larger than the caches. The best of several rounds: bandwidth that other programs use
+ * does not lower the machine's limit. */
 static double read_bytes_per_s(uint32_t n_threads)
 {
   uint32_t n = threads(n_threads);
@@ -101,7 +101,7 @@ static double read_bytes_per_s(uint32_t n_threads)
   return best;
 }
 
-/* f32 multiply-adds, in the widest vectors that the machine has, up to AVX2. */
+/* f32 multiply-adds on AVX2 vectors, if the machine has them. */
 static double flop_per_s(uint32_t n_threads)
 {
   uint32_t n = threads(n_threads);
@@ -112,7 +112,7 @@ static double flop_per_s(uint32_t n_threads)
     best = rate > best ? rate : best;
   }
   free(w);
-  return best > 0 ? best : 1e12; /* not known here: operations then set no floor */
+  return best > 0 ? best : 1e12; /* not known: operations then set no floor */
 }
 
 td_ceiling td_ceilings_of(const char *backend, double given_gb_s, double given_tflop_s, uint32_t n_threads)

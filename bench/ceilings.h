@@ -1,4 +1,4 @@
-/* What this machine's processor can do at most, measured: the ceilings that CPU figures stand under. */
+/* Ceilings of backends: the most bytes and operations per second that a figure can reach. */
 #ifndef TD_BENCH_CEILINGS_H
 #define TD_BENCH_CEILINGS_H
 
@@ -6,9 +6,9 @@
 
 #include "loadgen/shapes.h"
 
-/* The ceiling of a backend: given figures (GB/s, TFLOP/s) where above 0, else known ones ("cuda": an H200's
- * 4,550 GB/s and 790 bf16 TFLOP/s, measured as a plain read and a product of 8192^3), else measured here with
- * n_threads (0: all). */
+/* The ceiling of a backend. Values above 0 (GB/s, TFLOP/s) are taken as given. Otherwise, for "cuda", those
+ * of an H200: 4,550 GB/s and 790 bf16 TFLOP/s, measured as a plain read and a GEMM of 8192^3. Otherwise
+ * measured here, with n_threads (0: all cores). */
 td_ceiling td_ceilings_of(const char *backend, double given_gb_s, double given_tflop_s, uint32_t n_threads);
 
 #endif

@@ -1,9 +1,9 @@
-/* tandem-bench engine: the engine's own speed, without HTTP: prompt, decode alone, decode at a batch. Prints
+/* tandem-bench engine: the engine's own speed, without HTTP: prompt, decode alone, decode in a batch. Prints
  * one JSON object.
  *
- * What is timed is what llama-bench and llama-batched-bench time: `pp` a prompt's tokens over the time to its
- * first answer token; `tg` tokens after the first over their time; `batch N` all tokens of N requests while
- * all N decode. Prompts are random token ids, each its own, so that no prefix is ever found in the cache. */
+ * It times what llama-bench and llama-batched-bench time. `pp`: a prompt's tokens over the time to its first
+ * answer token. `tg`: the tokens after the first over their time. `batch N`: all tokens of N requests while
+ * all N decode. Prompts are random token ids, each different, so that no prefix is found in the cache. */
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ typedef struct bench {
   uint64_t n_requests;
 } bench;
 
-/* Requests of one shape, all at once. */
+/* Requests of one shape, submitted together. */
 typedef struct job {
   uint32_t n, n_prompt, n_answer;
 } job;
@@ -170,7 +170,7 @@ static double measure_decode(bench *b, const job *j)
   return (j->n_answer - 1) / ((double)(r.last[0].last_token_us - r.last[0].first_token_us) / 1e6);
 }
 
-/* While all n decode: from the moment that the last of them has its first token to the first one's end. */
+/* While all n decode: from the last request's first token to the first request's end. */
 static double measure_batch(bench *b, const job *j)
 {
   run r;
@@ -210,7 +210,7 @@ static void usage(void)
   exit(64);
 }
 
-/* What stands behind "--"; returns how many numbers. */
+/* Reads the numbers after "--" and returns how many there are. */
 static uint32_t read_numbers(int argc, char **argv, int *n_args, uint32_t numbers[3 + BATCHES_MAX])
 {
   uint32_t n = 0;
@@ -251,7 +251,8 @@ int td_bench_engine(int argc, char **argv)
   td_log_init(TD_LOG_WARN, false);
   start(&b, &o);
   measure_decode(
-      &b, &(job){1, n_prompt, WARM_TOKENS + 1}); /* as llama-bench: memory is touched for the first time */
+      /* uncounted, as in llama-bench: memory is touched for the first time */
+      &b, &(job){1, n_prompt, WARM_TOKENS + 1});
   cJSON *all = cJSON_CreateObject();
   add(all, &b, "pp", n_prompt, repetitions, measure_prompt, (job){1, n_prompt, 1});
   add(all, &b, "tg", n_answer, repetitions, measure_decode, (job){1, 1, n_answer + 1});

@@ -1,10 +1,9 @@
-/* tandem-bench grammar: the grammar engine alone, over schemas and answers that scripts/bench-grammar hands
- * it.
+/* tandem-bench grammar: the grammar engine alone, on schemas and answers from scripts/bench-grammar.
  *
- * stdin has a line of JSON for each grammar, {"kind", "source", "tests": [{"text", "ids"}], "samples"}, and
- * stdout gets one for each: the time to compile and to the first mask, each mask's time (filling it and
- * reading the next token), and what was read of each text. A text counts as taken where its end may end the
- * answer. */
+ * stdin has a line of JSON for each grammar: {"kind", "source", "tests": [{"text", "ids"}], "samples"}.
+ * stdout gets a line for each: the time to compile and to make the first mask, the time of each mask (filling
+ * it and reading the next token), and how much of each text was read. A text counts as taken if the answer
+ * may end where the text ends. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +15,7 @@
 #include "loadgen/tool.h"
 #include "models/grammar/grammar.h"
 
-/* Processor time: what others do on the machine is no matter. */
+/* Processor time of this thread, so that other load on the machine does not count. */
 static uint64_t now_ns(void)
 {
   struct timespec t;
@@ -28,11 +27,11 @@ typedef struct vocabulary {
   td_vocabulary *v;
   td_token_bytes *tokens;
   uint32_t n, end;
-  int32_t quote; /* its token; -1: there is none */
+  int32_t quote; /* token id of '"'; -1: none */
 } vocabulary;
 
-/* The first line: tokens, and the id that ends an answer; then each token's bytes in hex, none for one that
- * is no part of a text. */
+/* The file's first line has the number of tokens and the id that ends an answer. Then each line has a token's
+ * bytes in hex, or nothing if the token is no text. */
 static void load_vocabulary(const char *path, vocabulary *out)
 {
   FILE *f = path ? fopen(path, "r") : NULL;
@@ -94,7 +93,8 @@ static td_status compile(const vocabulary *v, const cJSON *item, td_grammar **ou
   return st;
 }
 
-/* Reads a text's tokens with a mask before each. The mask must say of each token what reading it says. */
+/* Reads a text's tokens, with a mask before each. For each token, the mask must agree with the result of
+ * reading it. */
 static void read_test(const vocabulary *v, td_grammar *g, const cJSON *test, uint32_t *mask, td_buf *times,
                       td_buf *out)
 {
@@ -129,7 +129,7 @@ static void read_test(const vocabulary *v, td_grammar *g, const cJSON *test, uin
   td_matcher_destroy(m);
 }
 
-/* ---- texts that a grammar takes, at random ---- */
+/* ---- random texts that a grammar accepts ---- */
 
 static uint32_t next_random(uint64_t *state)
 {
@@ -141,7 +141,8 @@ static uint32_t next_random(uint64_t *state)
 
 enum { SAMPLE_TOKENS = 300 };
 
-/* One of the tokens that may be next; ends and quotes are liked, or strings would never end. */
+/* Chooses one of the allowed tokens. The end and quotes are preferred, because strings would otherwise not
+ * end. */
 static int32_t choose(const vocabulary *v, const uint32_t *mask, uint64_t *random)
 {
   int32_t chosen = -1, quote = v->quote;

@@ -1,11 +1,11 @@
-/* tandem-bench kernels: every op of a backend alone, through kernels.h, beside the floor of the bytes it must
+/* tandem-bench kernels: every op of a backend alone, through kernels.h, beside its floor: the bytes it must
  * move or the operations it must do.
  *
- * A figure is the median of many rounds. A round is a step whose program is one op n times, less an empty
- * step, over n: so the host's work hides behind the device's, as it does in a whole step. The op goes round
- * several copies of its weights, inputs and KV that together are larger than the caches, since in a model it
- * finds none of them there. But a product's x, which in a model was just written, and what it adds to stay
- * where they are; and its step is captured where the backend captures decode steps of so many rows. */
+ * A figure is the median of many rounds. A round is a step whose program runs one op n times, less an empty
+ * step, divided by n. So the host's work hides behind the device's, as in a whole step. The op rotates over
+ * several copies of its weights, inputs and KV, which together are larger than the caches, because in a model
+ * they would not be cached either. Two exceptions, which a model has just written: a linear's x, and the
+ * buffer it adds to. A linear's step is captured if the backend captures decode steps of that many rows. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,12 +26,12 @@ typedef struct bench {
   double list[LIST_MAX];
   size_t n_list;
   td_report report;
-  /* the op under test, and how many of its ops are one */
+  /* the op under test, and how many ops make one */
   td_kernels_op *op;
   uint32_t ops_of_one;
-  double warm_s; /* how long it runs before it is timed: products bring a GPU to its power limit, and then its
-                    clock falls */
-  bool captures; /* whether the op's step is captured, where the backend does that */
+  /* how long it runs before timing: linears bring a GPU to its power limit, and its clock falls */
+  double warm_s;
+  bool captures; /* capture the op's step, if the backend can */
 } bench;
 
 static bool wanted(const bench *b, const char *op) { return td_tool_in_list(b->only, op); }
@@ -53,7 +53,7 @@ static void setup(bench *b)
                                     .max_context_tokens = max_context,
                                     .max_vocab = d.vocab});
   td_kernels_make_inputs(&b->k, wanted(b, "glu"));
-  /* layers are the copies that attention goes round */
+  /* attention rotates over the layers */
   uint32_t n_layers = d.n_layers < LAYERS_MAX ? d.n_layers : LAYERS_MAX;
   double gb = b->attention_gb > 0 ? b->attention_gb : gpu_asked ? 20 : 0.5;
   td_stage_add_kv(s, n_layers, gb * 1e9 / (td_stage_kv_token_bytes(s, n_layers) * TD_STAGE_PAGE_TOKENS),
@@ -76,7 +76,7 @@ static td_compiled *compile(bench *b, uint32_t n)
   return td_stage_compile_ops(&b->k.stage, under_test, b, n * b->ops_of_one);
 }
 
-/* n 0: of an empty step. */
+/* n 0: an empty step. */
 static double median_step(bench *b, uint32_t n, int n_rounds)
 {
   td_stage *s = &b->k.stage;
@@ -86,7 +86,8 @@ static double median_step(bench *b, uint32_t n, int n_rounds)
   return seconds;
 }
 
-/* n tokens in rows of at most the context's length, each row's last token wanting logits. */
+/* Plans n tokens in rows of at most the context's length. With `logits`, each row's last token has a logits
+ * entry. */
 static bool plan_tokens(bench *b, uint32_t n, bool logits)
 {
   td_stage *s = &b->k.stage;
@@ -102,7 +103,7 @@ static bool plan_tokens(bench *b, uint32_t n, bool logits)
   return fits;
 }
 
-/* After warm_s of them; captured, as decode steps are, if there can be such a step. */
+/* Times the op after running it for warm_s. The step is captured if it could be a decode step. */
 static double median_warm(bench *b, uint32_t n)
 {
   td_stage *s = &b->k.stage;
@@ -115,7 +116,7 @@ static double median_warm(bench *b, uint32_t n)
   return seconds;
 }
 
-/* Bytes and operations that the op cannot do without: its floor. */
+/* The bytes and operations that the op needs at least, which give its floor. */
 typedef struct work {
   double bytes, flop;
 } work;
@@ -135,7 +136,8 @@ static void report(bench *b, const char *op, const char *size, const work *w, do
   td_report_row(&b->report, fields, sizeof fields / sizeof *fields);
 }
 
-/* As many in a round as fill round_ms, so that an empty step and a clock's tick weigh little. */
+/* A round has as many ops as fill round_ms, so that the empty step and the clock's resolution matter
+ * little. */
 static void measure(bench *b, const char *op, const char *size, const work *w)
 {
   double one = median_step(b, 1, 3), empty = median_step(b, 0, (int)b->n_rounds);
@@ -178,7 +180,7 @@ static void measure_linears(bench *b)
   b->warm_s = 0;
 }
 
-/* Whether the backend has the op, for so many rows. */
+/* Whether the backend has the op for this many rows. */
 static bool has_glu(bench *b)
 {
   td_error err;

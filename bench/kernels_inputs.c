@@ -28,7 +28,7 @@ uint32_t td_kernels_cols(const td_kernels *k, td_kernels_matrix m)
 
 bool td_kernels_adds(td_kernels_matrix m) { return m == TD_KERNELS_O || m == TD_KERNELS_DOWN; }
 
-/* Random blocks with small scales: speed does not depend on the values as long as they stay finite. */
+/* Random blocks with small scales. Speed does not depend on the values if they are finite. */
 static void *random_blocks(td_dtype t, uint64_t bytes, td_random *r)
 {
   uint8_t *p = td_tool_alloc(bytes, 1);
@@ -45,7 +45,7 @@ static void *random_blocks(td_dtype t, uint64_t bytes, td_random *r)
     else if (t == TD_Q6_K)
       p[at + 209] = 0x14;
     else
-      p[at + 1] = p[at + 3] = 0x14; /* the scale, and the second one or a quant */
+      p[at + 1] = p[at + 3] = 0x14; /* the scale, and a second scale or quants */
   }
   return p;
 }
@@ -69,7 +69,8 @@ static void add_weight(td_kernels *k, td_kernels_matrix m)
     part.data = k->stored[m][copy] = random_blocks(t, row_bytes * part.n_rows, &r);
   }
   td_tool_check(be->ops->weight_import(be, &part, 1, cols, &k->weights[m][copy], &err), &err);
-  (void)td_dtype_row_bytes(k->weights[m][copy]->types[0].storage, cols, &row_bytes); /* n_cols suits it */
+  /* n_cols fits: checked above */
+  (void)td_dtype_row_bytes(k->weights[m][copy]->types[0].storage, cols, &row_bytes);
   k->matrix_bytes[m] = (double)row_bytes * (double)part.n_rows;
 }
 
@@ -116,7 +117,7 @@ void td_kernels_free_inputs(td_kernels *k)
       free(k->stored[m][i]);
 }
 
-/* The i-th place for an activation in a slab: places go round all of it. */
+/* The i-th location in a slab for an activation; locations rotate over the slab. */
 static td_devptr place(const td_kernels *k, td_devptr slab, uint32_t width, uint32_t i)
 {
   size_t bytes = ((size_t)k->n_rows * width * k->stage.be->activation_bytes + 255) / 256 * 256;
@@ -157,7 +158,7 @@ td_op td_kernels_glu(const td_kernels *k, uint32_t i)
   return (td_op){.kind = TD_OP_LINEAR_SWIGLU, .linear_swiglu = p};
 }
 
-/* The second is of another layer: a backend would make one op of the two. */
+/* The second op gets another layer, because a backend would fuse two ops of the same layer. */
 td_op td_kernels_glu_by_two(const td_kernels *k, uint32_t i)
 {
   const td_model_desc *d = &k->stage.desc;

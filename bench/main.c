@@ -1,5 +1,4 @@
-/* tandem-bench: one program that measures, a subcommand for each thing that can be measured. README.md says
- * how. */
+/* tandem-bench: one program for all measurements, with a subcommand for each kind. See README.md. */
 #include <stdio.h>
 #include <string.h>
 

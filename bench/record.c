@@ -21,7 +21,7 @@ static bool die(td_record *r, td_request_end why, const char *detail)
 
 bool td_record_take(td_record *r, const td_event *e, double at_s)
 {
-  if (e->has_usage) { /* some servers send it with every event: the last one counts */
+  if (e->has_usage) { /* some servers send usage with every event; the last one counts */
     r->has_usage = true;
     r->usage_in = e->usage_in;
     r->usage_out = e->usage_out;
@@ -49,8 +49,8 @@ static uint32_t piece_tokens(const td_record *r)
   return n;
 }
 
-/* An event without text at the end is a token where the count lacks one: some servers end the answer with its
- * last token, others with an event of its own. Without usage the number asked for decides. */
+/* A last event without text counts as a token if the count is one short: some servers end the answer in its
+ * last token's event, others in an event of its own. Without usage, the requested number decides. */
 void td_record_end(td_record *r, double at_s)
 {
   uint32_t want = r->has_usage ? r->usage_out : r->n_out;
@@ -126,7 +126,8 @@ static void take_counts(const td_record *r, td_record_measures *m)
   m->all_counted &= r->counted;
 }
 
-/* Tokens that had come by `until`; a request's tokens beyond its pieces are spread over them evenly. */
+/* Tokens that had arrived by `until`. Tokens that had no event of their own are spread evenly over the
+ * request's events. */
 static double tokens_until(const td_record *r, double until)
 {
   uint32_t pieces = piece_tokens(r), by = 0;
@@ -157,8 +158,8 @@ static void take_throughput(const td_record *records, size_t n, const td_measure
   }
 }
 
-/* Tokens per second of one stream between its first and last piece in the window: whole steps, so no step is
- * lost at an end. */
+/* Tokens per second of one stream, between its first and last event in the window. So only whole steps count,
+ * and the window's borders cut none. */
 static double pace(const td_record *r, double low, double high, td_stats_list *gaps)
 {
   const td_piece *first = NULL, *last = NULL;

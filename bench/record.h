@@ -1,4 +1,4 @@
-/* What happened to each request of a run, and the figures that follow from it. Knows nothing of sockets. */
+/* What happened to each request of a run, and the figures computed from it. Independent of sockets. */
 #ifndef TD_BENCH_RECORD_H
 #define TD_BENCH_RECORD_H
 
@@ -6,16 +6,16 @@
 #include "loadgen/measures.h"
 
 typedef struct td_piece {
-  double at_s; /* after the run's begin */
+  double at_s; /* seconds since the run began */
   uint32_t n_tokens;
 } td_piece;
 
 typedef struct td_record {
-  uint32_t n_in, n_out; /* asked for */
+  uint32_t n_in, n_out; /* tokens requested */
   double due_s, sent_s, end_s;
   td_piece *pieces;
   size_t n_pieces, cap;
-  double maybe_s; /* when a last event came that may carry a token: 0 = none did */
+  double maybe_s; /* time of the last event that may carry a token (TD_EVENT_MAYBE); 0: none */
   bool has_usage, has_done, counted, warm;
   uint32_t usage_in, usage_out, usage_cached;
   int http_status;
@@ -23,18 +23,20 @@ typedef struct td_record {
   char detail[160]; /* of an error */
 } td_record;
 
-/* Takes an event that came at at_s. false: the request has died of it (outcome and detail are set). */
+/* Records an event that arrived at at_s. Returns false if the event ends the request with an error (outcome
+ * and detail are set). */
 bool td_record_take(td_record *r, const td_event *e, double at_s);
-/* The answer is whole: settles whether the last event was a token, and the outcome if it is still open. */
+/* Call at the end of the answer. Decides whether the last event was a token, and sets the outcome if it is
+ * still open. */
 void td_record_end(td_record *r, double at_s);
-/* By the server's usage, else by the pieces. */
+/* By the server's usage, or if it gave none, by the events. */
 uint32_t td_record_tokens(const td_record *r);
 
 typedef struct td_record_measures {
   td_measures all;
   uint64_t tokens_asked, tokens_cached; /* of done requests */
-  uint64_t n_events, n_merged;          /* tokens that came in one event with another */
-  size_t n_short;                       /* done with fewer tokens than asked for */
+  uint64_t n_events, n_merged;          /* n_merged: tokens that shared an event with another */
+  size_t n_short;                       /* done with fewer tokens than requested */
   bool all_usage, all_counted;
   double begin_s, end_s;
   /* while all requests of the run decode: from the last first token to the first end */

@@ -86,8 +86,9 @@ static void read_error(const cJSON *error, td_event *out)
                                    : "no message");
 }
 
-/* Servers that are asked for token ids send the prompt's too, with the first token; as a tree they would keep
- * this program from its other streams. (Inside a string the quotes of such a name are escaped.) */
+/* Parses an event without its prompt's token ids. Servers that are asked for token ids send them with the
+ * first token, and parsing them would delay this program's other streams. (The name cannot occur inside a
+ * string, because its quotes would be escaped.) */
 static cJSON *parse_without_prompt(const char *json, size_t n)
 {
   static const char name[] = "\"prompt_token_ids\":[";

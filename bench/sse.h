@@ -1,8 +1,8 @@
-/* An event stream as completions servers send it: one JSON object in each "data:" line; then what such an
- * object says.
+/* Event streams as completions servers send them: one JSON object in each "data:" line, and the meaning of
+ * such an object.
  *
- * An event is one line here: no server of this kind splits its JSON, and comments and other fields mean
- * nothing to us. */
+ * An event is one line here: no server of this kind splits its JSON. Comments and other fields are
+ * ignored. */
 #ifndef TD_BENCH_SSE_H
 #define TD_BENCH_SSE_H
 
@@ -15,29 +15,29 @@
 enum { TD_SSE_LINE_MAX = 1 << 20 };
 
 typedef struct td_sse {
-  td_buf line; /* the piece of a line that has come so far */
+  td_buf line; /* the incomplete line received so far */
 } td_sse;
 
 void td_sse_init(td_sse *s);
 void td_sse_deinit(td_sse *s);
-/* Takes bytes; calls on_data for the payload of every data line that they complete. false: a line is too
- * long. */
+/* Takes received bytes. Calls on_data with the payload of every data line that they complete. False: a line
+ * is too long. */
 bool td_sse_feed(td_sse *s, const char *bytes, size_t n,
                  void (*on_data)(void *arg, const char *json, size_t n), void *arg);
 
 typedef enum td_event_kind {
-  TD_EVENT_NOTHING, /* usage alone, or no choice of ours */
+  TD_EVENT_NOTHING, /* usage alone, or no choice */
   TD_EVENT_TOKENS,
-  TD_EVENT_MAYBE, /* ends the answer and has no text: may carry a last token without text, or none */
+  TD_EVENT_MAYBE, /* ends the answer without text: may carry a last token, or none */
   TD_EVENT_DONE,  /* [DONE] */
-  TD_EVENT_ERROR, /* the server says that the request died */
-  TD_EVENT_BAD,   /* not JSON, or not of this kind */
+  TD_EVENT_ERROR, /* the server reports an error */
+  TD_EVENT_BAD,   /* not JSON, or not an object */
 } td_event_kind;
 
 typedef struct td_event {
   td_event_kind kind;
-  uint32_t n_tokens; /* of TOKENS: by token ids where they are given, else 1 */
-  bool counted;      /* n_tokens is by token ids */
+  uint32_t n_tokens; /* of TOKENS: the number of token ids, or 1 if there are none */
+  bool counted;      /* n_tokens comes from token ids */
   bool has_usage;
   uint32_t usage_in, usage_out, usage_cached;
   char error[160];

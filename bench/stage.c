@@ -113,7 +113,7 @@ td_devptr td_stage_upload(td_stage *s, const float *v, size_t n)
   return p;
 }
 
-/* Bits are moved as they are: signs and mantissas random, exponents of 1/4 to 1/2, in either width. */
+/* The upload keeps the bits unchanged: random signs and mantissas, values of 1/8 to 1/2 in either width. */
 td_devptr td_stage_random(td_stage *s, size_t bytes)
 {
   td_random r;
@@ -231,7 +231,7 @@ void td_stage_fill_from(td_stage *s, td_devptr qkv)
 
 /* ---- steps ---- */
 
-/* The plan's page table entries are on the device then, if the same plan is submitted again. */
+/* Clears the page table updates: if the same plan is submitted again, the device has them already. */
 void td_stage_submit_sampled(td_stage *s, td_compiled *compiled, td_compiled *sampling)
 {
   td_backend_queue_step(s->be, compiled ? compiled : s->nothing, sampling, s->dummy.plan);

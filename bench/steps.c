@@ -1,9 +1,8 @@
-/* tandem-bench steps: whole steps of a model (plan up, forward, sampling, token ids back) beside the floors
- * that its shape sets: decodes by batch and context, prompts by length, a chunk beside decodes.
+/* tandem-bench steps: whole steps of a model (plan up, forward, sampling, token ids back), beside the floors
+ * of its shape: decodes by batch and context, prompts by length, a chunk beside decodes.
  *
- * Two figures: `alone`, from submission to outcome, host work included; and `step`, the pace at which steps
- * follow one another where the backend lets two be under way at once, as a daemon that plans ahead would run
- * them. */
+ * There are two figures. `alone` is the time from submission to outcome, host work included. `step` is the
+ * pace of consecutive steps if the backend lets two be under way, as in a daemon that plans ahead. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,15 +26,15 @@ typedef struct steps {
   td_model_desc desc;
   td_model *model;
   td_program *program;
-  td_compiled *whole, *part; /* part: but for the ops of --without; NULL: there are none */
-  td_compiled *now;          /* one of them: what steps run */
-  td_compiled *sampling;     /* behind it, */
-  bool part_samples;         /* behind part too */
+  td_compiled *whole, *part; /* part: without the ops of --without; NULL: no such option */
+  td_compiled *now;          /* the one that steps run */
+  td_compiled *sampling;     /* runs after the forward */
+  bool part_samples;         /* sampling runs after `part` too */
   td_stage stage;
   td_floor_model floor;
   td_ceiling ceiling;
   uint32_t max_context;
-  bool under_way; /* a step was submitted and not yet ended */
+  bool under_way; /* step_paced has submitted a step and not waited for it */
   uint32_t prompt_tokens;
   td_report report;
 } steps;
@@ -50,7 +49,8 @@ static double largest(const double *v, size_t n)
   return m;
 }
 
-/* What all matrices take but the embedding, which is looked up; tied, it is the head. */
+/* Bytes of all matrices that a step reads. An untied embedding is only looked up, so it does not count; a
+ * tied one is also the head. */
 static double weight_bytes(const steps *s)
 {
   const td_model_desc *d = &s->desc;
@@ -65,7 +65,7 @@ static double weight_bytes(const steps *s)
   return (double)td_model_weight_bytes(s->dummy ? NULL : s->files, d, be) - unused;
 }
 
-/* A list of 0 alone has nothing in it. */
+/* The list "0" is empty. */
 static void read_list(const char *text, double *list, size_t *n)
 {
   td_error err;
@@ -151,7 +151,8 @@ static double step_alone(void *arg)
   return td_tool_now_s() - begin;
 }
 
-/* One step more is submitted before the oldest is waited for. The inputs are then read on the device. */
+/* Submits one more step before it waits for the oldest. From the second step on, the device takes the input
+ * tokens from the step before. */
 static double step_paced(void *arg)
 {
   steps *s = arg;
@@ -191,9 +192,9 @@ static double prompt_alone(void *arg)
   return td_tool_now_s() - begin;
 }
 
-/* ---- ablation: what an op costs a step is best seen by leaving it out ---- */
+/* ---- ablation: an op's cost in a step shows best when it is left out ---- */
 
-/* "rmsnorm,linear" as bits of td_op_kind. */
+/* Reads "rmsnorm,linear" as bits of td_op_kind. */
 static uint32_t op_kinds(const char *ops)
 {
   char list[128], *rest = list;
@@ -211,7 +212,7 @@ static uint32_t op_kinds(const char *ops)
   return kinds;
 }
 
-/* The forward with these kinds of ops alone. */
+/* Compiles the forward with these kinds of ops only. */
 static td_compiled *compile_kinds(steps *s, uint32_t kinds)
 {
   td_error err;
@@ -239,9 +240,10 @@ static void compile(steps *s)
 
 static bool has_power_limit(const steps *s) { return !td_stage_on_cpu(&s->stage); }
 
-/* A device at its power limit does more in a second of zeros than of other values: KV that was never written,
- * or the input of a product behind an op that is left out. So one whole prompt is computed, whose activations
- * stay in memory, and the keys and values of its last layer go to every page. */
+/* At its power limit, a device computes zeros faster than other values. Zeros would come from KV that was
+ * never written, or from the input of a linear behind an op that is left out. So this computes one whole
+ * prompt, whose activations stay in memory, and writes the keys and values of its last layer to every
+ * page. */
 static void fill(steps *s)
 {
   s->prompt_tokens = (uint32_t)fmin(fmin(s->stage.dummy.plan->max_tokens, s->max_context),
@@ -316,8 +318,8 @@ static void tell_times(steps *s, const cell *c, const char *without, times *t)
   td_stats_deinit(&t->pace);
 }
 
-/* With --without, steps whole and without take turns: a device at its power limit is faster at one time than
- * at another. */
+/* With --without, whole and partial steps take turns, because the speed of a device at its power limit
+ * changes over time. */
 static void measure(steps *s, const cell *c, double (*alone)(void *), bool paced)
 {
   times whole = {0}, part = {0};
@@ -402,7 +404,7 @@ static void measure_hybrids(steps *s)
       }
 }
 
-/* As a daemon does in idle moments, but at once; nothing is kept. */
+/* Tunes as a daemon does in idle moments, but without pauses; writes no file. */
 static void tune(steps *s)
 {
   td_error err;
@@ -419,7 +421,7 @@ static void capture_all(steps *s)
   }
 }
 
-/* Without folders: results are shown to others. */
+/* Without its folder, because results are published. */
 static const char *model_name(const steps *s)
 {
   const char *slash = s->shape ? NULL : strrchr(s->model_path, '/');

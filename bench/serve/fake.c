@@ -1,8 +1,7 @@
-/* tandem-bench fake: a server that answers completions with made-up tokens at exact moments, to measure the
- * load generator itself: what serve reports against it can be checked, and what is missing is serve's own
- * overhead.
+/* tandem-bench fake: a server that sends made-up tokens at exact times, to measure the load generator. The
+ * figures of `serve` against it are known in advance, and any difference is the overhead of `serve`.
  *
- * Like an engine it works in steps: every --tbt ms each stream gets one token, the first one no sooner than
+ * It works in steps, like an engine: every --tbt ms each stream gets one token, the first no sooner than
  * --ttft ms after its request. */
 #include <llhttp.h>
 #include <signal.h>
@@ -24,8 +23,8 @@ typedef struct client {
   llhttp_t parser;
   struct fake *fake;
   td_buf body;
-  uint32_t left, sent; /* tokens of the stream under way */
-  double first_s;      /* no token before */
+  uint32_t left, sent; /* tokens of the current stream */
+  double first_s;      /* no token before this time */
   bool streaming, closing;
   struct client *prev, *next;
 } client;
@@ -34,7 +33,7 @@ typedef struct fake {
   uv_loop_t loop;
   uv_tcp_t listener;
   uv_poll_t step;
-  int step_fd; /* a timerfd: libuv's own timers know whole milliseconds only */
+  int step_fd; /* a timerfd, because libuv's timers have whole milliseconds only */
   uv_signal_t signals[2];
   llhttp_settings_t settings;
   client *all;
@@ -91,7 +90,7 @@ static size_t add_chunk(char *out, size_t size, const char *payload)
   return (size_t)snprintf(out, size, "%zx\r\ndata: %s\n\n\r\n", strlen(payload) + 8, payload);
 }
 
-/* One event of the stream, the last one with what follows it. */
+/* Sends one event of the stream; the last one includes the end of the answer. */
 static void send_token(client *c)
 {
   char out[1024], payload[256];

@@ -13,7 +13,8 @@ enum { READ_BYTES = 1 << 18 };
 
 typedef struct conn conn;
 
-/* A request's bytes: held by the exchange, which may have to send them again, and by the write under way. */
+/* A request's bytes. The exchange holds them, because it may have to send them again, and so does the write
+ * under way. */
 typedef struct message {
   int n_holders;
   td_buf head, body;
@@ -37,7 +38,7 @@ struct conn {
   uv_connect_t connect;
   llhttp_t parser;
   td_http_client *h;
-  td_exchange *ex;   /* NULL: idle */
+  td_exchange *ex;   /* NULL: the connection is idle */
   conn *prev, *next; /* in h->all */
   conn *next_idle;
   bool reused, answered, complete, keep, idle, closing;
@@ -102,7 +103,7 @@ static void exchange_free(td_exchange *ex)
   free(ex);
 }
 
-/* The end of an exchange; the handler may send the next one at once. */
+/* Ends an exchange. Its handler may immediately send the next one. */
 static void end_exchange(conn *c, td_http_end why, const char *detail)
 {
   td_exchange *ex = c->ex;
@@ -153,7 +154,7 @@ static int on_message_complete(llhttp_t *p)
   conn *c = p->data;
   c->complete = true;
   c->keep = llhttp_should_keep_alive(p);
-  return HPE_PAUSED; /* what follows an answer must not be taken for part of it */
+  return HPE_PAUSED; /* bytes after an answer must not be parsed as part of it */
 }
 
 static void make_idle(conn *c)
@@ -184,7 +185,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
   conn *c = stream->data;
   if (n == 0 || c->closing)
     return;
-  if (!c->ex) { /* an idle connection may end, but not speak */
+  if (!c->ex) { /* a server may close an idle connection, but not send on it */
     close_connection(c);
     return;
   }
@@ -201,7 +202,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
   c->h->counts.bytes_in += (uint64_t)n;
   c->h->counts.n_reads++;
   llhttp_errno_t e = llhttp_execute(&c->parser, buf->base, (size_t)n);
-  if (c->closing) /* a handler aborted it */
+  if (c->closing) /* a handler aborted the exchange */
     return;
   if (c->complete)
     finish(c);
@@ -212,7 +213,8 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 static void on_alloc(uv_handle_t *handle, size_t hint, uv_buf_t *out)
 {
   conn *c = handle->data;
-  *out = uv_buf_init(c->h->read_buffer, READ_BYTES); /* one for all: reads are taken at once */
+  /* shared by all connections: the bytes are used before the next read */
+  *out = uv_buf_init(c->h->read_buffer, READ_BYTES);
 }
 
 /* ---- bytes out ---- */

@@ -1,10 +1,10 @@
-/* An HTTP/1.1 client of one server for very many requests at once: libuv sockets, llhttp, connections kept
+/* An HTTP/1.1 client of one server for very many concurrent requests: libuv sockets, llhttp, connections kept
  * and reused.
  *
- * An exchange is one request and its answer. Its handlers are called on the loop's thread: status once, bytes
- * as they come, end once, and then the exchange is gone. A kept connection that turns out to be closed before
- * the first byte of an answer is replaced by a fresh one, once, without a word: the server had the right to
- * close it. */
+ * An exchange is one request and its answer. The loop's thread calls its handlers: status once, bytes as they
+ * arrive, end once. After `end` the exchange is freed. If a kept connection turns out to be closed before the
+ * first byte of an answer, the request is sent again once on a new connection, and this is no error: the
+ * server was allowed to close it. */
 #ifndef TD_BENCH_SERVE_HTTP_H
 #define TD_BENCH_SERVE_HTTP_H
 
@@ -19,8 +19,8 @@ typedef struct td_exchange td_exchange;
 
 typedef enum td_http_end {
   TD_HTTP_OK,
-  TD_HTTP_NO_CONNECTION, /* refused, unreachable, or no socket left */
-  TD_HTTP_CUT,           /* closed or reset before the answer's end */
+  TD_HTTP_NO_CONNECTION, /* refused, unreachable, or no more sockets */
+  TD_HTTP_CUT,           /* closed or reset before the end of the answer */
   TD_HTTP_BROKEN,        /* not HTTP */
 } td_http_end;
 
@@ -35,17 +35,18 @@ typedef struct td_http_counts {
   uint64_t bytes_in, bytes_out, n_reads;
 } td_http_counts;
 
-/* url: "http://HOST[:PORT][/PREFIX]"; a PREFIX of /v1 is understood. Resolves the name. headers: more header
- * lines, each with its CRLF, or "". */
+/* url: "http://HOST[:PORT][/PREFIX]"; a /v1 at the end of PREFIX is removed. Resolves the name. headers: more
+ * header lines, each with CRLF, or "". */
 TD_MUST_CHECK td_status td_http_create(uv_loop_t *loop, const char *url, const char *headers,
                                        td_http_client **out, td_error *err);
-void td_http_destroy(td_http_client *h); /* aborts what is left and runs the loop until it is gone */
+void td_http_destroy(td_http_client *h); /* aborts open exchanges and runs the loop until all is freed */
 
-/* path: behind the prefix, "/v1/models". body NULL: GET; else its bytes are taken, it is empty after. */
+/* path: after the prefix, such as "/v1/models". body NULL: a GET; otherwise a POST that takes the body's
+ * bytes and leaves it empty. */
 td_exchange *td_http_send(td_http_client *h, const char *path, td_buf *body, const td_http_handlers *handlers,
                           void *arg);
-void td_http_abort(td_exchange *ex); /* no handler is called any more */
-/* For handlers: when what they are told of was read (td_tool_now_s). */
+void td_http_abort(td_exchange *ex); /* calls no more handlers */
+/* For handlers: when the bytes they are called for were read (td_tool_now_s). */
 double td_http_read_s(const td_http_client *h);
 const td_http_counts *td_http_get_counts(const td_http_client *h);
 

@@ -1,7 +1,7 @@
-/* See run.h. Open arrivals are sent at their moment whatever the server does; closed streams when the one
- * before has ended.
+/* See run.h. Open arrivals are sent when they are due, whatever the server does. A closed stream sends its
+ * next request when the one before has ended.
  *
- * Every byte that one read brings carries the time of that read: finer than that no client can see. */
+ * All bytes of one read get the time of that read: no client can measure more finely. */
 #include "bench/serve/run.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ enum { TICK_MS = 50 };
 typedef struct active {
   struct run *run;
   size_t record;
-  td_exchange *ex; /* NULL: ended */
+  td_exchange *ex; /* NULL: it has ended */
   td_sse sse;
   td_buf error_body;
   struct active *prev, *next;
@@ -31,10 +31,10 @@ typedef struct run {
   const td_cell *cell;
   td_run_result *out;
   td_buf body;
-  double begin_s, stop_s, cut_s; /* stop: nothing is sent after; cut: what is open then ends */
-  size_t next;                   /* request to be sent */
-  uint32_t n_open, n_owed;       /* owed: closed streams that wait for the tick after a failure */
-  uint32_t n_held;               /* that wait for the last warm request to end */
+  double begin_s, stop_s, cut_s; /* stop: no request is sent later; cut: requests still open are aborted */
+  size_t next;                   /* index of the next request to send */
+  uint32_t n_open, n_owed;       /* owed: closed streams that wait for the next tick after a failure */
+  uint32_t n_held;               /* closed streams that wait for the last warm request to end */
   uint64_t n_tokens;
   size_t n_done, n_failed;
   active *all;
@@ -114,7 +114,7 @@ static void on_bytes(void *arg, const char *bytes, size_t n)
     rec->outcome = TD_END_BROKEN;
 }
 
-/* The message of an OpenAI-shaped error, else what the body begins with. */
+/* Takes the message of an OpenAI-shaped error, or else the beginning of the body. */
 static void take_error_body(active *a)
 {
   td_record *rec = record_of(a);
@@ -156,7 +156,7 @@ static void settle(active *a)
     send_next(r);
   send_held(r);
   if (!ok)
-    r->n_owed++; /* not at once: a server that refuses must not be hammered */
+    r->n_owed++; /* wait for the tick: a server that refuses must not be flooded */
 }
 
 static void on_end(void *arg, td_http_end why, const char *detail)
@@ -191,7 +191,7 @@ static void send_request(run *r, const td_load_request *q)
   active *a = td_tool_alloc(1, sizeof *a);
   size_t i = out->n++;
   compose(r, q);
-  double now = now_s(r); /* a closed stream's next request is due when it is written */
+  double now = now_s(r); /* a closed stream's next request is due once its body is composed */
   out->records[i] = (td_record){.n_in = q->n_in,
                                 .n_out = q->n_out,
                                 .due_s = r->cell->streams > 0 ? now : q->due_s,
@@ -208,7 +208,7 @@ static void send_request(run *r, const td_load_request *q)
   r->n_open++;
   out->most_open = r->n_open > out->most_open ? r->n_open : out->most_open;
   td_exchange *ex = td_http_send(r->http, "/v1/completions", &r->body, &handlers, a);
-  if (out->records[i].end_s == 0) /* else it has failed at once, and a is gone */
+  if (out->records[i].end_s == 0) /* otherwise it has failed already, and `a` is freed */
     a->ex = ex;
 }
 
@@ -216,7 +216,7 @@ static void send_request(run *r, const td_load_request *q)
 
 static bool may_send(const run *r) { return r->next < r->cell->load.n && now_s(r) < r->stop_s; }
 
-/* The next request is the first that counts, and warm ones are still under way. */
+/* Whether the next request is the first that counts, while warm ones are still under way. */
 static bool is_held(const run *r)
 {
   return r->cell->n_warm > 0 && r->next == r->cell->n_warm && r->n_open > 0;
@@ -230,8 +230,8 @@ static void send_next(run *r)
     send_request(r, &r->cell->load.requests[r->next++]);
 }
 
-/* Those that wait, when they need not any more. A request may fail at once, which comes back to here: so none
- * is left for that. */
+/* Sends the requests that were held, if they need not wait any more. send_next may fail immediately and call
+ * this function again, so n_held is cleared first. */
 static void send_held(run *r)
 {
   if (is_held(r))

@@ -1,4 +1,4 @@
-/* Drives one cell against a server and records what happens to each request. */
+/* Runs one cell against a server and records what happens to each request. */
 #ifndef TD_BENCH_SERVE_RUN_H
 #define TD_BENCH_SERVE_RUN_H
 
@@ -11,15 +11,15 @@ typedef struct td_run_config {
   td_load_tokens tokens;
   bool ignore_eos, return_token_ids, no_usage;
   double temperature, timeout_s;
-  const char *extra; /* more members of the body, as JSON text without braces, or NULL */
+  const char *extra; /* more members of the body, as JSON without braces; or NULL */
 } td_run_config;
 
 typedef struct td_run_result {
-  td_record *records; /* in the order sent; owned */
+  td_record *records; /* [n], in the order sent; owned */
   size_t n;
-  uint32_t most_open;    /* requests under way at once, at most */
+  uint32_t most_open;    /* most requests under way together */
   double wall_s, cpu_s;  /* of this program during the run */
-  td_stats_list late_ms; /* how much later than due a request was sent, open arrivals */
+  td_stats_list late_ms; /* open arrivals: how much later than due each request was sent */
   td_http_counts http;
 } td_run_result;
 

@@ -1,5 +1,5 @@
-/* tandem-bench serve: an open-loop load generator for OpenAI-compatible servers. This file is its command
- * line and what it prints; run.c drives, record.c counts. */
+/* tandem-bench serve: a load generator for OpenAI-compatible servers. This file has the command line and the
+ * output; run.c sends requests, record.c counts. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,7 +83,7 @@ static void make_cells(serve *s)
       spec.seconds = c->seconds = s->seconds > 0 || s->n_requests > 0 ? s->seconds : s->rates ? 60 : 0;
       if (s->rates && s->seconds <= 0 && s->n_requests > 0)
         spec.seconds = INFINITY;
-      if (s->streams) /* for a time: more than can be needed; else so many, or each stream one */
+      if (s->streams) /* with --seconds, more than needed; else --requests, or one for each stream */
         spec.max_requests =
             s->n_requests > 0 ? (size_t)s->n_requests : c->streams * (s->seconds > 0 ? 1000u : 1u);
       td_load_make(&c->load, &spec);
@@ -131,7 +131,7 @@ static void find_model(serve *s)
   td_buf_deinit(&p.body);
 }
 
-/* ---- what is told ---- */
+/* ---- output ---- */
 
 static cJSON *print_row(serve *s, const td_cell *c, const td_record_measures *measured)
 {
@@ -174,7 +174,7 @@ static size_t warm_failures(const td_run_result *r)
 static void print_notes(const td_run_result *r, const td_record_measures *m, double late_p99,
                         double cpu_share)
 {
-  if (warm_failures(r) > 0) /* then what they were to make known is not */
+  if (warm_failures(r) > 0) /* then the server lacks what they should have prepared */
     printf("  WARNING: %zu of the requests before the counted ones failed\n", warm_failures(r));
   for (int i = TD_END_UNFINISHED; i < TD_ENDS; i++) {
     const char *detail = "";
@@ -304,7 +304,7 @@ static void begin_report(serve *s, int argc, char **argv)
   printf("%s, model %s; times in ms\n", s->url, s->model);
 }
 
-/* After every run: what is measured is not lost. */
+/* Written after every run, so that no measurement is lost. */
 static void write_report(const serve *s)
 {
   char when[32];
