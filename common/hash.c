@@ -16,7 +16,7 @@ uint64_t td_random_u64(void)
     n_left = RANDOM_WORDS;
   if (n_left > 0) {
     uint64_t v = words[--n_left];
-    words[n_left] = 0; /* a later memory leak must not reveal numbers in use */
+    words[n_left] = 0; /* memory that is disclosed later must not reveal numbers in use */
     return v;
   }
   uint64_t now = td_clock_ns(); /* the kernel's pool is not ready: hard to guess must suffice */

@@ -9,7 +9,7 @@
 #include "common/json_tree.h"
 #include "common/utf8.h"
 
-/* ---- guard: one pass, no allocation, recursion replaced by a bit stack ---- */
+/* ---- guard: one pass, no allocation, an explicit stack instead of recursion ---- */
 
 typedef struct guard {
   const unsigned char *s;

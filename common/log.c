@@ -130,9 +130,9 @@ static void begin(line *l, td_log_level level)
   }
 }
 
-/* Whether a write to stderr would not block. A reader (a pipe, the journal) that does not read would block
- * the calling thread, perhaps the loop. A reader that is only slow gets some time: all lines together wait at
- * most WAIT_US in each second. */
+/* Whether a write to stderr will not block. If the reader (of a pipe, or the journal) has stopped reading, a
+ * write would block the calling thread, perhaps the loop. A reader that is only slow gets some time: all
+ * lines together wait at most WAIT_US in each second. */
 static bool is_ready(bool may_wait)
 {
   static uint64_t second_us, waited_us;

@@ -45,7 +45,7 @@ typedef struct td_options {
   char load_format[16];                       /* "auto" | "dummy" */
   char log_format[16];                        /* "text" | "json" */
   char policy[16]; /* "tandem" | "sarathi" | "prefill-first" | "decode-first" | "orca" */
-  /* Sampling defaults for requests; negative: as the model's files say, or else the API. */
+  /* Sampling defaults for requests. Negative: the default of the model's files, or else of the API. */
   double temperature, top_p, min_p, top_k;
   td_log_level log_level;              /* error | warn | info | debug */
   double limit[TD_LIMIT_COUNT];        /* every OPTION limit, validated; for others the default */

@@ -3,9 +3,9 @@
  * Dynamic thresholds (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
  * switches", IEEE/ACM Trans. Networking 1998): a holder may take more if it would then hold at most
  * TD_SHARE_ALPHA times what would be left. So a single holder gets at most 3/4, and k holders alpha / (1 +
- * alpha k) each. Something is always left: whatever k other holders did before, a request that would hold at
- * most alpha / (1 + alpha)^(k+1) of the total is not refused. Nothing is taken away from a holder; the budget
- * recovers as holders use theirs up. */
+ * alpha k) each. Something is always left: whatever k other holders did before, a further holder that would
+ * hold at most alpha / (1 + alpha)^(k+1) of the total is not refused. Nothing is taken away from a holder;
+ * the budget recovers as holders use theirs up. */
 #ifndef TD_CONFIG_SHARE_H
 #define TD_CONFIG_SHARE_H
 

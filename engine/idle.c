@@ -4,7 +4,7 @@
  * A start captures and measures nothing. When no request has run or waited for idle_ms, the engine does this
  * work piece by piece. A piece is a few launches or one step, and between two pieces the engine looks for
  * commands. So a request that arrives waits for one piece at most. Algorithms change only here, never in the
- * middle of an answer; first captures may happen there (capture.c).
+ * middle of an answer. A first capture may happen in the middle of one (capture.c).
  *
  * A captured step keeps the algorithms of its capture. When they have changed, the step is captured again
  * before more is measured, one capture for each piece, with nothing under way. Until then the old capture

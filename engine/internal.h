@@ -124,7 +124,7 @@ typedef struct td_engine_captures {
   uint32_t n_missing; /* still to be captured; also 0 if first captures ended early */
   uint32_t n_stale;
   uint64_t budget_us, spent_us; /* of first captures */
-  uint64_t last_us;             /* the end of the last first capture */
+  uint64_t last_us;             /* when the most recent one ended */
   /* forms of captured steps: all, fused, and those whose attention gets its grid at each launch */
   uint32_t n_forms, n_fused, n_fitted;
   uint32_t n_recaptured;

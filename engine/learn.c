@@ -3,8 +3,8 @@
  * A measured table keeps its shape, but a device that has worked for minutes is slower than one that was
  * measured for seconds (H200: by 1 to 2 % for steps without prompts, by 4 % with). The factor is the median
  * of measured / calibrated, weighted by time. The median ignores steps that something disturbed, and does not
- * depend on how the run ended. The scheduler's correction does: it follows the last hundred steps. The weight
- * is time, not the number of steps, because queues consist of long steps.
+ * depend on how the run ended. The scheduler's correction does depend on it, because it follows the last
+ * hundred steps. The weight is time, not the number of steps, because queues consist of long steps.
  *
  * A table that was guessed, or learned before, is itself corrected (scheduler/cost_learn.h). The scheduler
  * gets the corrected table after each of the first steps, then at intervals.

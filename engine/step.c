@@ -109,7 +109,8 @@ static void submit_step(td_engine *e, const td_plan *plan, double predicted_us)
   td_backend_submit(e->backend, e->forward, plan);
 }
 
-/* Writes the step's record. Call before e->stats is updated: differences are taken to the step before. */
+/* Writes the step's record. Call before e->stats is updated, because the record holds differences from the
+ * step before. */
 static void log_step(td_engine *e, uint64_t step_us, double calibrated_us, const td_plan *plan,
                      const td_sched_stats *ss)
 {
