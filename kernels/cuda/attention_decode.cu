@@ -22,8 +22,7 @@ template <int HD> struct decode_shape : warp_ring_shape<HD, HD == 64 ? 2 : 1> {
   static constexpr int STAGES = HD == 64 ? 2 : 1;
   using base = warp_ring_shape<HD, STAGES>;
   static constexpr int SMEM_BYTES = 1024 + WARPS * base::WARP_BYTES;       // 1024 bytes to align
-  static constexpr int BLOCKS = HD == 256 ? 0 : resident_on_sm(HD, false); // resident CTAs of an SM; 0: no
-                                                                           // limit given to the compiler
+  static constexpr int BLOCKS = HD == 256 ? 0 : resident_on_sm(HD, false); // CTAs an SM; 0: no limit
   static constexpr int SHARES_BLOCKS =
       HD == 256 ? 0 : resident_on_sm(HD, true); // fewer, because attend_prefix_splits takes more registers
   static_assert(16 * (HD + 4) * 4 <= base::WARP_BYTES, "reduce_warp and reduce_cta need this");
@@ -60,8 +59,7 @@ __device__ __forceinline__ void rotate_item(const attention_args &a, const decod
     }
     if constexpr (LANES == 4 || LANES == 8 || LANES == 16) {
       const float *norm = is_v ? nullptr : is_q ? by.q_norm : by.k_norm;
-      uint32_t mine = ((1u << LANES) - 1) << (threadIdx.x % 32 - lane); // lanes of other heads may have left
-                                                                        // the loop
+      uint32_t mine = ((1u << LANES) - 1) << (threadIdx.x % 32 - lane); // other heads may be done
       if (norm)
         normalise(v, norm, chunk, rsqrtf(segment_sum(sum_of_squares(v), LANES, mine) / (float)HD + by.eps));
     }
@@ -116,8 +114,7 @@ __device__ __forceinline__ bool take_item(decode_item *out, const device_batch &
                                           const decode_works &works, uint32_t n_kv_heads)
 {
   uint32_t at = works.first + blockIdx.x / n_kv_heads;
-  out->item = works.items[min(at, works.room - 1)]; // loaded together with the counts that say whether it is
-                                                    // valid
+  out->item = works.items[min(at, works.room - 1)]; // loaded together with the counts that validate it
   uint32_t n_items = batch.counts[COUNT_ITEMS], n_wide = batch.counts[COUNT_WIDE_ITEMS];
   out->warp_level = at >= n_wide;
   out->there = true;

@@ -47,8 +47,7 @@ struct attention_group {
   td_attention_item *device_items;
   float *split_partials;   // partials of KV splits; all empty values between launches
                            // (attention_kv_splits.cuh)
-  float *prefill_partials; // partials of KV splits of prefill tiles (attention_prefill_sums.cuh), and their
-                           // flags
+  float *prefill_partials; // KV splits of prefill tiles (attention_prefill_sums.cuh), and their flags
   uint64_t *prefill_flags;
   unsigned char *device_plan; // the attention plan
   unsigned char *slots;       // partials of prefix splits: [slots, GQA group] of TD_ATTENTION_PARTIAL_BYTES

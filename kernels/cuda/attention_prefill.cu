@@ -40,8 +40,7 @@ template <int HD, bool COLOCATED> struct prefill_shape : key_tile<HD> {
   using key_tile<HD>::TILE_BYTES;
   static constexpr int Q_BYTES = ROWS * HD * 2, TILE_STAGES = COLOCATED ? 2 : tile_stages(HD);
   static constexpr int TILES_BYTES = Q_BYTES + 2 * TILE_STAGES * TILE_BYTES;
-  static constexpr int SMEM_BYTES = 1024 + TILES_BYTES + bytes_of_decodes<HD, COLOCATED>; // 1024 bytes to
-                                                                                          // align
+  static constexpr int SMEM_BYTES = 1024 + TILES_BYTES + bytes_of_decodes<HD, COLOCATED>; // + alignment
 };
 
 // The loop of CTAs (or clusters) over work items x kv heads. Only heads_at_once heads are done at a time, few
@@ -77,8 +76,7 @@ __device__ __forceinline__ bool find_tile(const attention_args &a, const device_
   uint32_t n_heads = min(all.heads_at_once, a.n_kv_heads - first_head), item = i % section / n_heads;
   if ((a.n_kv_heads - 1) / all.heads_at_once - i / section & 1) // the last set: longest first
     item = all.n_items - 1 - item;
-  if (item >= batch.counts[COUNT_ITEMS]) // a captured step's grid may have more tiles; the extra ones are
-                                         // last
+  if (item >= batch.counts[COUNT_ITEMS]) // a captured step's grid may have more tiles, at the end
     return false;
   w->item = all.items[item];
   w->kv_head = first_head + i % section % n_heads;

@@ -1,10 +1,10 @@
 // GEMMs of up to 16 tokens on sm_90a, fused with the ops before and after them (fused.cuh), or of up to 8
 // tokens alone. Their time is that of reading the weights once.
 //
-// Weights depend on no other kernel. So the thread that initialises a CTA's barriers fills the ring with
-// weights, before the CTA's threads synchronise and before the wait for the kernels before. The ring takes
-// all of an SM's shared memory, and the next GEMM's CTAs begin to load as soon as this one's CTAs end. A
-// stage also holds the columns of x that belong to its weights, loaded after the wait. It has x of real
+// Weights do not depend on earlier kernels. So the thread that initialises a CTA's barriers fills the ring
+// with weights, before the CTA's threads synchronise and before the wait for the kernels before. The ring
+// takes all of an SM's shared memory, and the next GEMM's CTAs begin to load as soon as this one's CTAs end.
+// A stage also holds the columns of x that belong to its weights, loaded after the wait. It has x of real
 // tokens only, because room for x reduces room for weights.
 //
 // A CTA owns whole weight rows. Eight warps multiply by mma.sync: weight rows are the M side, tokens the N

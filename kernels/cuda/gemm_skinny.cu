@@ -1,9 +1,9 @@
 // GEMMs of 9 to 32 tokens on sm_90a. (gemm_fused.cu does fewer tokens, and up to 16 in fused steps.) Their
 // time is that of reading the weights once.
 //
-// Weights depend on no other kernel, so memory need not be idle between two GEMMs. A CTA fills its ring with
-// weights before it waits for the kernels before it. The ring takes most of an SM's shared memory, so an SM
-// has one CTA, and the next GEMM's CTAs begin to load as soon as this one's CTAs end.
+// Weights do not depend on earlier kernels, so memory need not be idle between two GEMMs. A CTA fills its
+// ring with weights before it waits for the kernels before it. The ring takes most of an SM's shared memory,
+// so an SM has one CTA, and the next GEMM's CTAs begin to load as soon as this one's CTAs end.
 //
 // A CTA owns whole weight rows: tiles of up to 64, with a height that gives all SMs about the same work. One
 // producer thread keeps the ring full of weights by TMA; another loads the k tiles of x that go with them.

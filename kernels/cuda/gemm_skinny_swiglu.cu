@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(TALL_THREADS, 1)
     fence_barrier_init();
   }
   __syncthreads();
-  if (threadIdx.x == WEIGHT_PRODUCER) // weights depend on no other kernel
+  if (threadIdx.x == WEIGHT_PRODUCER) // weights do not depend on earlier kernels
     fetch_weights(&w_map, a, ring.as_producer());
   wait_for_input();
   if (threadIdx.x == X_PRODUCER)

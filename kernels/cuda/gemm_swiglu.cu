@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(GLU_THREADS, 1)
   cluster_sync(); // now the other CTA's barriers are initialised too
   if (warp < GROUP_THREADS / 32) {
     warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
-    if (threadIdx.x == 0) // weights depend on no other kernel
+    if (threadIdx.x == 0) // weights do not depend on earlier kernels
       fetch_weights<SHARES_X>(maps, a, ring.as_producer(), rank);
     wait_for_input();
     if (threadIdx.x == 32)

@@ -34,8 +34,8 @@ __device__ __forceinline__ void load_weights(uint4 a0[FEW_UNROLL], uint4 a1[FEW_
   }
 }
 
-// Starts loading weights, which depend on no other kernel, before it waits for its input. Otherwise short
-// matrices would spend most of their time on the first loads.
+// Starts loading weights, which do not depend on earlier kernels, before it waits for its input. Otherwise
+// short matrices would spend most of their time on the first loads.
 template <typename OUT>
 __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
     few_rows_kernel(const bf16 *w, const bf16 *bias, const bf16 *x, OUT *out, bool add, uint32_t n,

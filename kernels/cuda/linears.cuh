@@ -17,8 +17,7 @@ struct cuda_linears {
   cublasLtHandle_t lt;
   void *lt_workspace;
   struct lt_tables *lt_tables;  // cublaslt.cuh
-  encode_tensor_map encode_map; // null: gemm_fused, gemm_skinny, gemm_skinny_swiglu and gemm_swiglu cannot
-                                // run
+  encode_tensor_map encode_map; // null: none of gemm_fused, gemm_skinny* and gemm_swiglu can run
   bool has_tall;                // gemm_skinny_swiglu.cu can run
   uint32_t glu_clusters;        // clusters of gemm_swiglu.cu that run at once; 0: it cannot run here
   float *fused_sums;            // see fused.cuh; null: fused steps cannot run

@@ -94,8 +94,7 @@ __device__ __forceinline__ float4 seen(const sample_row &, uint32_t, float4 v) {
 __device__ __forceinline__ float4 seen(const masked_row &r, uint32_t i, float4 v)
 {
   uint32_t first = max(min(i, r.end - 1), r.skip) - r.skip, last = min(i + 3, r.end - 1) - r.skip;
-  uint32_t allowed = __funnelshift_r(r.mask[first / 32], r.mask[last / 32], i - r.skip); // shifts by (i -
-                                                                                         // r.skip) % 32
+  uint32_t allowed = __funnelshift_r(r.mask[first / 32], r.mask[last / 32], i - r.skip); // shift mod 32
   return make_float4(td_sample_masked(allowed & 1, v.x), td_sample_masked(allowed & 2, v.y),
                      td_sample_masked(allowed & 4, v.z), td_sample_masked(allowed & 8, v.w));
 }
@@ -267,8 +266,7 @@ __device__ void sum_slice(sample_shared *s, uint32_t rank, uint32_t n_blocks, sa
       peer(s, of); // `of` is a CTA of the cluster: there are as many threads as quads in all slices
   uint4 low = *(const uint4 *)&p->low[rank * slice + quad * 4],
         high = *(const uint4 *)&p->high[rank * slice + quad * 4];
-  sample_sum *sums = (sample_sum *)s->own; // [n_blocks][slice], in the place of lists that are no longer
-                                           // needed
+  sample_sum *sums = (sample_sum *)s->own; // [n_blocks][slice], in place of lists no longer needed
   static_assert(sizeof s->own + sizeof s->all >= SAMPLE_BINS * sizeof(sample_sum), "room for them");
   sample_sum *mine = sums + of * slice + quad * 4;
   mine[0] = ((sample_sum)high.x << 32) + low.x;
