@@ -120,8 +120,7 @@ static void widen_q45k(td_dtype t, const uint8_t *p, float *y)
 {
   float d = load_f16(p), dmin = load_f16(p + 2);
   const uint8_t *qh = p + 16, *q = p + (t == TD_Q5_K ? 48 : 16);
-  for (int j = 0; j < 8;
-       j++) { /* sub-block j: 32 elements, in the low (j even) or high nibbles of 32 bytes */
+  for (int j = 0; j < 8; j++) { /* 32 elements: low (j even) or high nibbles */
     int sc, mn;
     k_scale_min(j, p + 4, &sc, &mn);
     float scale = d * (float)sc, min = dmin * (float)mn;

@@ -33,8 +33,7 @@ TD_DUMMY_FN uint16_t td_dummy_bf16(uint64_t seed, uint64_t i)
   float v = (float)(sum - 2 * 65535) * per_unit;
   uint32_t bits;
   memcpy(&bits, &v, sizeof bits);
-  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >>
-                    16); /* round to nearest, ties to even; v is finite */
+  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16); /* nearest, ties to even; v is finite */
 }
 
 #endif

@@ -137,8 +137,7 @@ static void print_rope(const td_program *p, const td_rope_kv_params *r, td_buf *
                 r->n_heads, r->n_kv_heads, r->head_dim, r->style == TD_ROPE_HALVES ? "halves" : "pairs");
   if (r->rotary_dim != r->head_dim)
     td_buf_printf(out, " of %u", r->rotary_dim);
-  if (strcmp(name_of(p, r->inv_freq), "?") !=
-      0) /* only a rotation other than most layers' has a named buffer */
+  if (strcmp(name_of(p, r->inv_freq), "?") != 0) /* only rotations other than most layers' are named */
     td_buf_printf(out, ", rotation %s", name_of(p, r->inv_freq));
   td_buf_printf(out, "%s%s]", r->q_norm.addr ? ", q norm" : "", r->k_norm.addr ? ", k norm" : "");
 }

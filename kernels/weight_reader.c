@@ -186,9 +186,7 @@ static void *read_all(void *arg)
     st = run_piece(t, &p, &err);
   if (st != TD_OK)
     fail_with(t->owner, st, &err);
-  st =
-      s->flush(s->arg, t->index,
-               &err); /* also after an error: the sink's buffers must not be in use when the sink goes away */
+  st = s->flush(s->arg, t->index, &err); /* after errors too: the sink may be freed next */
   if (st != TD_OK)
     fail_with(t->owner, st, &err);
   free(t->raw);

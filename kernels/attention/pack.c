@@ -90,8 +90,7 @@ static const lines *find_lines(const td_attention_planner *p, uint32_t n_staying
 
 /* A node's view of one part of its ancestors: a lane for each place where its group may begin. */
 typedef struct outlook {
-  lanes far_keys,
-      near_keys; /* the node's keys are in near_keys if they stay in the L2 cache, otherwise in far_keys */
+  lanes far_keys, near_keys; /* its keys: near_keys if they stay in the L2 cache, else far_keys */
   lanes gain_us[WAYS], pushed_us;
   int_lanes n_staying[WAYS];
 } outlook;
@@ -271,8 +270,7 @@ static void look_below(td_attention_planner *p, uint32_t node, lines *known)
 
 /* An open group, or several open groups of n_tile members each. */
 typedef struct level {
-  uint32_t group, end_member,
-      n_tile; /* the group that the next member joins, and the member at which it ends */
+  uint32_t group, end_member, n_tile; /* the next member's group, and where that group ends */
   uint32_t last_page;
 } level;
 

@@ -6,9 +6,7 @@
 
 #include <stdlib.h>
 
-enum {
-  GROWTH_MAX = 64 /* most new tokens of a row between two plans */
-};
+enum { GROWTH_MAX = 64 /* new tokens of a row between two plans */ };
 
 const td_attention_policy td_attention_always = {.name = "always", .always_shares = true};
 
