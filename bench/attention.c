@@ -1,5 +1,5 @@
-/* tandem-bench attention: decode attention alone, by policy, on the batches of attention_cells.h. Beside each
- * figure stands its floor, the time to read every key once.
+/* tandem-bench attention: decode attention alone, by policy, on the batches of attention_cells.h. Each figure
+ * has its floor beside it: the time to read every key once.
  *
  * A figure is the median of several rounds, less an empty step. A round is a step that runs the op OPS times,
  * in turn on several layers, so that no key is in the L2 cache from the last time. The step is captured (a

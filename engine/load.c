@@ -1,7 +1,7 @@
 /* From options to a model that can step: open the files, describe, tokenizer, template, memory plan, load.
  *
- * Sizes and allocates all memory of the engine, by a plan that is logged; nothing is allocated later. If
- * something does not fit, the error names the option that would help. */
+ * Sizes and allocates all memory of the engine, by a plan that is logged. Later, only submit allocates: a
+ * request's own arrays. If something does not fit, the error names the option that would help. */
 #include "engine/internal.h"
 
 #include <errno.h>
