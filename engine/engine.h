@@ -108,8 +108,8 @@ typedef struct td_ticket {
  * before.
  *
  * The loop thread calls drop once, after the last fill has returned. */
-extern const char
-    td_mask_no_memory[]; /* what fill returns when memory is short; the request is not to blame */
+/* What fill returns when memory is short; the request is not to blame. */
+extern const char td_mask_no_memory[];
 typedef struct td_mask_provider {
   /* NULL: any id may be sampled */
   const char *(*fill)(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask);
@@ -176,8 +176,7 @@ typedef struct td_engine_update {
   td_finish finish;
   const char *error; /* for TD_FINISH_ERROR and _REFUSED; static text */
   uint64_t submit_us, first_run_us, first_token_us, last_token_us; /* CLOCK_MONOTONIC; 0 = not yet */
-  uint64_t
-      predicted_queue_us; /* the wait for its first step, as predicted at submit; UINT64_MAX: not known */
+  uint64_t predicted_queue_us; /* until its first step, predicted at submit; UINT64_MAX: not known */
 } td_engine_update;
 
 /* [loop] Fills out[] with requests that have news since the last call, each at most once, and returns how
@@ -297,8 +296,8 @@ typedef struct td_engine_stats {
   uint32_t n_following;      /* of n_waiting: followers of a running prompt (coalescing) */
   uint64_t follows;
   uint64_t step_us_sum, plan_us_sum;
-  double device_busy_us_sum,
-      device_idle_us_sum; /* 0 where the backend does not measure it; idle: between consecutive steps */
+  /* 0 where the backend does not measure it; idle: between consecutive steps */
+  double device_busy_us_sum, device_idle_us_sum;
   uint32_t last_step_us, last_step_decodes, last_step_prefill_tokens;
   /* Step times as predicted before the steps ran; all 0 where nothing was predicted. */
   double predicted_us_sum, step_error_sum;         /* error: |predicted - measured| / measured */
