@@ -216,7 +216,7 @@ static void note_tokens(td_lane *l, double now_us)
     uint32_t slot = l->plan->rows[l->plan->logits[i].row].slot;
     td_lane_slot *s = &l->slots[slot];
     if (!s->tokens)
-      continue; /* planned ahead, and ended with the step before */
+      continue; /* the row was planned ahead, but its request ended with the previous step */
     l->sampled[i] = s->answer;
     if (s->n_new++ == 0) {
       note_first_token(l, slot, s, now_us);

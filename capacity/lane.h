@@ -68,7 +68,7 @@ typedef struct td_lane_slot {
 /* Sums of a lane since td_lane_begin_sums. */
 typedef struct td_lane_sums {
   uint64_t n_steps, n_hybrid_steps, decode_rows;
-  double busy_us, owned_pages_us, cached_pages_us; /* pages x time */
+  double busy_us, owned_pages_us, cached_pages_us; /* sums of pages x step time */
   uint32_t most_owned_pages;
   td_sched_stats before; /* the scheduler's counters at that time */
 } td_lane_sums;
@@ -82,7 +82,7 @@ typedef struct td_lane {
   td_sched *sched;
   td_plan *plan, *next; /* the running step; the step planned ahead */
   bool in_step, has_next;
-  td_step_work work; /* of plan */
+  td_step_work work; /* of `plan` */
   double step_us;
 
   td_lane_slot *slots; /* [n_slots] */

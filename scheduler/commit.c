@@ -40,7 +40,8 @@ void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, c
     if (i + TD_REQUEST_PREFETCH < plan->n_rows)
       td_request_prefetch(&s->table.requests[row[TD_REQUEST_PREFETCH].slot]);
     uint32_t at = (n_logits += row->n_logits) - 1; /* the row's last entry, if it has any */
-    if (!td_request_runs(r))                       /* planned ahead, and ended with the step before */
+    if (!td_request_runs(r))                       /* the row was planned ahead, but its request ended with
+                                                    * the previous step */
       continue;
     bool samples = row->n_logits > 0 && plan->logits[at].target == TD_SAMPLE_HERE;
     r->is_late = samples && verdict[at] == TD_TOKEN_LATE;

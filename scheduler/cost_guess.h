@@ -14,7 +14,7 @@
 
 /* The figures of a model on a device that step times depend on. */
 typedef struct td_cost_basis {
-  double weight_bytes;   /* as the device reads them */
+  double weight_bytes;   /* in the format that the device reads */
   double token_flop;     /* FLOP of a token's GEMMs, without the output head */
   double kv_token_bytes; /* of all layers */
   double pair_flop;      /* attention of a (query, key) pair, in all layers */

@@ -351,7 +351,7 @@ static uint32_t step_times(const td_sched *s, uint32_t n_decodes, double kv_toke
   td_budget_end_decodes(&b, (td_budget_prompts){n_prompts + BUNCH, 0});
   *decode_us = n_decodes > 0 ? td_budget_predict_us(&b, &b.work) : 0;
   uint32_t chunk = td_budget_chunk(&b, 0, s->config.step_tokens); /* as if there were enough prompts */
-  if (chunk == 0) /* a policy that waits for whole prompts to fit */
+  if (chunk == 0) /* the policy waits until a whole prompt fits */
     chunk = s->config.step_tokens;
   td_budget_add_chunk(&b, chunk, chunk, false);
   *hybrid_us = td_budget_predict_us(&b, &b.work);

@@ -124,7 +124,7 @@ static uint32_t plan_decodes(td_sched *s, td_plan *plan)
   uint32_t n_prefills = 0, n = 0;
   uint64_t kv_tokens = 0, n_pages = 0, others_pages = 0;
   TD_BUG_ON(plan->n_rows > 0);
-  for (uint32_t i = 0; i < s->table.n_running; i++) { /* n_running falls when one is preempted */
+  for (uint32_t i = 0; i < s->table.n_running; i++) { /* n_running falls when a request is preempted */
     uint32_t slot = s->table.running[i];
     td_request *r = &s->table.requests[slot];
     if (i + TD_REQUEST_PREFETCH < s->table.n_running)
@@ -146,7 +146,8 @@ static uint32_t plan_decodes(td_sched *s, td_plan *plan)
   plan->repeated_kv_tokens = td_sched_repeated_kv(s, n_pages, others_pages);
   plan->n_rows = plan->n_tokens = plan->n_logits = plan->n_decode_rows = n;
   td_budget_add_decodes(&s->budget, n, kv_tokens - td_cost_saved_tokens(plan->repeated_kv_tokens));
-  TD_BUG_ON(n + n_prefills != s->table.n_running); /* no decode waits */
+  TD_BUG_ON(n + n_prefills != s->table.n_running); /* every running request is a planned decode or a
+                                                    * prefill */
   return n_prefills;
 }
 

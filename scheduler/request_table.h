@@ -45,7 +45,7 @@ typedef struct td_request {
   bool is_late : 1;   /* its last token was computed but not sampled from: it is computed again */
   uint16_t account;   /* copied from its terms: each sampled token is charged to it (README, "Terms") */
   uint32_t n_prompt;
-  uint8_t pad[8]; /* to a cache line */
+  uint8_t pad[8]; /* fills the cache line */
 } td_request;
 _Static_assert(sizeof(td_request) == 64, "a request is a cache line; the table aligns them");
 

@@ -32,8 +32,8 @@ typedef enum td_policy {
   TD_POLICY_ORCA,          /* decodes and whole prompts in one step, however long it gets */
   TD_POLICY_COUNT
 } td_policy;
-extern const char
-    *const td_policy_names[TD_POLICY_COUNT + 1]; /* in the spelling of the option `policy`; ends with NULL */
+/* In the spelling of the option `policy`; ends with NULL. */
+extern const char *const td_policy_names[TD_POLICY_COUNT + 1];
 
 /* An SLO that follows the decodes: decode_times x the time of a step of the decodes alone, clamped to
  * [least_us, tbt_slo_us]. decode_times 0: the SLO is tbt_slo_us. */
@@ -63,11 +63,12 @@ typedef struct td_sched_config {
                                  * and deadlines assume that prompts take no time */
   uint32_t slack_percent;       /* a prompt may wait this share of its own time for shorter prompts */
   uint64_t priority_us;         /* one step of priority is worth an arrival this much earlier */
-  bool reads_shared_once;       /* the backend reads KV that several decodes share once (kernels/attention) */
+  bool reads_shared_once;       /* the backend reads KV that several decodes share only once
+                                 * (kernels/attention) */
   bool coalesces;               /* wait for pages that a running prompt is computing (coalesce.h) */
-  uint32_t n_accounts; /* accounts that may come: places are kept for those that run nothing (places.h); 0,
-                        * 1: one */
-  bool tells_pages;    /* td_sched_take_page_event says what the prefix tree gains and loses */
+  uint32_t
+      n_accounts; /* accounts that may come: places are kept for those that run nothing (places.h); 0: one */
+  bool tells_pages; /* record page events for td_sched_take_page_event */
 } td_sched_config;
 
 /* Sets the default tbt_slo_us and tbt_pace. A GPU computes a token faster in a longer chunk, up to
@@ -99,8 +100,8 @@ typedef struct td_sched_request {
  * request finished or was cancelled. */
 TD_MUST_CHECK td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r,
                                         uint64_t now_us, td_error *err);
-/* Drops a request in any state. Its pages are freed or stay cached. Do not call it between plan and
- * commit. */
+/* Drops a request in any state. Its pages are freed or stay cached. Do not call it while a plan is
+ * uncommitted. */
 void td_sched_cancel(td_sched *s, uint32_t slot);
 /* The same for a request whose answer turned out to be complete. The forecast learns the answer's length. */
 void td_sched_end(td_sched *s, uint32_t slot);
@@ -110,14 +111,14 @@ typedef struct td_sched_expired {
   bool has_run, has_answer; /* it was started at least once; its first token is out */
 } td_sched_expired;
 /* Cancels requests whose deadline has passed, or which could not meet it even alone on the device, with
- * what is computed or cached. Fills out and returns the count; call it until it returns less than max. Do
- * not call it between plan and commit. */
+ * what is computed or cached. Fills `out` and returns the count. Call it until it returns less than max.
+ * Do not call it while a plan is uncommitted. */
 uint32_t td_sched_expire(td_sched *s, uint64_t now_us, td_sched_expired *out, uint32_t max);
 /* No request expires before this time; UINT64_MAX: no request has a deadline. */
 uint64_t td_sched_next_expiry_us(const td_sched *s);
 
 /* Fills plan with the next step. Returns false, and changes nothing, if there is nothing to run. Do not
- * call it between plan and commit. */
+ * call it while a plan is uncommitted. */
 bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan);
 /* Fills `next` with the step after `plan` before the outcome of `plan` is known. `plan` must be the only
  * plan that is not committed. All its rows decode once more, with token ids -1 - (logits entry of `plan`).
@@ -125,8 +126,8 @@ bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan);
  * again. It may be NULL. Returns false, and changes nothing, if the next step should be a different one: a
  * prompt goes on or may start, a row may take more than one token, a page is lacking, or no row is left. A
  * request that turns out to end with `plan` is still in `next` and computes there for nothing
- * (td_sched_is_running tells, before next's commit). The device must run both plans in order, and they are
- * committed in order. */
+ * (td_sched_is_running tells which, before next's commit). The device must run both plans in order, and they
+ * are committed in order. */
 bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late, td_plan *next);
 
 /* The caller's verdict on the token that a step sampled for a row. */
@@ -155,7 +156,7 @@ typedef struct td_sched_forecast {
   double next_end_us;     /* until the next running request ends */
   double end_gap_us;      /* between two ends after that */
   double prompt_token_us; /* that each token of a waiting prompt adds to these times */
-  double step_us;
+  double step_us;         /* the present time of a step */
 } td_sched_forecast;
 td_sched_forecast td_sched_foresee(const td_sched *s);
 /* Only start_us of td_sched_foresee; usually much less work. */
