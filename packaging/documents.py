@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Man pages and shell completion, made from what the programs' --help says.
+"""Makes man pages and shell completion from the programs' --help.
 
-    documents.py --bin BUILD --out FOLDER   runs the programs that are in BUILD; writes man/ and completion/ in FOLDER
+    documents.py --bin BUILD --out FOLDER   runs the programs in BUILD; writes man/ and completion/ in FOLDER
 
---help is made from the tables of options, so a new option is in all of them. The prose around it is here, the exit codes are
-docs/OPERATING.md's. The build runs this (packaging/CMakeLists.txt); tests/e2e/test_install.py checks it. Standard library only."""
+The programs make --help from their tables of options, so a new option appears everywhere. The prose around it is in this file; the exit
+codes come from docs/OPERATING.md. The build runs this (packaging/CMakeLists.txt); tests/e2e/test_install.py checks it. Standard library only."""
 import argparse
 import gzip
 import pathlib
@@ -28,7 +28,7 @@ class Option(typing.NamedTuple):
 
     @property
     def choices(self):
-        """The only values, where help begins with them: "auto, cpu or cuda"."""
+        """The allowed values, if help begins with a list of them: "auto, cpu or cuda"."""
         m = self.value and CHOICES.match(self.help)
         return re.split(r", or |, | or ", m[1]) if m else []
 
@@ -50,7 +50,7 @@ class Help(typing.NamedTuple):
 
 
 def read_help(text, name):
-    """--help as the programs print it: prose, then lines that begin with two spaces, with a "Title:" before them or without."""
+    """Parses --help as the programs print it: prose, then lines that begin with two spaces, optionally below a "Title:"."""
     about, sections, commands, usage = [], [("", [])], [], ""
     for line in text.splitlines():
         option, command = OPTION.match(line), COMMAND.match(line)
@@ -106,14 +106,14 @@ def man_sections(h):
 
 
 def man_page(name, section, version, what, parts):
-    """parts: (heading, roff) pairs; those without text are left out."""
+    """parts: (heading, roff) pairs; pairs without text are left out."""
     head = f'.\\" Made by packaging/documents.py\n.TH {roff(name).upper()} {section} "" "tandem {version}" "tandem"\n'
     parts = [("NAME", f"{roff(name)} \\- {roff(what)}"), *parts]
     return head + "\n".join(f".SH {title}\n{text}" for title, text in parts if text) + "\n"
 
 
 def exit_codes():
-    """docs/OPERATING.md's table."""
+    """The table in docs/OPERATING.md."""
     rows = re.findall(r"^\| (\d+) \| (.*) \|$", (ROOT / "docs/OPERATING.md").read_text(), re.M)
     if len(rows) < 5:
         sys.exit("docs/OPERATING.md has no table of exit codes")
@@ -129,7 +129,7 @@ def bullets(page):
 
 
 def signals():
-    """docs/OPERATING.md's bullets that begin with their names."""
+    """The bullets of docs/OPERATING.md that begin with a signal's name."""
     found = [m for b in bullets("docs/OPERATING.md") if (m := re.match(r"(SIG[A-Z]+(?: and SIG[A-Z]+)*) (.*)", b))]
     if not found:
         sys.exit("docs/OPERATING.md says nothing about signals")
@@ -178,7 +178,7 @@ def conf_entry(o):
 
 
 def tool_page(h, commands, version, what):
-    """Of a program with options, or with commands that have some each."""
+    """The page of a program with options, or with commands that have options."""
     name = roff(h.name)
     parts = [("SYNOPSIS", roff(h.usage)),
              ("DESCRIPTION", paragraphs(h.about) if not h.commands else "\n".join(tagged(f"\\fB{roff(n)}\\fR", w) for n, w in h.commands)),
@@ -194,7 +194,7 @@ def shell_name(program):
 
 
 def bash(program, h, commands):
-    """A case for each option that takes a value: its choices, files, or nothing."""
+    """A case for each option with a value. It completes to the choices, to files, or to nothing."""
     def cases(options, indent):
         for o in options:
             if o.value:
@@ -264,7 +264,7 @@ WHAT = {"tandem-bench": "measure tandem, its parts and OpenAI-compatible servers
 def write(path, text, zipped=False):
     path.parent.mkdir(parents=True, exist_ok=True)
     data = text.encode()
-    path.write_bytes(gzip.compress(data, 9, mtime=0) if zipped else data)  # the same bytes from every build
+    path.write_bytes(gzip.compress(data, 9, mtime=0) if zipped else data)  # mtime=0: every build makes the same bytes
 
 
 def main():

@@ -2,8 +2,8 @@
 """Puts what scripts/bench measured into report.md and draws latency.svg: time to first token, time between tokens and
 throughput over the offered load, a line for each server. Only the standard library.
 
-    bench_report.py FOLDER            all of a folder of scripts/bench
-    bench_report.py --svg OUT.svg RESULT.json...   the picture alone, of any results of `tandem-bench serve --json`"""
+    bench_report.py FOLDER            everything in a folder of scripts/bench
+    bench_report.py --svg OUT.svg RESULT.json...   only the picture, from any results of `tandem-bench serve --json`"""
 import json
 import math
 import pathlib
@@ -15,7 +15,7 @@ COLOURS = ["#1f6fb4", "#d1541e", "#2e8b3d", "#7d4bb0", "#8a6d1f", "#b02a5b"]
 PANELS = [("time to first token, ms", [("p50", lambda r: r["ttft_ms"]["p50"]), ("p99", lambda r: r["ttft_ms"]["p99"])], True),
           ("time between tokens, ms", [("p50", lambda r: r["tbt_ms"]["p50"]), ("p99", lambda r: r["tbt_ms"]["p99"])], True),
           ("output tokens/s", [("", lambda r: r["output_tokens_per_s"])], False)]
-# What only a simulation knows.
+# Values that only a simulation has.
 INSIDE = ("KV held: mean, most (dashed); hits (dotted), %",
           [(k, lambda r, field=field: 100 * r["inside"][field] if "inside" in r else None) for k, field in (
               ("", "kv_owned_share_mean"), ("most", "kv_owned_share_max"), ("hit", "prefix_hit_share"))], False)
@@ -32,7 +32,7 @@ def ticks_linear(top):
 
 
 class Axis:
-    """Values to pixels; a logarithmic one spans whole decades' thirds around the data."""
+    """Maps values to pixels. A logarithmic scale spans whole thirds of decades around the data."""
 
     def __init__(self, values, low_px, high_px, log):
         self.log, self.low_px, self.high_px = log, low_px, high_px

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every C file as clang reads it, warnings as errors: no object is made, so it takes a third of a build.
+"""Checks every C file with clang, warnings as errors. It makes no objects, so it takes a third of the time of a build.
 
     scripts/check_clang.py BUILD     a folder that cmake configured with clang and CMAKE_EXPORT_COMPILE_COMMANDS"""
 import concurrent.futures
@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 commands = [c for c in json.loads((pathlib.Path(sys.argv[1]) / "compile_commands.json").read_text())
-            if pathlib.Path(c["file"]).exists()]  # what a build makes is not there
+            if pathlib.Path(c["file"]).exists()]  # generated sources may be missing
 
 
 def check(c):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""No two types or functions of the tree share a td_ name: a struct, union, enum, typedef or function td_x is
-defined in one file. Else a reader and a debugger take the one for the other, and with link-time optimisation it
-is an error in C++. Forward declarations may repeat. check_names.py [FILE...]: those files, else all that git knows."""
+"""Checks that no two types or functions share a td_ name: a struct, union, enum, typedef or function td_x is
+defined in one file only. Otherwise readers and debuggers confuse them, and with link-time optimisation it is an error
+in C++. Forward declarations may repeat. check_names.py [FILE...]: checks these files, or all that git tracks."""
 import collections
 import pathlib
 import re
@@ -17,12 +17,12 @@ FORWARD = re.compile(r"typedef\s+(?:struct|union|enum)\s+\w+\s+\w+\s*$")
 POINTER = re.compile(r"\(\s*\*\s*(td_\w+)\s*\)")
 LAST = re.compile(r"(td_\w+)\s*(?:\[[^\]]*\]\s*)*$")
 FUNCTION = re.compile(r"\b(td_\w+)\s*\((?!\s*\*)")
-# Two backends' own bodies of one opaque type. Gone from the tree, a name has to go from here.
+# Names with two definitions on purpose: backends' bodies of one opaque type. Delete names that no longer exist.
 KNOWN = set()
 
 
 def declarations(text):
-    """What stands at global scope, one at a time: bodies are empty braces, functions end with theirs."""
+    """Yields the declarations at global scope. Bodies are replaced by empty braces; a function ends with its braces."""
     text = LINKAGE.sub(" ", NOISE.sub(lambda m: '""' if m.group()[0] == '"' else " ", text))
     depth, chunk = 0, ""
     for c in text:
@@ -39,7 +39,7 @@ def declarations(text):
 
 
 def names(text):
-    """The td_ names that a file defines at global scope."""
+    """Returns the td_ names that a file defines at global scope."""
     found = set()
     for d in declarations(text):
         found.update(TAG.findall(d))

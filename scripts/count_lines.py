@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Lines of C and CUDA outside tests, by room, and the longest file: the room that code takes."""
+"""Prints the lines of C and CUDA outside tests, by room, and the longest file."""
 import pathlib
 import sys
 

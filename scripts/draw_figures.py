@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Draws docs/img/figures.svg and writes README.md's table of figures, both from a GPU report in tests/gpu/reports.
 
-    draw_figures.py [REPORT]   the report, or the newest one that has all the stages that are shown
-    draw_figures.py --check    exit code 1 if picture or table are not what the report says
+    draw_figures.py [REPORT]   from this report, or the newest one that has all the stages shown
+    draw_figures.py --check    exit code 1 if picture or table differ from the report
 
 Only the standard library. scripts/test lint runs --check, so that README and picture cannot fall behind the report they name."""
 import pathlib
@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 README, PICTURE = ROOT / "README.md", ROOT / "docs/img/figures.svg"
 MARKS = re.compile(r"(<!-- figures -->\n).*?(<!-- /figures -->)", re.S)
 STREAMS = ("1", "4", "16", "64", "128", "256")
-# What an operator asks: shown where the report has them.
+# What operators ask for; shown if the report has it.
 LOADS = (("arXiv-like requests/s held at 60 ms between tokens (p99) and 1 s to the first (p50)",
           "arXiv-like load: most requests/s of those tried, 99 % of tokens within 60 ms of the one before, half begun <= 1 s"),
          ("toolagent:6, tpot mean", "toolagent, 6 requests/s: time a token, mean"), ("toolagent:6, ttft p50", "the same: time to first token"),
@@ -31,13 +31,13 @@ def number(s):
 
 
 def bars(text):
-    """Name -> (measured, with its unit; bar; ratio as printed; source). Of a name's rows the first one: peers stand before goals."""
+    """Name -> (measured, with its unit; bar; ratio as printed; source). Takes the first row of each name: peers come before goals."""
     rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([\d.,]+) \| [^|]+ \| ([\d.]+x) \| ([^|]*) \|$", text, re.M)
     return {name: (measured.strip(), number(bar), ratio, source) for name, measured, bar, ratio, source in reversed(rows)}
 
 
 def floors(text):
-    """Rows of a step at context 1024 -> milliseconds that reading weights and KV once takes."""
+    """Rows of a step at context 1024 -> milliseconds needed to read weights and KV once."""
     found = re.findall(r"^decode (\d+)x1024 +[\d.]+ +[\d.]+ +([\d.]+) |^\| decode \| (\d+) \| 1024 \| (?:[^|]+\| ){4}([\d.]+) \|", text, re.M)
     return {rows or rows_too: ms or ms_too for rows, ms, rows_too, ms_too in found}
 
@@ -49,7 +49,7 @@ def is_whole(text):
 
 
 def newest(fits):
-    """The newest report of those whose text fits."""
+    """Returns the newest report whose text matches."""
     def date(p):
         return re.search(r"^\| date \| (\S+) \|$", p.read_text(), re.M).group(1)
     those = [p for p in (ROOT / "tests/gpu/reports").glob("*.md") if fits(p.read_text())]
@@ -110,7 +110,7 @@ def box(x, y, w, h, colour):
 
 
 def panel(left, title, groups, scale, unit, floor=None):
-    """groups: (label, ours, peer[, floor]); a bar each, their numbers on top."""
+    """groups: (label, ours, peer[, floor]); one bar each, with its number on top."""
     top, bottom, width = 70, 270, 400
     step = width / len(groups)
     out = [say(left, 24, title, 13, "start", weight="bold")]

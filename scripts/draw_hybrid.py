@@ -2,11 +2,11 @@
 """Draws attention of chunks beside decodes by policy, from a GPU report in tests/gpu/reports or what `tandem-bench hybrid --json FILE` wrote:
 
     draw_hybrid.py             docs/img/hybrid.svg, from the newest report that has the policies
-    draw_hybrid.py --check     exit code 1 if that picture is not what the report says
+    draw_hybrid.py --check     exit code 1 if that picture differs from the report
     draw_hybrid.py FILE OUT    from any report, or JSON of `--cuts auto,serial,halves,proportional,streams`
 
-A bar is a cut's time, hot, over that of `serial` (one after the other); the line in each group is the floor: the longer of what the matrix
-units and memory need (790 TFLOP/s, 4.55 TB/s). Only the standard library. scripts/test lint runs --check."""
+A bar is the hot time of a cut divided by that of `serial` (prefill, then decodes). The line in each group is the floor: the longer of the
+times that the matrix units and the memory need (790 TFLOP/s, 4.55 TB/s). Only the standard library. scripts/test lint runs --check."""
 import json
 import pathlib
 import re
@@ -34,7 +34,7 @@ def columns(line):
 
 
 def of_report(text):
-    """The table of policies says how many times as fast as serial each is. The floor stands in the table before it."""
+    """Reads the table of policies, which says how many times as fast as serial each is. The floor is in the table before it."""
     found = POLICIES.search(text)
     if not found:
         return []

@@ -1,4 +1,4 @@
-"""Random JSON schemas for bench-grammar: small, of words that meet one another, and mostly with texts that fit."""
+"""Makes random JSON schemas for bench-grammar: small, with keywords that interact, and mostly satisfiable."""
 import random
 
 NAMES = ["a", "b", "c", "ab"]

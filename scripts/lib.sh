@@ -1,4 +1,4 @@
-# Shared by the scripts: where things are, what must be installed, and long steps that show progress.
+# Shared by the scripts: paths, packages to install, and long steps that show progress.
 # Sourced by bash scripts after `set -euo pipefail`; not a program.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -12,8 +12,8 @@ die() {
   exit 1
 }
 
-# step_run WHAT LOG COMMAND...: runs the command with its output in LOG, and shows the log's last line now and then
-# so that a long step is seen to move. On failure shows the log's tail and returns the command's status.
+# step_run WHAT LOG COMMAND...: runs the command with its output in LOG. Shows the log's last line now and then, as a
+# sign of progress. On failure it shows the log's tail and returns the command's status.
 step_run() {
   local what=$1 log=$2 begin=$SECONDS pid rc=0 last every=15 n=0
   shift 2
@@ -62,7 +62,7 @@ llhttp_package() {
   fi
 }
 
-# msgpack-c: Debian 13 calls its C library so, Debian 12 has C and C++ in one.
+# msgpack-c: Debian 13 has a separate package for the C library, Debian 12 one package for C and C++.
 msgpack_package() {
   if apt-cache show libmsgpack-c-dev >/dev/null 2>&1; then
     echo libmsgpack-c-dev
@@ -71,7 +71,7 @@ msgpack_package() {
   fi
 }
 
-# clang's sanitizer and fuzzer runtimes: a package of the compiler's own version.
+# clang's sanitizer and fuzzer runtimes are in a package of the compiler's version.
 clang_runtime_package() {
   local v
   v=$(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]\+\)$/\1/p' | head -n 1)
@@ -92,7 +92,7 @@ as_root() {
 apt_update() { as_root apt-get -q update; }
 apt_install() { as_root apt-get -q install -y --no-install-recommends "$@"; }
 
-# missing_packages PACKAGE...: those of them that are not installed. An apt list is needed only where something is.
+# missing_packages PACKAGE...: prints those that are not installed. Needs apt's lists only if any is missing.
 missing_packages() {
   local p
   for p in "$@"; do
@@ -100,8 +100,8 @@ missing_packages() {
   done
 }
 
-# install_packages build|test: installs what is missing; does nothing, and needs neither root nor network, when
-# everything is there.
+# install_packages build|test: installs missing packages. If all are installed, it does nothing, and needs neither root
+# nor network.
 install_packages() {
   local want missing log=$CACHE/log/apt.log
   command -v dpkg-query >/dev/null || {
@@ -137,9 +137,10 @@ install_packages() {
 
 # ---- building ----
 
-# configure_and_build DIR [cmake options...]: Ninja build with all cores, of BUILD_TARGETS where that is set; the log is
-# DIR/build.log. Where ccache is installed, folders that compile a file in the same way share its object. A folder of another compiler is begun anew: CMake would do
-# so by itself, and forget all other options on the way, sanitizers among them. So is one that came along when the tree was moved or copied: CMake refuses it.
+# configure_and_build DIR [cmake options...]: Ninja build with all cores, of BUILD_TARGETS if that is set; the log is
+# DIR/build.log. With ccache, folders that compile a file in the same way share its object. A folder made with another compiler is
+# deleted first, because CMake would start again by itself and forget all other options, such as sanitizers. So is a folder that was
+# moved or copied with the tree, because CMake refuses it.
 configure_and_build() {
   local dir=$1 option wanted='' had='' of=''
   shift
@@ -169,7 +170,7 @@ configure_and_build() {
 
 # ---- CUDA ----
 
-# nvcc_path: an installed nvcc; nothing and false where there is none.
+# nvcc_path: prints the path of an installed nvcc; fails if there is none.
 nvcc_path() {
   command -v nvcc || { [ -x /usr/local/cuda/bin/nvcc ] && echo /usr/local/cuda/bin/nvcc; }
 }
@@ -178,7 +179,7 @@ nvidia_driver() {
   command -v nvidia-smi >/dev/null || /sbin/ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'
 }
 
-# cuda_architecture: CMake's name for what the first GPU runs; the H100's and H200's where no GPU says.
+# cuda_architecture: prints CMake's name for the first GPU's architecture; without a GPU, that of the H100 and H200.
 cuda_architecture() {
   local cap
   cap=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1) || true
@@ -190,8 +191,8 @@ cuda_architecture() {
   esac
 }
 
-# cuda_options auto|wheels|off: the cmake options of a build for this machine, on stdout. auto: CUDA where there is a driver,
-# by the installed toolkit or else by PyPI's wheels; wheels: by them in any case.
+# cuda_options auto|wheels|off: prints the cmake options of a build for this machine. auto: CUDA if there is a driver, with
+# the installed toolkit or, if there is none, PyPI's wheels; wheels: always with the wheels.
 cuda_options() {
   local nvcc
   case $1 in
@@ -217,7 +218,7 @@ cuda_options() {
 
 # ---- Python ----
 
-# python_venv: makes $ROOT/.venv with the pinned packages of tests/requirements.txt; does nothing when it is up to date.
+# python_venv: makes $ROOT/.venv with the pinned packages of tests/requirements.txt, unless it is up to date.
 python_venv() {
   local stamp=$ROOT/.venv/requirements.stamp
   if [ -f "$stamp" ] && cmp -s "$stamp" "$ROOT/tests/requirements.txt" && "$ROOT/.venv/bin/python" -c 'import openai' 2>/dev/null; then
@@ -235,7 +236,7 @@ python_venv() {
 
 port_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-# free_port FIRST: FIRST or the next port on which nobody listens.
+# free_port FIRST: prints FIRST or the next port on which nothing listens.
 free_port() {
   local p=$1
   while port_taken "$p"; do
@@ -245,7 +246,7 @@ free_port() {
   echo "$p"
 }
 
-# What an exit code of tandemd means (docs/OPERATING.md lists them).
+# Prints the meaning of an exit code of tandemd (docs/OPERATING.md lists them).
 exit_meaning() {
   case $1 in
     64) echo "bad command line or options file" ;;

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Holds the Markdown in the tree to what can be checked without reading it. Only the standard library.
+"""Checks what can be checked mechanically in the tree's Markdown. Only the standard library.
 
-    lint_prose.py [FILE...]     all of the repository's *.md, or these
-    lint_prose.py --wrap FILE...   wraps the prose of these files anew, then checks them
+    lint_prose.py [FILE...]     checks these files, or all *.md of the repository
+    lint_prose.py --wrap FILE...   re-wraps the prose of these files, then checks them
 
-- Links lead to files that are there, and to headings that are there.
-- Paths in `code` are there: from the file's folder, from the root, or, a name alone, anywhere.
-- Prose lines have at most 120 characters (tables and code apart, and links that are long themselves).
-- Words that docs/GLOSSARY.md gives up (column "not", without a remark in brackets) do not appear outside code.
+- Links lead to existing files and headings.
+- Paths in `code` exist: relative to the file's folder or to the root; a bare file name may be anywhere.
+- Prose lines have at most 120 characters (except tables, code, and lines with a long link).
+- Words that docs/GLOSSARY.md excludes (column "not", without a remark in brackets) do not appear outside code.
 tests/e2e/test_readme.py checks commands, options and tests that they name."""
 import fnmatch
 import pathlib
@@ -19,11 +19,11 @@ import textwrap
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WIDTH = 120
 
-# Reports are what a program printed on that day; lab notes' rows say what was true and are never changed.
+# History: reports are what a program printed on that day, and rows of the lab notes are never changed.
 HISTORY = ("tests/gpu/reports/*", "docs/lab/2*")
-# Where a word is the field's own, in another sense than the one that the glossary gives up.
+# Files in which an excluded word is a term of the field, with another meaning.
 ALLOWED = {
-    "docs/GLOSSARY.md": {"*"},  # it names them
+    "docs/GLOSSARY.md": {"*"},  # it lists these words
     "models/tokenizer/README.md": {"piece", "span"},  # pieces of a pre-tokeniser; spans of trusted text
     "engine/README.md": {"piece"},  # in one piece
     "scheduler/README.md": {"piece"},  # likewise
@@ -43,7 +43,7 @@ NAMES = {pathlib.PurePath(f).name for f in FILES}
 
 
 def forbidden():
-    """Words of the glossary's last column that have no remark."""
+    """Returns the words of the glossary's last column that have no remark."""
     words = []
     for line in (ROOT / "docs/GLOSSARY.md").read_text().splitlines():
         cells = [c.strip() for c in line.strip("|").split("|")] if line.startswith("|") else []
@@ -69,7 +69,7 @@ def headings(path):
 
 
 def is_path(span):
-    """Whether a `span` names something of the tree: it has a known extension, or begins with a folder of the root."""
+    """Whether a `span` is a path in the tree: it has a known extension, or begins with a top-level folder."""
     if not PATH.fullmatch(span) or "//" in span or "..." in span:
         return False
     first = span.split("/", 1)[0]
@@ -112,7 +112,7 @@ def wrapped(paragraph):
     text = " ".join(line.strip() for line in paragraph)[len(bullet):]
     lines = textwrap.wrap(text, WIDTH - 2, initial_indent=indent + bullet, subsequent_indent=indent + " " * len(bullet),
                           break_long_words=False, break_on_hyphens=False)
-    for i in range(len(lines) - 1, 0, -1):  # no line may begin as a list or heading does
+    for i in range(len(lines) - 1, 0, -1):  # no line may begin like a list item or a heading
         if re.match(r"\s*([-*+>#|]|\d+[.)])( |$)", lines[i]):
             lines[i - 1], word = lines[i - 1].rsplit(" ", 1)
             lines[i] = re.sub(r"(?=\S)", word + " ", lines[i], count=1)
@@ -120,7 +120,7 @@ def wrapped(paragraph):
 
 
 def wrap(path):
-    """Paragraphs and list items; code, tables, headings, pictures and what stands between <!-- marks --> stay."""
+    """Wraps paragraphs and list items. Code, tables, headings, pictures and text between <!-- marks --> stay as they are."""
     out, paragraph, in_code, in_marks = [], [], False, False
     for line in [*(ROOT / path).read_text().splitlines(), ""]:
         fence = line.lstrip().startswith("```")

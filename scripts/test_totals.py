@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Counts tests in JUnit files of ctest and pytest: test_totals.py FILE... prints `passed failed skipped` and, on stderr, what failed.
 
-A ctest entry is a whole program; a cmocka program prints how many tests it ran, and those are counted. One that died
-before it could print counts as one failed test. Missing and unreadable files count as one failed test each."""
+A ctest entry is a whole program. A cmocka program prints how many tests it ran, and these are counted. A program that
+died before it could print counts as one failed test. So does each missing or unreadable file."""
 import re
 import sys
 import xml.etree.ElementTree as ET
@@ -13,7 +13,7 @@ CMOCKA_SKIPPED = re.compile(r"\[  SKIPPED \](?: \[ .*? \])? (\d+) test\(s\)")
 
 
 def count_case(case):
-    """(passed, failed, skipped) of one entry."""
+    """Returns (passed, failed, skipped) of one entry."""
     out = "".join(e.text or "" for e in case.iter("system-out"))
     bad = case.find("failure") is not None or case.find("error") is not None
     if case.find("skipped") is not None:
