@@ -1,4 +1,4 @@
-"""Agents and tools for the shell: smolagents, openai-agents, litellm, llm."""
+"""Agents and command-line tools: smolagents, openai-agents, litellm, llm."""
 import asyncio
 import json
 import os

@@ -1,4 +1,4 @@
-"""Programs that measure: guidellm, aiperf, lm-evaluation-harness."""
+"""Programs that measure servers: guidellm, aiperf, lm-evaluation-harness."""
 import json
 import pathlib
 import shutil

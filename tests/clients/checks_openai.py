@@ -1,4 +1,4 @@
-"""The official openai client, and anthropic's."""
+"""The official clients of OpenAI and Anthropic."""
 import asyncio
 import json
 

@@ -1,4 +1,4 @@
-"""Libraries that want typed answers: LangChain, LlamaIndex, pydantic-ai, instructor, dspy."""
+"""Libraries that need typed answers: LangChain, LlamaIndex, pydantic-ai, instructor, dspy."""
 import asyncio
 
 from common import ASK, MESSAGES, MODEL, City, Weather, check, weather

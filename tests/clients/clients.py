@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Other people's clients, unchanged: a line for each client and feature, works or FAILS. A daemon with a small real model is started;
-what is demanded of it is held by grammars, so each answer has the form that the client wants.
+"""Runs third-party clients, unmodified, and prints a line for each client and feature: works or FAILS. It starts a daemon with a small real
+model. Grammars constrain the answers, so each has the form that the client needs.
 
     clients.py DAEMON [--lines FILE] [--only WORD]
 
-scripts/clients runs it in an environment for each set of clients that go together, and makes a table of the lines. A client that
-is not installed is left out. --only: packages and features with that word. Exit code 1 where a check fails."""
+scripts/clients runs it in one virtual environment per set of compatible clients, and makes a table of the lines. A client that is not
+installed is left out. --only: packages and features whose names contain the word. Exit code 1 if a check fails."""
 import argparse
 import pathlib
 import sys

@@ -1,4 +1,4 @@
-"""What the checks of clients share: how a check is declared, what is asked, and the types that answers must have."""
+"""Shared by the checks of clients: how a check is declared, the requests, and the types of answers."""
 import importlib.metadata
 import os
 import pathlib

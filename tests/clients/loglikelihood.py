@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""lm-evaluation-harness on a tiny float32 model: the scores of its hf backend beside those of its local-completions client, which asks
-a daemon for echo, logprobs and prompts as token ids.
+"""lm-evaluation-harness on a tiny float32 model: compares the scores of its hf backend with those of its local-completions client, which
+asks a daemon for echo, logprobs and prompts as token ids.
 
     loglikelihood.py DAEMON [--requests N]
 
-scripts/loglikelihood runs it. No data set is fetched: contexts and continuations are random words. Exit code 1 where a sum of
-log-probabilities differs by more than 1e-3, or what is greedy differs."""
+scripts/loglikelihood runs it. It needs no data set: contexts and continuations are random words. Exit code 1 if a sum of
+log-probabilities differs by more than 1e-3, or a greedy verdict differs."""
 import argparse
 import pathlib
 import random

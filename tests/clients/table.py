@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The lines of clients.py, of all environments, as one Markdown table: client x feature, works or FAILS.
+"""Makes one Markdown table of the lines that clients.py wrote in all environments: client x feature, works or FAILS.
 
     table.py LINES >FILE"""
 import datetime

@@ -1,11 +1,10 @@
-"""Runs the real daemon for the end-to-end tests: start, wait, watch, stop, and look at its log.
+"""Runs the real daemon for the end-to-end tests: start, wait, watch, stop, and read its log.
 
-What the environment may set (scripts/test does):
+Environment variables (scripts/test sets them):
   TANDEM_BIN           the daemon; default build/tandemd
   TANDEM_TEST_MODEL    the real model's GGUF; default .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
   TANDEM_E2E_SLOWNESS  how many times slower than a release build the daemon is (sanitizers); scales waits
-  TANDEM_E2E_STREAMS   number of concurrent streams in the isolation test
-"""
+  TANDEM_E2E_STREAMS   number of concurrent streams in the isolation test"""
 import json
 import os
 import pathlib

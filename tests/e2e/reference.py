@@ -1,5 +1,5 @@
-"""References that are not ours, for text: the GGUF's own vocabulary and merges in Hugging Face's tokenizers library, and its
-chat template in Jinja itself, set up as transformers does."""
+"""Independent references for text: the GGUF's vocabulary and merges in Hugging Face's tokenizers library, and its chat template in Jinja,
+set up as transformers does."""
 import functools
 import json
 import struct

@@ -1,4 +1,4 @@
-"""The two completion routes through the official client: shapes, usage, streams equal to answers, sync and async."""
+"""The two completion routes through the official client: response format, usage, streams that equal whole answers, sync and async."""
 import asyncio
 
 import openai

@@ -1,4 +1,4 @@
-"""bad_words and include_stop_str_in_output, in vLLM's meaning."""
+"""bad_words and include_stop_str_in_output, with vLLM's meaning."""
 import pytest
 import reference
 from harness import MODEL_ID

@@ -1,5 +1,5 @@
-"""tandem-bench serve: against a server of its own whose answers and moments are known, and against the daemon, whose counters
-must agree with what it reports. The program lies beside the daemon."""
+"""tandem-bench serve: against a test server whose answers and times are known, and against the daemon, whose counters must agree with the
+report. The program is in the daemon's folder."""
 import json
 import pathlib
 import resource

@@ -1,5 +1,5 @@
-"""What steps take: guessed, learned, measured on purpose, kept, predicted beside what they were; and what hangs on it: targets, policies,
-Retry-After."""
+"""Step times: guessed, learned, measured by --calibrate, kept, and compared with what steps took; and what depends on them: targets,
+policies, Retry-After."""
 import json
 import re
 import threading

@@ -1,4 +1,4 @@
-"""Other people's clients, unchanged: the share of tests/clients that CI tries. scripts/clients tries them all."""
+"""Third-party clients, unmodified: those of tests/clients that CI runs. scripts/clients runs all of them."""
 import pathlib
 import sys
 

@@ -1,4 +1,4 @@
-"""Configuring the build on a machine that lacks something: a plain build goes without tests, and what is missing is said in one line each."""
+"""Configuring the build on a machine that lacks something: a plain build works without tests, and each missing thing gets one line."""
 import os
 import pathlib
 import re

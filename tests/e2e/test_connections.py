@@ -1,5 +1,5 @@
-"""Clients that are many, slow or silent: how many connections an address may have, bodies that stop coming, and what the log and
-/metrics say of those that are cut."""
+"""Many, slow or silent clients: how many connections an address may have, bodies that stop arriving, and what the log and /metrics say
+about connections that are cut."""
 import contextlib
 import json
 import re

@@ -1,8 +1,8 @@
-"""Whole conversations, to the byte: requests of every route, and what came back, as golden/conversations.txt has it.
+"""Whole conversations, byte for byte: requests of every route and their responses, as in golden/conversations.txt.
 
-Our own daemon wrote that file (`test_conversations.py --write`): it proves nothing right, but holds status lines, headers,
-bodies, events, error texts, the log and counters. Who means to change an answer writes it anew and reads the difference.
-Left out is what time and chance decide: ids, dates, durations, log-probabilities' digits, how many tokens an event has."""
+Our own daemon wrote that file (`test_conversations.py --write`). So it proves nothing right, but detects changes of status lines, headers,
+bodies, events, error texts, the log and counters. If you change an answer on purpose, write the file again and read the diff.
+Everything that depends on time or chance is left out: ids, dates, durations, digits of log-probabilities, the number of tokens in an event."""
 import itertools
 import json
 import pathlib

@@ -1,5 +1,5 @@
-"""backend = cuda on machines where it cannot be: one clear line each, and its own exit code; auto serves from the CPU instead.
-The driver is played by a small library of our own in place of libcuda.so.1, so a machine with a real one tests the same."""
+"""backend = cuda on machines that cannot run it: one clear line for each reason, and a separate exit code; auto uses the CPU instead.
+A small library of the test takes the place of libcuda.so.1, so a machine with a real driver runs the same tests."""
 import json
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""packaging/grafana.json and alerts.yml ask for metrics and labels that the daemon exports."""
+"""packaging/grafana.json and alerts.yml use only metrics and labels that the daemon exports."""
 import json
 import re
 

@@ -1,5 +1,5 @@
-"""load_format = dummy: a model out of a config.json alone. Its weights are checked by writing the same ones, made here by a
-second implementation of the rule, to a safetensors file and comparing the tokens."""
+"""load_format = dummy: a model from a config.json alone. The test computes the same weights with a second implementation of the rule, writes
+them to a safetensors file, and compares the tokens."""
 import json
 import re
 import struct

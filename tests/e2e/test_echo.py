@@ -1,4 +1,4 @@
-"""What answers tell of their prompts: echo, with and without log-probabilities, and vLLM's prompt_logprobs.
+"""What answers return about their prompts: echo, with and without log-probabilities, and vLLM's prompt_logprobs.
 
 The values are transformers' log-softmax in float32 (tests/golden/make_golden.py scores). `scripts/loglikelihood` shows that
 lm-evaluation-harness gets the scores of its hf backend through them."""

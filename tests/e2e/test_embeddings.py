@@ -1,4 +1,4 @@
-"""/v1/embeddings, of a daemon that runs with --pooling. The vectors are transformers' last hidden state, pooled in float64
+"""/v1/embeddings, of a daemon with --pooling. The expected vectors are transformers' last hidden state, pooled in float64
 (tests/golden/make_golden.py scores)."""
 import base64
 import json

@@ -1,4 +1,4 @@
-"""What a wrong request gets: an OpenAI-shaped error with the right status that names the field. Never a 5xx."""
+"""A wrong request gets an error in OpenAI's format, with the right status and the name of the field. Never a 5xx."""
 import json
 import re
 

@@ -1,5 +1,5 @@
-"""A device fault in the middle of the work: every open stream is told, new requests get 503, and the process ends with its own
-exit code, on which systemd starts it again. TANDEM_FAULT=device:STEP makes the fault."""
+"""A device fault during work: every open stream gets an error, new requests get 503, and the process ends with its own exit code, after
+which systemd restarts it. TANDEM_FAULT=device:STEP injects the fault."""
 import json
 import os
 import threading

@@ -1,5 +1,5 @@
-"""Fields that real clients send: what no answer depends on is taken, what is not served is refused by name, a near miss is told,
-and all else is ignored and said so, in the header and once in the log."""
+"""Fields that real clients send. A field that does not affect answers is accepted, one that is not served is refused by name, a misspelt one
+gets a suggestion, and any other is ignored and named in the header and once in the log."""
 import re
 
 import openai

@@ -1,4 +1,4 @@
-"""scripts/gpu-compare: what it takes for slower, and that it runs two builds in turns (here twice the same, on the CPU)."""
+"""scripts/gpu-compare: when it calls a build slower, and that it runs two builds in turns (here the same one twice, on the CPU)."""
 import importlib.machinery
 import importlib.util
 import pathlib

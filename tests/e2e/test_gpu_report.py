@@ -1,5 +1,5 @@
-"""scripts/gpu-report where there is no GPU: it says so and passes nothing; its stages run on the CPU backend as far as they make sense
-there; and what it judges by itself is judged right."""
+"""scripts/gpu-report without a GPU: it says so and passes nothing. Its stages run on the CPU backend as far as possible there, and its own
+judgements are right."""
 import json
 import pathlib
 import re

@@ -1,5 +1,5 @@
-"""What the GPU report says of kernels beside their peers (attention, chunks beside decodes, products) is judged right, and peers that are
-not there or break are told."""
+"""The GPU report judges kernels against their peers correctly (attention, chunks beside decodes, products), and names peers that are missing
+or break."""
 import json
 import subprocess
 import sys

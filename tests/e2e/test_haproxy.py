@@ -1,4 +1,4 @@
-"""packaging/haproxy.cfg with two daemons behind it: prefixes stay with one of them, and a rolling restart under load loses nothing."""
+"""packaging/haproxy.cfg with two daemons: a prefix stays with one of them, and a rolling restart under load loses no request."""
 import contextlib
 import itertools
 import json

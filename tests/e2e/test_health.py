@@ -1,4 +1,4 @@
-"""Health tells of what does not go on: an engine whose step does not end, a worker that does not come back."""
+"""/health reports what is stuck: an engine whose step does not end, a worker that does not return."""
 import json
 import threading
 import time

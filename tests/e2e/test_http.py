@@ -1,4 +1,4 @@
-"""Raw bytes on the wire: malformed HTTP, framing that two parsers could read differently, caps, keep-alive, keys."""
+"""Raw bytes on the wire: malformed HTTP, framing that two parsers could read differently, limits, keep-alive, keys."""
 import json
 import re
 import socket

@@ -1,5 +1,5 @@
-"""What `cmake --install` puts where, and that man pages and completion say all that --help says. scripts/package-test installs the .deb
-in bare Debians and runs its unit."""
+"""The files that `cmake --install` installs, and that man pages and completion have every option of --help. scripts/package-test installs
+the .deb in bare Debians and runs its unit."""
 import configparser
 import gzip
 import os

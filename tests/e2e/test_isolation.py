@@ -1,5 +1,5 @@
-"""A request's tokens do not depend on who else is served: many streams at once, each equal to its run alone; with and
-without shared prefixes, with preemption; and what a client that goes away leaves behind."""
+"""A request's tokens do not depend on other requests: many simultaneous streams, each equal to its run alone, with and without shared
+prefixes, with preemption; and what remains after a client disconnects."""
 import asyncio
 import random
 import time

@@ -1,4 +1,4 @@
-"""Limits in the key file: 429 with OpenAI's headers, and what /metrics show to whom."""
+"""Limits in the key file: 429 with OpenAI's headers, and which keys see what in /metrics."""
 import random
 import time
 

@@ -1,5 +1,5 @@
-"""KV events, under vLLM's own message types: a subscriber that follows them holds exactly the pages that the daemon has, and knows
-what of a prompt is cached before the prompt is sent."""
+"""KV events, read with vLLM's own message types: a subscriber that follows them knows exactly the daemon's pages, and can tell what part of a
+prompt is cached before it sends the prompt."""
 import json
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Anthropic's /v1/messages and count_tokens: by the anthropic client where it is installed, and by raw requests."""
+"""Anthropic's /v1/messages and count_tokens: through the anthropic client if it is installed, and by raw requests."""
 import json
 
 import httpx

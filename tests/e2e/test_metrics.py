@@ -1,4 +1,4 @@
-"""/metrics: the format, the names that dashboards of vLLM know, and numbers that add up."""
+"""/metrics: the format, the names that dashboards for vLLM use, and numbers that add up."""
 import pytest
 from harness import MODEL_ID
 

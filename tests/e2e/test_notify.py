@@ -1,5 +1,5 @@
-"""What the daemon tells systemd (sd_notify), over a socket of ours: ready when it serves, alive while it is, stopping at its end.
-scripts/package-test has the real systemd."""
+"""What the daemon tells systemd (sd_notify), over a socket of the test: ready when it serves, alive while it serves, stopping at its end.
+scripts/package-test uses the real systemd."""
 import contextlib
 import os
 import signal

@@ -1,5 +1,5 @@
-"""Options: which place wins, what --print-config says of it, what --check-config and --check look at, and what is said of options that
-are not there. tests/unit/test_config_options.c has the forms of lines and values."""
+"""Options: which source wins, what --print-config shows, what --check-config and --check examine, and the errors for options that do not
+exist. tests/unit/test_config_options.c has the syntax of lines and values."""
 import os
 import re
 import resource

@@ -1,4 +1,4 @@
-"""Who is served when: priority, deadlines, equal shares of keys, one prompt computed once. With the official client."""
+"""The order of service: priority, deadlines, equal shares of keys, one prompt computed once. With the official client."""
 import asyncio
 import time
 

@@ -1,4 +1,4 @@
-"""Which names and web pages reach the daemon: Content-Type, Host, Origin, CORS, with and without keys, over TCP and a unix socket."""
+"""Which hosts and web pages may use the daemon: Content-Type, Host, Origin, CORS, with and without keys, over TCP and a unix socket."""
 import json
 import socket
 

@@ -1,4 +1,4 @@
-"""More work than there is room for, slow readers, and the end: queue full, drain on SIGTERM, stalls."""
+"""More work than the daemon has room for, slow readers, and the end: queue full, drain on SIGTERM, stalls."""
 import signal
 import threading
 import time

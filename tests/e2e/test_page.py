@@ -1,4 +1,4 @@
-"""GET /: the page's headers and what a browser may do with it. What it does in a browser: tests/browser."""
+"""GET /: the page's headers and what they allow a browser to do. tests/browser tests the page in a browser."""
 import base64
 import hashlib
 import re

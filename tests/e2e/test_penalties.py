@@ -1,4 +1,4 @@
-"""Penalties, logit_bias, min_tokens and log-probabilities, in vLLM's meaning, through the openai client where it has a word for them."""
+"""Penalties, logit_bias, min_tokens and log-probabilities, with vLLM's meaning, through the openai client where it has a parameter for them."""
 import math
 from collections import Counter
 

@@ -1,6 +1,6 @@
-"""tandem-plan as a user runs it: its table, its JSON in the form of tandem-bench serve, its picture, and what it refuses. What it
-computes is in tests/unit/test_capacity_*.c. Whether a daemon takes as long is scripts/bench-plan's to show; that it does the same, step by
-step, is shown here, on any machine: the simulated steps take what the daemon's took."""
+"""tandem-plan as a user runs it: its table, its JSON in the format of tandem-bench serve, its picture, and what it refuses.
+tests/unit/test_capacity_*.c test what it computes. scripts/bench-plan shows whether a daemon takes as long. This test shows, on any machine,
+that a daemon does the same step by step: the simulated steps take as long as the daemon's did."""
 import csv
 import json
 import os

@@ -1,5 +1,5 @@
-"""Every field that OpenAI, Anthropic, vLLM, llama.cpp and SGLang publish for a request (published_fields.json) is served, refused by
-its name, or known to change no answer. Sent with a value that must have a consequence, none is dropped in silence."""
+"""Every field that OpenAI, Anthropic, vLLM, llama.cpp and SGLang publish for a request (published_fields.json) is served, refused by name, or
+known to change no answer. With a value that must have an effect, no field is dropped silently."""
 import importlib
 import json
 import pathlib

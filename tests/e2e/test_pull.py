@@ -1,4 +1,4 @@
-"""tandem-pull beside a server that drops, stalls, lies, redirects and changes its files; and the daemon that finds what was pulled."""
+"""tandem-pull with a server that drops, stalls, lies, redirects and changes its files; and a daemon that finds the fetched model."""
 import contextlib
 import hashlib
 import http.server

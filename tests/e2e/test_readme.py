@@ -1,4 +1,4 @@
-"""What the Markdown names is there: programs and their options, scripts, files, tests. A text about it that has gone stale fails here."""
+"""Everything that the Markdown names exists: programs and their options, scripts, files, tests. Outdated text fails here."""
 import fnmatch
 import functools
 import pathlib

@@ -1,4 +1,4 @@
-"""CI's share of the reliability plan: the rows of scripts/release-check that are quick, each as it runs in a release, only smaller."""
+"""The part of the reliability plan that CI runs: the quick rows of scripts/release-check, each as in a release, but smaller."""
 import importlib.machinery
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""The log: one line a request, as text and as JSON, that says who, what, how long and why not, and nothing of what was asked or answered."""
+"""The log: one line per request, as text and as JSON, with client, request, duration and error, and nothing of prompt or answer."""
 import json
 import os
 import re

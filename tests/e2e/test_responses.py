@@ -1,4 +1,4 @@
-"""OpenAI's /v1/responses through the openai client: items, events, function tools, and what agents send."""
+"""OpenAI's /v1/responses through the openai client: items, events, function tools, and the requests of agents."""
 import json
 import signal
 from typing import Literal

@@ -1,5 +1,5 @@
-"""A socket that systemd holds (LISTEN_FDS): who comes while the daemon loads, or while one daemon ends and the next begins, waits and
-is answered. None is refused, none gets a 503."""
+"""A socket that systemd holds (LISTEN_FDS): a client that connects while the daemon loads, or while one daemon ends and the next begins, waits
+and is answered. None is refused, none gets a 503."""
 import contextlib
 import json
 import os

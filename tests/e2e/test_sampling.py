@@ -1,4 +1,4 @@
-"""What decides the next token and the end: greedy, seeds, filters, stops, lengths, token ids in and out."""
+"""What determines the next token and the end: greedy, seeds, filters, stops, lengths, token ids in and out."""
 import itertools
 
 import pytest

@@ -1,4 +1,4 @@
-"""The daemon under all restrictions of its unit, without systemd (tests/sandbox), and that this sees a unit that does not fit it."""
+"""The daemon works under all restrictions of its unit, without systemd (tests/sandbox), and this test detects a unit that is too strict."""
 import os
 import pathlib
 import re

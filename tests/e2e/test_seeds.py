@@ -1,4 +1,4 @@
-"""The seeds of the fuzz targets: what tests/fuzz/make_seeds.py writes is what stands in the tree, and it takes nothing away."""
+"""The seeds of the fuzz targets: what tests/fuzz/make_seeds.py writes equals the tree, and it deletes nothing."""
 import pathlib
 import shutil
 import subprocess

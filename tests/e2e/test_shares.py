@@ -1,4 +1,4 @@
-"""Keys, and addresses where no key is asked, share: nobody's requests are refused or held up by what another one holds."""
+"""Keys, or addresses if there are no keys, share: no request is refused or delayed because of what another client holds."""
 import contextlib
 import json
 import random

@@ -1,4 +1,4 @@
-"""How the daemon starts, and how it refuses to: exit codes of common/status.h and messages that name the thing."""
+"""How the daemon starts, and how it refuses to: the exit codes of common/status.h, and messages that name the cause."""
 import json
 import os
 import pathlib

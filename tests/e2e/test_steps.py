@@ -1,4 +1,4 @@
-"""GET /v1/steps: what watchers are told is what the engine did, and watching is bounded, cut when slow, and ended by a drain."""
+"""GET /v1/steps: watchers see what the engine did; watching is limited, cut off if the client is slow, and ended by a drain."""
 import contextlib
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""Calls of tools through the openai client: in each format, held to it, streamed and whole; reasoning apart from content."""
+"""Tool calls through the openai client: in each format, constrained to it, streamed and whole; reasoning separate from content."""
 import json
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""Tools, calls, results and reasoning of chats: what the template makes of them, against transformers (tools.json)."""
+"""Tools, calls, results and reasoning of chats: the text that the template renders, compared with transformers (tools.json)."""
 import json
 import pathlib
 import sys

@@ -1,4 +1,4 @@
-"""Answers that clients do not read: what the daemon holds of them is bounded, who takes most is ended, and others go on."""
+"""Answers that clients do not read: the memory that the daemon holds for them is bounded; the largest holder is cut, and others continue."""
 import json
 import pathlib
 import re

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Row 5: the k-th allocation of a running daemon fails, for all k, alone and with 19 behind it, in twelve scenarios.
+"""Row 5: the k-th allocation of a running daemon fails, for all k, alone and with the 19 after it, in twelve scenarios.
 
-Whoever asked is answered whole, told 503, or cut off; nothing else. After each failure the same request is answered as ever,
-and at the end of a scenario no more is allocated than before. The amount is the share of all k in percent (seeded); each scenario goes
-on until k is behind its last allocation."""
+The client gets a complete answer, a 503, or a cut connection, and nothing else. After each failure the same request is answered normally,
+and at the end of a scenario no more memory is allocated than before. The amount is the share of all k in percent (seeded); each scenario
+continues until k is beyond its last allocation."""
 import argparse
 import json
 import re

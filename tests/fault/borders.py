@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Row 4: every bounded request field of the limits table, on every route that takes it, at its least and greatest value, one
-beyond, negative, with a fraction, null, huge, as text, and as what JSON has beside numbers. Each is answered with a 2xx or a
-4xx; what lies outside is refused by name, what lies inside is not.
+"""Row 4: every bounded request field of the limits table, on every route that takes it: with its smallest and greatest value, one
+beyond, negative, fractional, null, huge, as text, and as each other JSON type. Each request gets a 2xx or a 4xx. Values outside the
+bounds are refused with the field's name; values inside are not.
 
 The amount is the share of all cases in percent (seeded)."""
 import json

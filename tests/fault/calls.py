@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Row 6: system calls of a running daemon that are short, or fail with EINTR, EAGAIN, EMFILE or ENOSPC, each in turn, alone and
-five at once.
+"""Row 6: system calls of a running daemon are short, or fail with EINTR, EAGAIN, EMFILE or ENOSPC, each in turn, alone and five in a row.
 
-A short call, EINTR and EAGAIN are no faults: every answer is whole and as ever. Behind EMFILE a client may have to wait, and
-behind ENOSPC a file is not kept, and the log says so. The amount is the share of all calls in percent (seeded)."""
+A short call, EINTR and EAGAIN are not faults: every answer is complete and unchanged. After EMFILE a client may have to wait. After
+ENOSPC a file is not kept, and the log says so. The amount is the share of all calls in percent (seeded)."""
 import json
 import re
 import signal

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Row 7: the device fails in step k of a run of 200 steps, for k from 1 to 200, again and again with other loads. Every open
-stream gets an error event and no [DONE], whole answers a 503, new requests a 503, and the process its own exit code. That goes for
-requests too that had come, but had not been read yet, when the device failed.
+"""Row 7: the device fails in step k of a run of 200 steps, for k from 1 to 200, repeatedly, with different loads. Every open stream gets
+an error event and no [DONE], whole answers a 503, new requests a 503, and the process its own exit code. That includes requests that had
+arrived but were not read yet when the device failed.
 
 On the CPU backend (TANDEM_FAULT=device:K, kernels/fault.h); scripts/gpu-report does it on a GPU."""
 import os

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Row 13: clients that go in every state: while they send head or body, while they wait in the queue, in a prompt, in an answer,
-between two requests. Pages and requests are back to where they were within two steps of the last one's going."""
+"""Row 13: clients disconnect in every state: while they send head or body, while they wait in the queue, in a prompt, in an answer,
+between two requests. Within two steps after the last one, pages and requests are back to their numbers before."""
 import random
 import socket
 import struct

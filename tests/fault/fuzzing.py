@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Row 1: scripts/fuzz on every target. The amount is the number of runs of each target that is aimed at; a call goes on for --seconds
-and counts what all calls with this checkout's corpora have run."""
+"""Row 1: scripts/fuzz on every target. The amount is the number of runs that each target should have; one call continues for --seconds, and
+counts the runs of all calls with this checkout's corpora."""
 import argparse
 import re
 import subprocess

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Row 15: the loop, a worker or the engine hangs, again and again: one thread is held where it is (shim.c). /health must not say ok
-any more within 2 s, or not answer at all; and a watchdog as systemd's, which the daemon no longer feeds, ends and restarts it: it is
-ready again within 20 s of the hang.
+"""Row 15: the loop, a worker or the engine hangs, repeatedly: shim.c holds one thread. Within 2 s /health must stop saying ok, or not answer
+at all. A watchdog like systemd's, which the daemon no longer feeds, then ends and restarts it: it is ready again within 20 s of the hang.
 
-The amount is the number of hangs of each kind; so many daemons at once as --beside says."""
+The amount is the number of hangs of each kind; --beside is the number of simultaneous daemons."""
 import argparse
 import os
 import pathlib

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Row 2: malformed HTTP over loopback: texts written by hand, cut and joined in all ways that others' advisories know, then
-mutations of them. No crash, no hang, no 5xx, and a connection that sent what is malformed gets one answer at most behind it.
+"""Row 2: malformed HTTP over loopback: hand-written texts, cut and joined in all ways known from published advisories, then mutations of
+them. No crash, no hang, no 5xx, and after malformed input a connection gets at most one answer.
 
 The amount is the number of mutations; the 600 of the hand-made set always run first."""
 import random

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Row 9: answers in random batches beside one another, with little memory (so that answers are preempted and pages reused), shared
-prefixes, mixed sampling, clients that leave: each is bit-identical, tokens and log-probabilities, to the same request alone on a
-daemon of its own that has served nothing else."""
+"""Row 9: answers in random batches, with little memory (so that answers are preempted and pages reused), shared prefixes, mixed sampling
+and clients that disconnect. Each answer is bit-identical, tokens and log-probabilities, to the same request alone on a fresh daemon."""
 import json
 import random
 import threading

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Row 16: kill -9 at random moments, while the daemon starts, serves, reloads or writes its cache; it is ready each time again, and
-takes what a killed one left behind: the socket's file and the files of its cache."""
+"""Row 16: kill -9 at random moments, while the daemon starts, serves, reloads or writes its cache. Each time it becomes ready again, and
+copes with what the killed one left behind: the socket's file and the files of its cache."""
 import random
 import re
 import signal

@@ -1,9 +1,9 @@
-"""What the programs of this folder share: a tiny model, daemons of it, the shim's page, and how an outcome is told.
+"""Shared by the programs of this folder: a tiny model, daemons that serve it, the shim's page, and how an outcome is reported.
 
-A program is one row of the plan: `tests/fault/NAME.py [--amount N] [--seed S]`. It does its work N times, says what it saw on
-stderr, and prints one line of JSON on stdout, which scripts/release-check reads:
+A program is one row of the plan: `tests/fault/NAME.py [--amount N] [--seed S]`. It does its work N times, reports on stderr, and prints one
+line of JSON on stdout, which scripts/release-check reads:
   {"reached": 1000, "failures": [], "note": "..."}
-It ends with 1 if there is a failure or less was reached than asked for."""
+Exit code 1 if there is a failure, or if it reached less than the amount."""
 import argparse
 import ctypes
 import json

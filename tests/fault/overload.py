@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Row 17: ten times as many requests as the daemon can serve, for as long as asked. What it admits is at least 90 % of the most it
-serves; who is refused gets a 429 with Retry-After; what is admitted is whole.
+"""Row 17: ten times as many requests as the daemon can serve, for the given time. Its goodput is at least 90 % of the most that it can
+serve; refused requests get a 429 with Retry-After; admitted ones get complete answers.
 
-The amount is the seconds of overload. The peak is measured before and behind it, with as many clients as there are places.
+The amount is the seconds of overload. The peak is measured before and after it, with as many clients as there are running places.
 
-Others may use the cores meanwhile, so goodput is of the daemon's own time: the clock's, less what the engine's thread stood ready and
-got no core. What it is idle or blocked counts. Beside it stands what all threads computed, which tells what refusing costs: a connection
-each."""
+Other processes may use the cores meanwhile, so goodput is per unit of the daemon's own time: clock time, less the time in which the
+engine's thread was ready to run but got no core. Time in which it is idle or blocked counts. The report also has the CPU time of all
+threads, which shows the cost of refusing: one connection each."""
 import asyncio
 import pathlib
 import random

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Row 14: a drain and a restart under load, with the socket held as systemd holds it. Streams and whole answers come on
-connections of their own without a pause; none is refused, and none is cut off while the grace period lasts."""
+"""Row 14: a drain and a restart under load, while the socket is held as systemd holds it. Streams and whole answers arrive without a pause, each
+on its own connection; none is refused, and none is cut off during the grace period."""
 import signal
 import threading
 import time

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Row 20: the stages of scripts/test that build with another compiler or a sanitizer. Branches: scripts/coverage. The unit's exposure:
+"""Row 20: the stages of scripts/test that build with another compiler or a sanitizer. Branch coverage: scripts/coverage. The unit's exposure:
 tests/e2e/test_install.py. The amount is the number of runs."""
 import re
 import subprocess

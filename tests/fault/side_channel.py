@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Row 19: can a key learn from its own times to first token whether another key has sent a prompt? Half of the time the victim sends
-it, then the attacker sends the same and measures. The area under the curve of that guess must be near one half. The same attack
-within one key, where the prefix cache does answer, shows that the measurement would see it.
+"""Row 19: can a key learn from its own times to first token whether another key has sent a prompt? In half of the trials the victim sends a
+prompt; then the attacker sends the same prompt and measures. The area under the ROC curve of the attacker's guess must be near one half.
+The same attack within one key, where the prefix cache does help, shows that the measurement would detect it.
 
 The amount is the number of pairs of measurements."""
 import random

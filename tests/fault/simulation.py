@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Row 8: the scheduler's simulator (tests/sim) over seeds. A workload is a small world of its own, in which each step is held to
-all invariants by brute force: pages conserve, references count, the token budget holds, waiting is bounded, and it drains.
+"""Row 8: the scheduler's simulator (tests/sim) over seeds. A workload is a separate small world in which all invariants are checked by brute
+force in each step: pages are conserved, references count, the token budget holds, waiting is bounded, and it drains.
 
 The amount is the number of workloads."""
 import pathlib

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Row 11: streams whose clients read one byte a second beside fast ones. The fast ones' 99th percentile of the time between two events
-is at most a tenth more than without the slow, a slow one takes at most 64 KiB of the daemon's memory, and is cut at its deadline.
+"""Row 11: streams whose clients read one byte a second run beside fast ones. With slow readers, the fast ones' 99th percentile of the time
+between two events is at most a tenth longer than without. A slow one takes at most 64 KiB of the daemon's memory, and is cut at its deadline.
 
-The amount is the number of slow readers. They come and go again, and one daemon is measured with them and without: of two daemons one
-can be a fifth slower for as long as both live. The medians are compared. The fast ones are tandem-bench's, which takes a sixth of a
-core: a client that is slower than the daemon would measure itself."""
+The amount is the number of slow readers. They come and go repeatedly, and the same daemon is measured with and without them, because one of
+two daemons can be a fifth slower for as long as both live. Medians are compared. The fast clients are tandem-bench's, which takes a sixth
+of a core: a client slower than the daemon would measure itself."""
 import argparse
 import json
 import pathlib

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Row 12: thousands of clients that send a head byte by byte, or a body, or do not read what they asked for, beside one that behaves.
-Whoever is cut comes again at once. Of the requests of the one that behaves at least 99.9 % are answered, and all that the others
-hold is given back when they are gone.
+"""Row 12: thousands of clients that send a head byte by byte, or a body, or do not read their answer, beside one that behaves. A client that is
+cut reconnects immediately. At least 99.9 % of the well-behaved client's requests are answered, and everything that the others held is
+freed when they are gone.
 
-The daemon is judged by its own time, since this program and others take of the same cores: an answer counts if the daemon computed no
-more than CPU_S between request and answer, on all its threads together. On an idle machine that is less than CPU_S of the clock.
+The daemon is judged by its own CPU time, since this program and others share the cores: an answer counts if the daemon used no more than
+CPU_S between request and answer, on all threads together. On an idle machine that is less than CPU_S of clock time.
 
-The amount is the number of slow connections of each kind, from eight addresses and with a key of their own."""
+The amount is the number of slow connections of each kind, from eight addresses and with a separate key."""
 import argparse
 import re
 import selectors

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Row 3: payloads that two parsers could cut in different places, through nginx and through haproxy (Debian's), which share
-connections to the daemon between all clients. The daemon must have seen as many requests as the proxy sent, and who comes next
-over the same connections must get the answer to his own request.
+"""Row 3: payloads that two parsers could split in different places, through nginx and through haproxy (Debian's), which share connections to
+the daemon between all clients. The daemon must have seen as many requests as the proxy sent, and the next client on the same connections
+must get the answer to its own request.
 
-The amount is the number of payloads for each proxy. A proxy that is not installed is not run, and said so."""
+The amount is the number of payloads for each proxy. If a proxy is not installed, the program says so and does not test it."""
 import argparse
 import os
 import pathlib

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Row 18: requests of all kinds on connections that are kept and others that are not, from several keys. Memory must not grow by more
-than 1 MiB an hour at that rate once caches are full, and descriptors not at all.
+"""Row 18: requests of all kinds, on kept and new connections, from several keys. Once caches are full, memory must not grow by more than 1 MiB
+an hour at that rate, and the number of descriptors not at all.
 
-The amount is the number of requests. The slope is that of the last two thirds; where these last less than --least-seconds, it says
-what a request may cost at most, since an hour's slope cannot be seen in a minute: 16 bytes. SIGTERM ends it early; what was reached is
-judged then as a part."""
+The amount is the number of requests. The slope is that of the last two thirds. If these last less than --least-seconds, growth per request
+is judged instead (at most 16 bytes), because a minute cannot show an hour's slope. SIGTERM ends the run early; what it reached is then
+judged as a part."""
 import argparse
 import random
 import re

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Row 10: many SSE streams at once beside twice as many idle connections. Nothing is lost or reordered: each stream brings the
-tokens that the same request brings alone, in order, its usage, and its end; and the idle connections are served afterwards.
+"""Row 10: many simultaneous SSE streams beside twice as many idle connections. Nothing is lost or reordered: each stream delivers the tokens
+that the same request delivers alone, in order, its usage, and its end. Afterwards the idle connections are served.
 
 The amount is the number of streams."""
 import asyncio
