@@ -28,7 +28,7 @@ def smolagents_calls_a_tool(d):
 
 @check("smolagents", "ToolCallingAgent, two steps")
 def smolagents_agent(d):
-    """A small model does not end by itself: the steps are counted, and that each has called a tool."""
+    """A small model does not end by itself, so the check counts steps and requires a tool call in each."""
     import smolagents
     agent = smolagents.ToolCallingAgent(tools=[smolagents.tool(weather)], model=smolagents_model(d, temperature=0.3), max_steps=2, verbosity_level=0)
     agent.run(ASK)
@@ -162,8 +162,8 @@ def llm_schema(d):
     assert City.model_validate_json(llm_run(d, "--schema", schema, ASK)[0])
 
 
-# llm never demands a call: it sends `tools` and no `tool_choice`, and has no option that says one. A small model does not call by itself,
-# so this template shows it three calls of the tool, and then what the tool said.
+# llm cannot require a call: it sends `tools` without `tool_choice`, and has no option for it. A small model does not call by itself,
+# so this template shows it three calls of the tool, and then the tool's result.
 CALLS = ("{% if tools and messages[-1].role != 'tool' %}{% for ask in ['What is your version?', 'Which version is it?', 'The version, please.'] %}"
          "<|im_start|>user\n{{ ask }}<|im_end|>\n<|im_start|>assistant\n"
          "<tool_call>{\"name\": \"{{ tools[0].function.name }}\", \"arguments\": {}}</tool_call><|im_end|>\n{% endfor %}{% endif %}"

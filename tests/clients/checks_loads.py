@@ -34,7 +34,7 @@ def aiperf_chats(d):
     with tempfile.TemporaryDirectory() as folder:
         data = pathlib.Path(folder) / "prompts.jsonl"
         data.write_text("".join(json.dumps({"text": p}) + "\n" for p in PROMPTS))
-        tokenizer = pathlib.Path(folder) / "tokenizer"  # any: the daemon counts
+        tokenizer = pathlib.Path(folder) / "tokenizer"  # any tokenizer works, because the daemon counts tokens
         tokenizer.mkdir()
         shutil.copy(TESTS / "golden/tokenizer.json", tokenizer)
         (tokenizer / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
@@ -69,7 +69,7 @@ def lm_eval_chats(d):
 
 @check("lm_eval", "loglikelihood, the daemon's own tokens")
 def lm_eval_loglikelihood(d):
-    """Its scores beside those of the hf backend: scripts/loglikelihood."""
+    """scripts/loglikelihood compares its scores with those of the hf backend."""
     from lm_eval.models.openai_completions import LocalCompletionsAPI
     model = LocalCompletionsAPI(base_url=d.url + "/v1/completions", model=MODEL, tokenizer_backend="remote", tokenized_requests=True, max_length=512)
     pairs = [("The capital of France is", " Paris"), ("The capital of France is", " a banana")]

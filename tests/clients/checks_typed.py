@@ -54,7 +54,7 @@ def langchain_function_calling(d):
 
 @check("langchain-openai", "with_structured_output, json_mode")
 def langchain_json_mode(d):
-    """The mode promises JSON, not the type: the model is shown what to say again."""
+    """The mode guarantees JSON but not the type, so the prompt shows the model an answer to repeat."""
     assert isinstance(structured(d, "json_mode", SHOWN, temperature=0), Weather)
 
 
@@ -132,7 +132,7 @@ def pydantic_ai_native_output(d):
 
 @check("pydantic-ai-slim", "PromptedOutput")
 def pydantic_ai_prompted_output(d):
-    """It asks for JSON and tells the schema in the prompt only: the model is shown what to say again."""
+    """It asks for JSON and puts the schema only into the prompt, so the prompt shows the model an answer to repeat."""
     from pydantic_ai import PromptedOutput, messages
     history = [messages.ModelRequest(parts=[messages.UserPromptPart(AGAIN)]), messages.ModelResponse(parts=[messages.TextPart(SHOWN[1]["content"])])]
     agent = pydantic_ai_agent(d, output_type=PromptedOutput(Weather, template="Answer in JSON."))
@@ -178,7 +178,7 @@ def instructor_json_schema(d):
 
 @check("instructor", "JSON")
 def instructor_json(d):
-    """The type stands in the prompt only."""
+    """The type is in the prompt only."""
     instructor_mode(d, "JSON", SHOWN, temperature=0)
 
 

@@ -19,7 +19,7 @@ import checks_agents  # noqa: F401
 import checks_loads  # noqa: F401
 import harness
 
-# A template that shows tools, calls and results; calls as Hermes writes them.
+# A template with tools, calls and results; calls in Hermes format.
 TEMPLATE = ("{% if tools %}<|im_start|>system\nTools: {{ tools|tojson }} <tool_call></tool_call><|im_end|>\n{% endif %}"
             "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>"
             "{{ c.function|tojson }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
@@ -30,7 +30,7 @@ def run(f, d):
     try:
         f(d)
         return "works"
-    except BaseException as e:  # some clients leave by SystemExit
+    except BaseException as e:  # some clients raise SystemExit
         if isinstance(e, KeyboardInterrupt):
             raise
         traceback.print_exc()

@@ -45,7 +45,7 @@ TOOL = {"type": "function", "function": {"name": "weather", "description": "Weat
 
 
 def check(package, feature):
-    """A line of the table; f(d) fails by an exception, and is left out where the package is not installed."""
+    """A line of the table. f(d) raises an exception to fail; it is left out if the package is not installed."""
     def add(f):
         CHECKS.append((package, feature, f))
         return f

@@ -17,7 +17,7 @@ sys.path += [str(TESTS / "golden"), str(TESTS / "e2e")]
 import tiny_models  # noqa: E402
 
 MODEL, TOLERANCE = "llama2", 1e-3
-LENGTH = 256  # the client's windows are two tokens shorter than it is told, the hf backend's are not
+LENGTH = 256  # the client uses windows two tokens shorter than this; the hf backend does not
 
 
 def instances(kind, arguments):
@@ -26,7 +26,7 @@ def instances(kind, arguments):
 
 
 def make_requests(n):
-    """Some continuations are what the model says itself, or nothing would be greedy."""
+    """Some continuations are the model's own, because otherwise nothing would be greedy."""
     rng = random.Random("tandem loglikelihood")
     words = "the a cat dog runs sleeps in on under house tree and or when river stone light 1 2 3 . , ! é 世".split()
     text = lambda k: " ".join(rng.choice(words) for _ in range(k))
@@ -35,7 +35,7 @@ def make_requests(n):
 
 
 def greedy_pairs(hf, pairs):
-    """Each context with the model's own next token, where its text is that token again."""
+    """Each context with the model's own next token, if that token's text is tokenised to the same token."""
     import torch
     out = []
     for context, _ in pairs[::4]:

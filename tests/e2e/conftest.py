@@ -15,7 +15,7 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session")
 def daemon():
-    """One daemon for all tests that need nothing special of it."""
+    """One daemon for all tests that need no special options."""
     with harness.Daemon() as d:
         yield d
 

@@ -24,7 +24,7 @@ MODEL_ID = "SmolLM2-135M-Instruct.Q4_1"
 SLOWNESS = float(os.environ.get("TANDEM_E2E_SLOWNESS", "1"))
 STREAMS = int(os.environ.get("TANDEM_E2E_STREAMS", "64"))
 
-# Words that a sanitizer, or the daemon itself on a broken invariant, leaves in the log.
+# Words that a sanitizer, or the daemon at a broken invariant, writes to the log.
 DEATH_WORDS = re.compile(r"AddressSanitizer|LeakSanitizer|ThreadSanitizer|UndefinedBehavior|runtime error:|bug: \S+:\d+:")
 
 
@@ -42,21 +42,21 @@ def run_daemon(*args, timeout=60, env=None):
 
 
 class Daemon:
-    """A running tandemd. `with Daemon("--queue-requests", 2) as d:` stops it and checks that it died well."""
+    """A running tandemd. `with Daemon("--queue-requests", 2) as d:` stops it and checks that it ended properly."""
 
     def __init__(self, *options, model=MODEL, wait=True, kv_bytes=1 << 30, api_key="none", expect_exit=0, pass_fds=()):
         self.options = [str(o) for o in options]
         if kv_bytes and "--kv-bytes" not in self.options:
             self.options += ["--kv-bytes", str(kv_bytes)]
-        if "--cache-dir" not in self.options:  # step times are kept where a test is about that
+        if "--cache-dir" not in self.options:  # only tests about kept step times keep them
             self.options += ["--cache-dir", ""]
-        if "--allowed-hosts" not in self.options:  # what tests with raw sockets call it
+        if "--allowed-hosts" not in self.options:  # the name that tests with raw sockets use
             self.options += ["--allowed-hosts", "t"]
         self.model, self.wait, self.api_key, self.expect_exit, self.pass_fds = str(model), wait, api_key, expect_exit, pass_fds
         self.process = None
 
     def __enter__(self):
-        for _ in range(5):  # somebody may take the port between the choice and the bind: exit code 66
+        for _ in range(5):  # another process may take the port between the choice and the bind: exit code 66
             self.port = free_port()
             self.log_file = tempfile.NamedTemporaryFile(prefix="tandemd-", suffix=".log", delete=False)
             self.process = subprocess.Popen(
@@ -110,10 +110,10 @@ class Daemon:
             else:
                 print(f"daemon's log: {self.log_file.name}\n{self.log()[-4000:]}")
 
-    # ---- ways to talk to it ----
+    # ---- requests ----
 
     def client(self, **kw):
-        import openai  # takes a second of computing, which tests/fault's programs have no use for
+        import openai  # takes a second of CPU time, and tests/fault's programs do not need it
         kw.setdefault("api_key", self.api_key)
         return openai.OpenAI(base_url=self.url + "/v1", max_retries=0, timeout=120 * SLOWNESS, **kw)
 
@@ -180,7 +180,7 @@ class Daemon:
 
 
 def read_all(s):
-    """Everything until the peer closes (a reset counts as the end)."""
+    """Reads until the peer closes (a reset counts as the end)."""
     out = b""
     try:
         while chunk := s.recv(65536):
@@ -200,7 +200,7 @@ def read_until(s, mark):
 
 
 def dechunk(raw):
-    """A chunked body, or None: it does not end."""
+    """Decodes a chunked body; returns None if its end is missing."""
     out = b""
     while True:
         m = re.match(rb"([0-9a-f]+)\r\n", raw)
@@ -234,7 +234,7 @@ def sse_events(text):
 
 
 def read_trace(path):
-    """What --trace wrote, as {step: {event's name: event}} in the file's order; metadata apart."""
+    """Reads the file of --trace as {step: {event's name: event}} in the file's order; metadata is separate."""
     steps = {}
     for e in json.loads(pathlib.Path(path).read_text()):
         assert e["ph"] in "MX" and e["pid"] == 1, e

@@ -14,7 +14,7 @@ SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "
 
 @functools.cache
 def gguf_metadata(path=MODEL):
-    """The key-value part of a GGUF file."""
+    """Reads the key-value part of a GGUF file."""
     with open(path, "rb") as f:
         def number(code):
             return struct.unpack("<" + code, f.read(struct.calcsize("<" + code)))[0]

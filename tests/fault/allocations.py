@@ -33,15 +33,15 @@ SCENARIOS = {
     "reload": None,
     "start": None,
 }
-# What a request may cost for good: what is kept of one for the next (pages, grammars), and what the loop's tables have grown by.
+# Memory that a request may keep allocated: what is cached for the next one (pages, grammars), and growth of the loop's tables.
 LIVE_SLACK = 64
 TOGETHER = 12
 RELOADED, NOT_RELOADED = "options and keys are read again", "nothing is changed"
-START_MOST = 200000  # allocations of a start: a bound for a test that does not end
+START_MOST = 200000  # allocations of a start: a bound, so that the test ends
 
 
 def plain(raw):
-    """An answer without what differs between two of the same request: ids, times, and where a stream's text was cut."""
+    """An answer without what differs between two runs of a request: ids, times, and where a stream's text was split."""
     status, body = parse_answer(raw)
     if body is None:
         return status, None
@@ -57,7 +57,7 @@ def plain(raw):
 
 
 def good_end(raw, expect):
-    """None: what came is whole, says 503, or is cut off where everybody sees it."""
+    """Returns None if the answer is complete, a 503, or visibly cut off."""
     status, body = plain(raw)
     if (status, body) == expect:
         return None
@@ -78,7 +78,7 @@ def run_requests(row, name, raw):
         n = 0
         for burst in (1, 20):
             beyond, k = 0, 0
-            while beyond < 3:  # others allocate too: one round without a failure is not the end
+            while beyond < 3:  # other threads allocate too, so one round without a failure is not the end
                 k += stride(row)
                 shim.fail_allocs(k, burst)
                 try:
@@ -133,7 +133,7 @@ def run_reload(row):
 
 
 def run_connections(row):
-    """Connections that come together: the loop's own tables must not grow then."""
+    """Connections that arrive together: the loop's own tables must not grow meanwhile."""
     n = 0
     k = 0
     while k < START_MOST:
@@ -157,7 +157,7 @@ def run_connections(row):
 
 
 def run_start(row):
-    """Each start ends with an exit code and a reason, or serves."""
+    """Each start either serves, or ends with an exit code and a reason."""
     command = [harness.DAEMON, "--load-format", "dummy", "--model", str(tiny_model()), "--kv-bytes", "16M", "--cache-dir", "",
                "--listen", f"unix:{WORK}/s", "--log-level", "info"]
     served = ended = 0

@@ -11,17 +11,17 @@ import socket
 
 from lib import ROOT, Row, Tiny, post
 
-# Fields whose bound counts items, and how they are made.
+# Fields whose bound is a number of items, and how to make them.
 LISTS = {"stop": lambda n: ["s%d" % i for i in range(n)], "stop_token_ids": lambda n: list(range(n)),
          "prompts": lambda n: [[5]] * n, "messages": lambda n: [{"role": "user", "content": "x"}] * n,
          "logit_bias": lambda n: {str(i): 1 for i in range(n)}, "inputs": lambda n: [[5]] * n, "bad_words": lambda n: ["w%d" % i for i in range(n)]}
 FIELD_OF = {"prompts": "prompt", "inputs": "input", "logit_bias_value": "logit_bias"}
-AROUND = {"logit_bias_value": '{"7": %s}'}  # where the number stands inside the field
+AROUND = {"logit_bias_value": '{"7": %s}'}  # position of the number inside the field
 ROUTES = {"/v1/completions": {"prompt": [5, 6], "max_tokens": 1}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}],
                                                                                          "max_tokens": 1}}
 EMBEDDINGS = {"/v1/embeddings": {"input": [5, 6]}}
 ROUTES_OF = {"inputs": EMBEDDINGS, "dimensions": EMBEDDINGS}
-# Inside the bound, and yet not possible for this model or beside the rest of the request.
+# Values inside the bound that this model, or the rest of the request, does not allow.
 ELSEWHERE = {"max_tokens", "min_tokens", "n", "prompts", "messages", "stop_token_ids", "top_logprobs", "logit_bias", "timeout_ms", "ttft_timeout_ms",
              "top_p", "repetition_penalty", "inputs", "dimensions", "bad_words"}
 HUGE = ["1e308", "1e309", "-1e309", "9223372036854775807", "9223372036854775808", "18446744073709551616", "-9223372036854775809",
@@ -29,7 +29,7 @@ HUGE = ["1e308", "1e309", "-1e309", "9223372036854775807", "9223372036854775808"
 
 
 def limits():
-    """(name, least, greatest) of the rows that bound request fields."""
+    """Returns (name, least, greatest) of the rows that bound request fields."""
     text = (ROOT / "config/limits.def").read_text()
     names = dict(re.findall(r"(TD_\w+_MAX)\s*=\s*(\d+)", "".join(p.read_text() for r in ("config", "step") for p in (ROOT / r).glob("*.h"))))
     for name, least, greatest in re.findall(r'TD_LIMIT\(\w+, "(\w+)", REQUEST, ([^,]+), [^,]+, ([^,]+),', text):
@@ -41,7 +41,7 @@ def number(x):
 
 
 def cases():
-    """(route, the rest of the body, field, JSON text of the value, True: it must be taken; False: it must be refused; None: either)"""
+    """Yields (route, rest of the body, field, JSON text of the value, whether it must be accepted: True, False, or None for either)."""
     for name, least, greatest in limits():
         field, around = FIELD_OF.get(name, name), AROUND.get(name, "%s")
         for route, rest in ROUTES_OF.get(name, ROUTES).items():
@@ -71,7 +71,7 @@ def ask(sock, raw):
 
 
 def try_all(row, options, some):
-    """How many were taken."""
+    """Returns how many were accepted."""
     n_taken = 0
     with Tiny("--log-level", "error", *options) as d:
         s = d.connect()
@@ -104,7 +104,7 @@ def main():
     rng = random.Random(row.seed)
     all_cases = [c for c in cases() if row.amount >= 100 or rng.random() * 100 < row.amount]
     n_taken = 0
-    for options in ((), ("--pooling", "last")):  # a daemon that generates, and one that makes embeddings
+    for options in ((), ("--pooling", "last")):  # a daemon that generates text, and one that makes embeddings
         mine = [c for c in all_cases if (c[0] in EMBEDDINGS) == bool(options)]
         n_taken += try_all(row, options, mine)
     row.note(f"{len(all_cases)} cases of {len(list(limits()))} fields, {n_taken} taken")

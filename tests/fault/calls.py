@@ -19,7 +19,7 @@ REQUESTS = [
     post("/tokenize", {"prompt": "Once upon a time " * 2000}, CLOSE),
 ]
 KINDS = {"short": REQUESTS, "EINTR": REQUESTS, "EAGAIN": REQUESTS, "EMFILE": REQUESTS, "ENOSPC": REQUESTS[:2]}
-MOST = 10000  # calls of a life: a bound for a test that does not end
+MOST = 10000  # calls in a daemon's life: a bound, so that the test ends
 
 
 def plain(raw):
@@ -28,7 +28,7 @@ def plain(raw):
 
 
 def while_serving(row, kind, shim):
-    """Each call of each request."""
+    """Faults in each system call of each request."""
     n = 0
     with Tiny() as d:
         for i, raw in enumerate(KINDS[kind]):
@@ -61,7 +61,7 @@ def is_ready(d):
 
 
 def around(row, kind, shim):
-    """Each call of a life: start, reading files, a request, a reload, keeping what was learned, the end. A start may be
+    """Faults in each system call of a daemon's life: start, reading files, a request, a reload, writing the cache, the end. A start may be
     refused for want of descriptors, with a reason."""
     keys, n, seen = WORK / "keys", 0, set()
     keys.write_text("a-key\n")

@@ -31,7 +31,7 @@ def metrics(d):
 
 
 def leave(s, rng):
-    if rng.random() < 0.3:  # a reset instead of an orderly end
+    if rng.random() < 0.3:  # a reset instead of an orderly close
         s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     s.close()
 
@@ -57,7 +57,7 @@ def main():
                     held.append(s)
             for s in held:
                 leave(s, rng)
-            metrics(d)  # the loop sees closes in the turn of this request, or before
+            metrics(d)  # the loop handles the closes no later than this request
             before = metrics(d)["tandem:steps_total"]
             end = time.monotonic() + 20
             while True:

@@ -15,14 +15,14 @@ from lib import SLOWNESS, WORK, Row, Shim, Tiny, ask, get, hold, let_go, parse_a
 
 KINDS = ("loop", "worker", "engine")
 UNHEALTHY_S, RESTARTED_S = 2, 20
-WATCHDOG_S = 8  # a unit may set this; the packaged one says 20 s, counted from the last sign of life
+WATCHDOG_S = 8  # an allowed setting of a unit; the packaged unit has 20 s, counted from the last notification
 LONG = post("/v1/completions", {"prompt": [5, 6], "max_tokens": 30000, "ignore_eos": True, "stream": True})
-ENGINE_TICKS = 5  # of 10 ms: no other thread computes so long for one short request
-LATE_S = 0.5  # of this test's own, on a busy machine
+ENGINE_TICKS = 5  # of 10 ms: no other thread computes that long for one short request
+LATE_S = 0.5  # allowance for delays of this test on a busy machine
 
 
 class Notified:
-    """systemd's end of NOTIFY_SOCKET."""
+    """Plays systemd's end of NOTIFY_SOCKET."""
 
     def __init__(self):
         self.path = str(WORK / f"notify-{os.urandom(4).hex()}")
@@ -40,7 +40,7 @@ class Notified:
 
 
 def healthy(port, timeout):
-    """Whether /health says ok in that time."""
+    """Whether /health says ok within that time."""
     try:
         return parse_answer(ask(port, get("/health", "Connection: close\r\n"), timeout))[0] == 200
     except OSError:
@@ -48,7 +48,7 @@ def healthy(port, timeout):
 
 
 def thread_of(pid, kind):
-    """The loop is the process's first thread. The others are told apart by what they used when work came: the engine computes."""
+    """The loop is the process's first thread. The engine is the thread that used most CPU time when a request arrived."""
     first, *rest = threads(pid)
     if kind == "loop":
         return first
@@ -87,7 +87,7 @@ def one(row, kind):
         if not row.expect(notified.ready.wait(10 * SLOWNESS), f"{kind}: no READY=1"):
             return
         pid = d.process.pid
-        if kind == "worker":  # the thread that allocates while a body is read and is not the loop
+        if kind == "worker":  # the thread, other than the loop, that allocates while a body is read
             for t in threads(pid)[1:]:
                 hold(shim, pid, t, at_alloc=True)
                 s = d.connect()

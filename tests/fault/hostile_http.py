@@ -12,7 +12,7 @@ import time
 
 from lib import Row, Tiny, ask, get, more_files, parse_answer
 
-import test_http  # behind lib, which finds it
+import test_http  # after lib, which sets the path
 
 METHODS = [b"GET", b"POST", b"HEAD", b"OPTIONS", b"PUT", b"get", b"", b"G\0T", b"CONNECT", b"PRI", b"GET\t", b" GET"]
 TARGETS = [b"/health", b"/v1/completions", b"*", b"//", b"/%00", b"/../etc/passwd", b"http://t/health", b"http://x@t/health", b"/" * 300,
@@ -35,7 +35,7 @@ AT_ONCE = 64
 
 
 def by_hand():
-    """About 600 connections' bytes."""
+    """Returns the bytes of about 600 connections."""
     out = [raw for raw, _ in test_http.MALFORMED.values()]
     post = b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
     for m in METHODS:
@@ -95,7 +95,7 @@ def mutate(rng, seeds):
 
 
 def talk(row, d, texts):
-    """Sends each on a connection of its own, ends its sending side, and judges all that comes until the other end closes."""
+    """Sends each on its own connection, shuts down the sending side, and judges everything received until the daemon closes."""
     open_ = {}
     for raw in texts:
         s = socket.create_connection(("127.0.0.1", d.port), timeout=20)

@@ -24,7 +24,7 @@ def make_request(rng):
 
 
 def what(raw):
-    """What must be the same."""
+    """Returns the parts of an answer that must be the same."""
     status, body = parse_answer(raw)
     if status != 200 or body is None:
         return status, (body or b"")[:300]
@@ -50,7 +50,7 @@ def main():
                         return
                     left[0] -= 1
                 i = r.randrange(len(requests))
-                if r.random() < 0.1:  # somebody leaves
+                if r.random() < 0.1:  # this client disconnects
                     with d.connect() as s:
                         s.sendall(r.choice(requests))
                         time.sleep(r.random() * 0.005)

@@ -48,7 +48,7 @@ def main():
         with open(log, "wb") as f:
             p = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=f, stderr=f)
         begin = time.monotonic()
-        early = rng.random() < 0.2  # of every five, one is killed while it starts
+        early = rng.random() < 0.2  # one in five is killed while it starts
         if early:
             time.sleep(rng.random() * 0.03)
         else:

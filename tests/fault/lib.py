@@ -36,7 +36,7 @@ WORK = pathlib.Path(tempfile.mkdtemp(prefix="tandem-fault-"))
 
 
 def tiny_model(context=4096):
-    """A folder from which a daemon starts in some milliseconds: random weights, a real tokenizer and a chat template."""
+    """Makes a model folder from which a daemon starts in a few milliseconds: random weights, a real tokenizer and a chat template."""
     folder = WORK / f"tiny{context}"
     if not folder.exists():
         folder.mkdir(parents=True)
@@ -47,7 +47,7 @@ def tiny_model(context=4096):
 
 
 class Tiny(Daemon):
-    """A daemon of the tiny model. How it ended is kept (`exit_code`, `last_words`) and left to the test to judge."""
+    """A daemon with the tiny model. How it ended is stored (`exit_code`, `last_words`) for the test to judge."""
 
     def __init__(self, *options, context=4096, kv_bytes=1 << 26, **kw):
         given = [str(o) for o in options]
@@ -81,7 +81,7 @@ def get(path, headers=""):
 
 
 def parse_answer(raw):
-    """(status, body); the body is None where it is not whole; status None: no whole head."""
+    """Returns (status, body). body is None if it is incomplete; status is None if the head is."""
     head, mark, body = raw.partition(b"\r\n\r\n")
     status = status_of(head + b" ")
     if not mark or status is None:
@@ -94,7 +94,7 @@ def parse_answer(raw):
 
 
 def ask(port, raw, timeout=20, host="127.0.0.1"):
-    """Everything that a fresh connection answers; raises TimeoutError if it does not end."""
+    """Sends on a new connection and returns the whole response; raises TimeoutError if it does not end."""
     with socket.create_connection((host, port), timeout=timeout * harness.SLOWNESS) as s:
         try:
             s.sendall(raw)
@@ -104,7 +104,7 @@ def ask(port, raw, timeout=20, host="127.0.0.1"):
 
 
 def more_files():
-    """Thousands of connections take descriptors, here and in the daemons that inherit the limit."""
+    """Raises the limit of descriptors for thousands of connections, here and in the daemons, which inherit it."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
@@ -120,7 +120,7 @@ def n_files(pid):
 
 
 def cpu_s(pid):
-    """Of all threads of it, user and system."""
+    """CPU time of all threads of a process, user and system."""
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -135,7 +135,7 @@ def percentile(values, p):
 
 
 class Shim:
-    """shim.c's page. Inside `with Shim() as shim:` daemons that are started have the shim loaded."""
+    """shim.c's shared page. Daemons started inside `with Shim() as shim:` have the shim loaded."""
 
     NAMES = ("n_allocs", "fail_alloc_at", "fail_allocs", "n_allocs_failed", "n_live", "kind", "n_calls", "fail_call_at", "fail_calls",
              "n_calls_failed", "hold_tid", "held", "hold_at_alloc", "n_sites")
@@ -162,12 +162,12 @@ class Shim:
         struct.pack_into("q", self.page, 8 * self.NAMES.index(name), value)
 
     def sites(self):
-        """Where calls were made to fail: addresses in a library or the program, the same in every process but for its base."""
+        """Where calls failed: addresses in a library or the program, relative to its base, so that they are equal in every process."""
         at = 8 * len(self.NAMES)
         return {struct.unpack_from("Q", self.page, at + 8 * i)[0] & 0x7FFF for i in range(self["n_sites"])}
 
     def fail_allocs(self, k, n=1):
-        """The k-th allocation from now on fails, and the n - 1 behind it."""
+        """Makes the k-th allocation from now on fail, and the n - 1 after it."""
         self["n_allocs_failed"], self["n_allocs"], self["fail_allocs"], self["fail_alloc_at"] = 0, 0, n, k
 
     def fail_calls(self, kind, k, n=1):
@@ -179,7 +179,7 @@ class Shim:
 
 
 def hold(shim, pid, tid, at_alloc=False):
-    """Holds a thread until let_go, in its next allocation or at once."""
+    """Holds a thread until let_go, either in its next allocation or immediately."""
     shim["hold_at_alloc"], shim["hold_tid"] = int(at_alloc), tid
     if not at_alloc:
         ctypes.CDLL(None, use_errno=True).syscall(234, pid, tid, 12)  # tgkill, SIGUSR2
@@ -190,7 +190,7 @@ def let_go(shim):
 
 
 class Row:
-    """Counts what was done and what was wrong; `end` tells it."""
+    """Counts what was done and what failed; `end` prints it."""
 
     def __init__(self, text, amount, parser=None):
         p = parser or argparse.ArgumentParser(description=text)
@@ -223,7 +223,7 @@ class Row:
         self.notes.append(text)
 
     def end(self, at_least=None):
-        """at_least: less than the amount is no failure, only less."""
+        """at_least: reaching less than the amount is not a failure."""
         shutil.rmtree(WORK, ignore_errors=True)
         good = self.n_failures == 0 and self.reached >= (self.amount if at_least is None else at_least)
         print(json.dumps({"reached": self.reached, "wanted": self.amount, "n_failures": self.n_failures, "failures": self.failures,
@@ -232,5 +232,5 @@ class Row:
 
 
 def stride(row):
-    """How far to the next of a row of k, where the amount is a share in percent: at random, on average as far as that says."""
+    """The random distance to the next k, if the amount is a share in percent; its mean gives that share."""
     return 1 if row.amount >= 100 else row.rng.randint(1, max(1, round(200 / max(1, row.amount)) - 1))

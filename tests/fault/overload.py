@@ -20,7 +20,7 @@ PLACES, TOKENS, TIMES, GOODPUT = 2, 1500, 10, 0.90
 
 
 class Own:
-    """The daemon's own time since this was made: (seconds in which its engine had a core or wanted none, CPU seconds of all threads)."""
+    """The daemon's own time since creation: (seconds in which its engine had a core or needed none, CPU seconds of all threads)."""
 
     def __init__(self, pid):
         self.pid = pid
@@ -28,7 +28,7 @@ class Own:
 
     def now(self):
         used = {t: list(map(int, pathlib.Path(f"/proc/{self.pid}/task/{t}/schedstat").read_text().split())) for t in threads(self.pid)}
-        engine = max(used.values())  # it computes: nobody else runs as long
+        engine = max(used.values())  # the engine is the thread that runs longest, because it computes
         return time.monotonic() - engine[1] / 1e9, cpu_s(self.pid)
 
     def rates(self, n):
@@ -36,7 +36,7 @@ class Own:
 
 
 async def ask(port, raw):
-    """(status, seconds, whole)"""
+    """Returns (status, seconds, whether the answer is complete)."""
     begin = time.monotonic()
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -55,7 +55,7 @@ def request(rng):
 
 
 async def closed(d, rng, n_clients, seconds):
-    """So many clients, each with one request at a time: answers a second of each kind."""
+    """Runs that many clients, each with one request at a time. Returns answers per second of each kind."""
     port, own = d.port, Own(d.process.pid)
     done, end = [0], time.monotonic() + seconds
 
@@ -68,7 +68,7 @@ async def closed(d, rng, n_clients, seconds):
 
 
 async def arrivals(row, d, rng, rate, seconds):
-    """At that rate whatever comes back: (answers a second of each kind, all outcomes, offered)."""
+    """Sends at that rate regardless of the answers. Returns (answers per second of each kind, all outcomes, offered)."""
     seen, tasks = [], set()
     port, own = d.port, Own(d.process.pid)
     begin = time.monotonic()
@@ -107,7 +107,7 @@ async def run(row, d):
 def main():
     more_files()
     row = Row(__doc__, 1800)
-    # Steps of few tokens, so that the daemon and not this program is what there is too little of.
+    # Steps of few tokens, so that the daemon is the bottleneck and not this program.
     with Tiny("--running-requests", PLACES, "--queue-requests", 4 * PLACES, "--threads", 1, "--connections-per-ip", 4000,
               "--log-level", "error", "--log-requests", 0) as d:
         asyncio.run(run(row, d))

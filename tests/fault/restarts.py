@@ -9,7 +9,7 @@ import time
 
 from lib import SLOWNESS, Row, ask, parse_answer, post, tiny_model
 
-import test_restart  # behind lib, which finds it
+import test_restart  # after lib, which sets the path
 
 WHOLE = post("/v1/completions", {"prompt": [5, 6, 7], "temperature": 0, "max_tokens": 20, "ignore_eos": True}, "Connection: close\r\n")
 STREAM = post("/v1/completions", {"prompt": [5, 6, 8], "temperature": 0, "max_tokens": 60, "ignore_eos": True, "stream": True},

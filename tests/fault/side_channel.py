@@ -34,7 +34,7 @@ def ttft(port, prompt, key):
 
 
 def auc(hits, misses):
-    """How often a hit is faster than a miss; one half is a guess."""
+    """The share of pairs in which a hit is faster than a miss; one half means that it cannot be told."""
     ranked = sorted([(t, 1) for t in hits] + [(t, 0) for t in misses])
     below = wins = 0
     for _, hit in ranked:
@@ -65,7 +65,7 @@ def main():
         a = measure(d.port, rng, row.amount, "key-of-victim", "key-of-attacker")
         control = measure(d.port, rng, min(100, row.amount), "key-of-attacker", "key-of-attacker")
         row.done(row.amount)
-    # With few pairs a guess is off by more: three of its standard errors are allowed.
+    # With few pairs the share scatters more, so three standard errors are allowed.
     bound = max(BOUND, 0.5 + 3 * (1 / (6 * row.amount)) ** 0.5)
     row.expect(1 - bound <= a <= bound, f"AUC {a:.3f}")
     row.expect(control >= CONTROL, f"within a key AUC {control:.3f} only: the measurement is blind")

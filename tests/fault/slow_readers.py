@@ -25,7 +25,7 @@ BENCH = pathlib.Path(harness.DAEMON).with_name("tandem-bench")
 
 
 def touch_kv(port):
-    """Once all pages were used, they count as memory before and after."""
+    """Uses all pages once, so that they count as memory both before and after."""
     for i in range(KV_TOKENS // 2000 + 1):
         ask(port, post("/v1/completions", {"prompt": [5 + i] + [9 + j % 300 for j in range(2000)], "max_tokens": 1}, CLOSE), 60)
 
@@ -44,7 +44,7 @@ def read_a_byte(slow):
 
 
 def measure(d, n, seed, slow):
-    """The 99th percentile in ms of n fast streams at once; meanwhile each slow one reads a byte a second."""
+    """The 99th percentile in ms of n simultaneous fast streams, while each slow one reads a byte a second."""
     out = WORK / "fast.json"
     bench = subprocess.Popen([BENCH, "serve", "--url", f"http://127.0.0.1:{d.port}", "--streams", str(n), "--requests", str(n), "--seed", str(seed),
                               "--input", "2", "--output", str(TOKENS), "--ignore-eos", "--first-id", "5", "--vocab", "400", "--warm", "0",
@@ -61,7 +61,7 @@ def measure(d, n, seed, slow):
 
 
 def connect_slow(d, n):
-    """So many streams whose answers are made, and not read."""
+    """Opens that many streams, whose answers are produced but not read."""
     slow = []
     for _ in range(n):
         s = d.connect(rcvbuf=2048)
@@ -78,12 +78,12 @@ def main():
     row = Row(__doc__, 1000, parser)
     n_fast = min(FAST, max(10, row.amount // 5))
     options = ("--running-requests", 256, "--queue-requests", 4096, "--connections-per-ip", 4000, "--log-level", "error", "--kv-bytes", KV_BYTES,
-               "--sse-stall-ms", STALL_S * 1000, "--sse-queue-bytes", 16384)  # the kernel then holds as much, and not a whole answer
+               "--sse-stall-ms", STALL_S * 1000, "--sse-queue-bytes", 16384)  # then the kernel's buffers hold that much, and not a whole answer
     with Tiny(*options) as d:
         measure(d, n_fast, 0, [])
         touch_kv(d.port)
         with_slow, without, each = [], [], []
-        for i, out in enumerate([with_slow, without, without, with_slow] * ROUNDS):  # what drifts is in both alike
+        for i, out in enumerate([with_slow, without, without, with_slow] * ROUNDS):  # so that drift affects both alike
             before, slow = rss_bytes(d.process.pid), []
             if out is with_slow:
                 slow, made = connect_slow(d, row.amount), time.monotonic()

@@ -20,14 +20,14 @@ CPU_S, WAIT_S = 2, 120
 AUTH = "Authorization: Bearer {}\r\nConnection: close\r\n"
 HEAD = get("/v1/models", "X-Slow: " + "a" * 4000 + "\r\n")
 BODY = post("/v1/completions", b'{"prompt": "' + b"a" * 4000, AUTH.format("slow"))
-# More than a socket's buffers hold.
+# More than the socket's buffers hold.
 READ = post("/v1/completions", {"prompt": [5, 6], "max_tokens": 500, "logprobs": 5, "ignore_eos": True, "stream": True}, AUTH.format("slow"))
 FINE = post("/v1/completions", {"prompt": [5, 6, 7], "max_tokens": 2}, AUTH.format("good"))
 KINDS = {"head": (HEAD, 10), "body": (BODY, BODY.index(b"\r\n\r\n") + 4), "read": (READ, len(READ))}
 
 
 class Slow:
-    """So many connections that send one byte a second behind the first `at`, and read nothing."""
+    """Connections that send one byte a second after the first `at` bytes, and read nothing."""
 
     def __init__(self, port, n, raw, at):
         self.port, self.raw, self.at, self.n = port, raw, at, n
@@ -50,7 +50,7 @@ class Slow:
             self.open[s] = self.at
 
     def tick(self):
-        """One byte each; who was cut is seen, and comes again."""
+        """Sends one byte on each; detects connections that were cut, and opens them again."""
         for s in list(self.open):
             try:
                 if self.open[s] < len(self.raw):

@@ -57,7 +57,7 @@ POST = b"POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\
 
 
 def payloads(rng, n):
-    """Those known by name first, then all combinations of lengths, codings, ends and chunks, then mutations of these."""
+    """Yields published attacks first, then all combinations of lengths, codings, ends and chunks, then mutations of these."""
     out = []
     whole = b"0\r\n\r\n" + HIDDEN
     names = [b"Transfer-Encoding", b"Transfer-Encoding ", b" Transfer-Encoding", b"Transfer_Encoding", b"transfer-encoding\t", b"X: y\r\nTransfer-Encoding",
@@ -94,7 +94,7 @@ class Nginx:
         self.process = subprocess.Popen([tool("nginx"), "-c", str(config), "-p", str(WORK)], stderr=subprocess.DEVNULL)
 
     def count(self):
-        """(requests with an answer of the daemon's, those with none that reached it or a connection that had just ended)"""
+        """Returns (requests that the daemon answered, requests without an answer that reached it or a connection that had just ended)."""
         lines = self.log.read_bytes().splitlines() if self.log.exists() else []
         lost = sum(line.startswith((b"502", b"504")) for line in lines)
         return sum(bool(re.match(rb"[1-5]\d\d", line)) for line in lines) - lost, lost
@@ -118,7 +118,7 @@ class Haproxy:
             except BlockingIOError:
                 return self.n, self.lost
             self.n += bool(re.search(rb"daemon (?!50[234])[1-5]\d\d ", line))
-            self.lost += bool(re.search(rb"daemon (?:50[234]|-1) ", line))  # -1: its client ended before the answer came
+            self.lost += bool(re.search(rb"daemon (?:50[234]|-1) ", line))  # -1: the client closed before the answer arrived
 
 
 def tool(name):
@@ -131,10 +131,10 @@ def seen(d):
 
 
 def attack(row, name, d, proxy, port, batch):
-    """Sends each payload on a connection of its own, and then looks at both counts."""
+    """Sends each payload on its own connection, and then compares both counts."""
     d.eventually(lambda: answers(port), 10, f"{name} answers")
     time.sleep(0.05)
-    before, sent = seen(d) + 1, proxy.count()  # + 1: what is asked here
+    before, sent = seen(d) + 1, proxy.count()  # + 1: the request made here
     sockets = []
     for raw in batch:
         s = socket.create_connection(("127.0.0.1", port), timeout=10 * SLOWNESS)
@@ -179,7 +179,7 @@ def run(row, name, make, buffering, texts):
             for i in range(0, len(texts), AT_ONCE):
                 batch = texts[i:i + AT_ONCE]
                 counts = attack(row, name, d, proxy, port, batch)
-                if counts is not True:  # which of them?
+                if counts is not True:  # find out which payload it was
                     for raw in batch:
                         one = attack(row, name, d, proxy, port, [raw])
                         if one is not True:

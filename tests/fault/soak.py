@@ -37,7 +37,7 @@ def make(rng, auth):
 
 
 def read_answer(s, buffered):
-    """One answer of a kept connection; the rest of what came."""
+    """Reads one answer of a kept connection. Returns it, and the bytes after it."""
     while b"\r\n\r\n" not in buffered:
         chunk = s.recv(65536)
         if not chunk:
@@ -54,7 +54,7 @@ def read_answer(s, buffered):
 
 
 def slope(points):
-    """Of y over x, by least squares."""
+    """The slope of y over x, by least squares."""
     n = len(points)
     mx, my = sum(x for x, _ in points) / n, sum(y for _, y in points) / n
     return sum((x - mx) * (y - my) for x, y in points) / max(1e-9, sum((x - mx)**2 for x, _ in points))
@@ -83,7 +83,7 @@ def main():
                     return
                 if status >= 500 or status == 401:
                     row.fail(f"status {status}")
-                if status >= 400 or rng.random() < 0.05:  # some refusals close
+                if status >= 400 or rng.random() < 0.05:  # some refusals close the connection
                     s.close()
                     s = None
                 with lock:

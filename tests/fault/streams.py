@@ -18,7 +18,7 @@ def body(kind):
 
 
 async def read_stream(port, raw, host):
-    """(tokens, usage, whether it ended as it must)"""
+    """Returns (tokens, usage, whether it ended properly)."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0), limit=1 << 20)
     writer.write(raw)
     tokens, usage, last = [], None, ""
@@ -35,7 +35,7 @@ async def read_stream(port, raw, host):
 
 
 async def idle(port, host):
-    """Kept after a first request: one that never sent any is not idle, but late."""
+    """A connection kept open after a first request; without any request it would count as late, not as idle."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
     writer.write(b"GET /health HTTP/1.1\r\nHost: t\r\n\r\n")
     await reader.readuntil(b'"ok"}')
