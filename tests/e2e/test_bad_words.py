@@ -18,7 +18,7 @@ def tokens(text):
 
 
 def forbidden(words):
-    """vLLM's rule, written down again: the sequences that may not be completed."""
+    """A second implementation of vLLM's rule: returns the sequences that must not be completed."""
     out = []
     for word in words:
         plain, blank = tokens(word.lstrip()), tokens(" " + word.lstrip())
@@ -35,7 +35,7 @@ def may_come(answer, token, sequences):
 @pytest.mark.share
 @pytest.mark.parametrize("n_words", [1, 12])
 def test_each_token_is_the_best_that_may_come(daemon, n_words):
-    """Log-probabilities are the model's own, so the best of those told that may come is what is chosen."""
+    """Log-probabilities are the model's own, so the chosen token is the likeliest returned one that is allowed."""
     plain = ask(daemon)["text"].split()
     words = (plain + ["gold coin", "ed", "lighthouse keeper"])[:n_words]
     sequences = forbidden(words)

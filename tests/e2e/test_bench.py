@@ -62,7 +62,7 @@ def test_counts_exactly_what_was_asked(daemon, tmp_path):
         return sum(v for (n, _), v in after.items() if n == name) - sum(v for (n, _), v in before.items() if n == name)
     assert grown("vllm:generation_tokens_total") == sum(a["out"] for a in asked)
     assert grown("vllm:prompt_tokens_total") == sum(a["in"] for a in asked)
-    for a in asked:  # every token has its moment, in order
+    for a in asked:  # every token has its time, in order
         assert a["token_s"] == sorted(a["token_s"]) and a["token_s"][0] >= a["sent_s"]
 
 
@@ -124,7 +124,7 @@ def test_prompts_known_before(tmp_path):
 
 
 def test_streams_that_fail_while_others_wait(tmp_path):
-    """Files for 60 connections: a held stream's request fails in the call that sends it, which must not send others again."""
+    """Descriptors for 60 connections only: a held stream's request fails while it is sent, and others must not be sent again."""
     def few_files():
         resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
@@ -161,7 +161,7 @@ def test_bad_options():
 
 
 def test_steps_of_no_prompts(tmp_path):
-    """0 leaves a kind of step out: of each list by itself."""
+    """In each list separately, 0 leaves that kind of step out."""
     out = tmp_path / "steps.json"
     lists = {"--batches": "2", "--prompts": "16", "--chunks": "16"}
     kinds = {"--batches": {"prefill", "hybrid"}, "--prompts": {"decode", "hybrid"}, "--chunks": {"decode", "prefill"}}
@@ -174,7 +174,7 @@ def test_steps_of_no_prompts(tmp_path):
 
 
 def test_steps_whole_and_without(tmp_path):
-    """In turns, a figure each; the whole is first."""
+    """They take turns and give one figure each; the whole step comes first."""
     out = tmp_path / "steps.json"
     r = subprocess.run([BENCH, "steps", "--shape", "tiny", "--backend", "cpu", "--batches", "2", "--contexts", "32", "--prompts", "16", "--chunks", "16", "--without",
                         "linear,attention", "--runs", "8", "--max-seconds", "0.1", "--json", out], capture_output=True, text=True, timeout=120 * SLOWNESS,
@@ -189,7 +189,7 @@ def test_steps_whole_and_without(tmp_path):
 
 
 def test_attention_on_the_cpu(tmp_path):
-    """A few small cells for real: whoever measures them on a GPU runs the same lines."""
+    """Really runs a few small cells, with the same code that measures on a GPU."""
     out = tmp_path / "attention.json"
     r = subprocess.run([BENCH, "attention", "--backend", "cpu", "--only", "trace", "--max-keys", "8300", "--trace-steps", "1", "--policies", "none",
                         "--rounds", "1", "--max-seconds", "0.001", "--gb-s", "10", "--json", out], capture_output=True, text=True,
@@ -204,7 +204,7 @@ def test_attention_on_the_cpu(tmp_path):
 
 
 def test_no_policy_of_attention_lacks_partials(tmp_path):
-    """Every cell that a report measures: what a policy wants to share and to split finds room, so that its column is the policy's."""
+    """In every cell that a report measures, a policy's sharing and splits fit into the buffers, so that its column really shows the policy."""
     out = tmp_path / "attention.json"
     r = subprocess.run([BENCH, "attention", "--fake", "--trace-steps", "8", "--json", out], capture_output=True, text=True, timeout=240 * SLOWNESS,
                        stdin=subprocess.DEVNULL)

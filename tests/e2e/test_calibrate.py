@@ -53,7 +53,7 @@ def calibrate(model, *options):
 
 
 def source(d):
-    """Where the daemon knows from what steps take."""
+    """Returns the source of the daemon's step times."""
     (one,) = (re.search(r'source="([a-z-]+)"', labels).group(1) for (n, labels), v in d.metrics().items()
               if n == "tandem:step_times_source" and v == 1)
     return one
@@ -76,7 +76,7 @@ def test_measured_on_purpose_and_kept(tiny, tmp_path):
         assert m["tandem:step_prediction_error_ratio_count"] == m["tandem:steps_total"] > 20
         assert 0 < m["tandem:step_prediction_error_median"] <= m["tandem:step_prediction_error_p99"]
         of_all = m["tandem:step_predicted_seconds_total"] / m["tandem:step_seconds_total"]
-        # a busy machine stalls some steps, so their sum says little; half of the steps are off by less
+        # a busy machine stalls some steps, so their sum says little; the median error is checked
         assert 0.1 < of_all < 10 or m["tandem:step_prediction_error_median"] < 0.9, "of the right size, on any machine"
         assert m["tandem:tbt_slo_seconds"] == 0.1
         assert "at most 3.4 times what its answers take alone, but never less than 24 ms nor more than 100 ms" in d.log()
@@ -90,7 +90,7 @@ def test_measured_on_purpose_and_kept(tiny, tmp_path):
 
 
 def test_no_start_measures_and_serving_teaches(tmp_path):
-    """The real model: from the first steps on, predictions are of the right size, and an orderly end keeps what was learned."""
+    """The real model: from the first steps on, predictions have the right magnitude, and an orderly end keeps what was learned."""
     cache = tmp_path / "cache"
     with Daemon("--cache-dir", cache) as d:
         assert "step times: built in" in d.log() and source(d) == "built-in"
@@ -109,13 +109,13 @@ def test_no_start_measures_and_serving_teaches(tmp_path):
 
 
 def learned_in(path):
-    """What a load took, times what was calibrated: of steps without and with prompts, 0 where nothing is known."""
+    """How many times as long as calibrated the steps of a load took, without and with prompts; 0 if unknown."""
     found = dict(re.findall(r"^learned_(without|with)_prompts (.*)$", path.read_text(), re.M))
     return [float(found.get(k, 0)) for k in ("without", "with")]
 
 
 def load(d, n):
-    """One after the other: n steps with prompts, and five times as many without."""
+    """Runs, one after the other, n steps with prompts and five times as many without."""
     prompts = [[(7 * i + k * k * (i + 3)) % 500 + 3 for k in range(60)] for i in range(n)]
     return d.post("/v1/completions", {"prompt": prompts, "max_tokens": 6, "temperature": 0, "ignore_eos": True}).status_code
 
@@ -151,7 +151,7 @@ def test_what_a_load_took_is_kept_at_an_orderly_end(tiny, tmp_path, monkeypatch)
     said = re.search(r"beside what was calibrated: without prompts (.*), with prompts (.*); kept in ", log)
     learned = learned_in(path)
     for kind, name in enumerate(("without", "with")):
-        if learned[kind]:  # else this machine took more than twice, or less than half of what it did before
+        if learned[kind]:  # otherwise this machine became more than twice as slow or as fast as before
             assert f"{learned[kind]:.3f} times" in said.group(1 + kind) and 0.5 <= learned[kind] <= 2, (said, learned)
         else:
             assert re.search(rf"steps {name} prompts took .* times what was calibrated: too far off to be kept", log), log
@@ -208,7 +208,7 @@ def test_retry_after_is_when_there_is_room():
         d.eventually(lambda: d.gauge("tandem:queue_delay_predicted_seconds") > 0, what="a forecast")
         said = []
         begin = time.monotonic()
-        with httpx.Client(base_url=d.url, timeout=60) as client:  # quick: all 50 while the three answers are computed
+        with httpx.Client(base_url=d.url, timeout=60) as client:  # all 50 are sent quickly, while the three answers are computed
             for _ in range(50):
                 r = client.post("/v1/completions", json=body)
                 assert r.status_code == 429 and r.json()["error"]["code"] == "queue_full"
@@ -217,7 +217,7 @@ def test_retry_after_is_when_there_is_room():
         took = time.monotonic() - begin
         assert took / 5 < said[0] < 5 * took + 2, (said, took)
         assert said[0] <= said[1] <= said[2] and said[0] < said[2], f"who is refused later is told later: {said}"
-        # three answers run: who asks again and again is told of three turns, not of fifty
+        # three answers run, so repeated requests are told the wait for three answers, not for fifty
         assert max(said) <= said[0] + 5 * (said[2] - said[0]), said
         assert d.post("/v1/completions", {**body, "max_tokens": 1, "n": 1, "stream": False}).status_code == 200
 

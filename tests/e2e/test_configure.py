@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("cmake"), reason="no cmake on t
 
 
 def configure(tmp_path, hidden, *options):
-    """cmake -S . -B build where pkg-config does not know the hidden modules: (exit code, all output)."""
+    """Runs cmake -S . -B build with some modules hidden from pkg-config. Returns (exit code, all output)."""
     shown = tmp_path / "pkgconfig"
     shown.mkdir()
     path = subprocess.run(["pkg-config", "--variable", "pc_path", "pkg-config"], capture_output=True, text=True, check=True).stdout
@@ -27,13 +27,13 @@ def configure(tmp_path, hidden, *options):
 
 
 def missing(text):
-    """The one error's lines."""
+    """Returns the lines of the only error."""
     assert len(re.findall("CMake Error", text)) == 1, text
     return re.findall(r"^ +(\S+): apt install (\S+)", text, re.M)
 
 
 def test_a_tree_that_was_moved_is_built_anew(tmp_path):
-    """By scripts/lib.sh, as quickstart and scripts/test build. Called by another name of the same folder, it is not."""
+    """With scripts/lib.sh, as quickstart and scripts/test build. A symbolic link to the same folder does not count as a move."""
     def build(tree):
         r = subprocess.run(["bash", "-euc", '. scripts/lib.sh; configure_and_build "$ROOT/build"'], cwd=tree, stdin=subprocess.DEVNULL,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60 * SLOWNESS)

@@ -29,7 +29,7 @@ def lines(d, part):
 
 @pytest.mark.share
 def test_a_proxy_fits_in():
-    """500 connections of one address, as a reverse proxy has them, are all served by default."""
+    """By default, 500 connections of one address, such as a reverse proxy's, are all served."""
     with Daemon() as d, contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(d.connect(60)) for _ in range(500)]
         for s in sockets:
@@ -39,7 +39,7 @@ def test_a_proxy_fits_in():
 
 
 def test_one_address_cannot_have_all():
-    """Those over the limit of an address are told so, also in the log: one line a second, however many they are."""
+    """Connections over an address's limit are refused with that reason, and logged: at most one line a second."""
     with Daemon("--connections-per-ip", 10) as d, contextlib.ExitStack() as stack:
         held = [stack.enter_context(d.connect()) for _ in range(10)]
         d.eventually(lambda: lines(d, "listening"), what="log")
@@ -78,7 +78,7 @@ def test_silent_bodies_are_cut():
         for _ in range(33):
             s = stack.enter_context(d.connect(60))
             s.sendall(POST % (b"silent", BODY_BYTES))
-            with contextlib.suppress(OSError):  # the last of them is refused
+            with contextlib.suppress(OSError):  # the last ones are refused
                 s.sendall(blob)
         d.eventually(lambda: d.post("/v1/completions", SHORT).status_code == 200, 10, "others are served")
         d.eventually(lambda: cut(d, "body_rate") >= 23, 10, "all that are held are cut")
@@ -87,10 +87,10 @@ def test_silent_bodies_are_cut():
 
 
 def test_who_is_not_read_is_not_slow():
-    """A client that does not take its answers yet holds up its own next body. That is no slow body: it is whole once the answers are taken."""
+    """A client that does not read its answers delays its own next body. That does not count as a slow body; once it reads, the body arrives."""
     with Daemon("--http-body-grace-ms", 500, "--sse-queue-bytes", 4096) as d, d.connect(60, rcvbuf=2048) as s:
         raw = json.dumps(SHORT).encode()
-        s.sendall(HEALTH * 240 + POST % (b"patient", len(raw)) + raw[:4])  # some 55 KiB of answers, of which the kernel holds a part
+        s.sendall(HEALTH * 240 + POST % (b"patient", len(raw)) + raw[:4])  # about 55 KiB of answers, a part of which the kernel buffers
         time.sleep(2 * SLOWNESS)
         assert cut(d, "body_rate") == 0
         answers = b""
@@ -103,7 +103,7 @@ def test_who_is_not_read_is_not_slow():
 
 
 def test_a_body_has_a_deadline():
-    """Also one that comes fast enough at each moment."""
+    """The deadline also applies to a body that always arrives fast enough."""
     with Daemon("--http-body-grace-ms", 500, "--http-body-timeout-ms", 1500) as d, d.connect() as s:
         begin = time.monotonic()
         s.sendall(POST % (b"endless", BODY_BYTES))
@@ -146,7 +146,7 @@ def test_a_stalled_reader_of_a_whole_answer_is_told():
 
 
 def test_a_unix_socket(tmp_path):
-    """Served, left behind by a process that is killed, taken by the next one, and removed at its end."""
+    """A unix socket serves, is left behind by a killed process, taken over by the next one, and removed at that one's end."""
     path = tmp_path / "tandem.sock"
 
     def ready(d):
@@ -168,7 +168,7 @@ def test_a_unix_socket(tmp_path):
 
 
 def test_the_next_daemon_keeps_its_socket(tmp_path):
-    """The next one's socket is renamed over that of the one which then stops: it stays. Its own it removes."""
+    """The next daemon's socket is renamed over the first one's. When the first stops, that socket stays. The next one removes it at its end."""
     folder, path, after = folder_with_tokenizer(tmp_path), tmp_path / "s", tmp_path / "next"
     options = ["--load-format", "dummy", "--listen"]
     with Daemon(*options, f"unix:{path}", model=folder, kv_bytes=1 << 24, wait=False) as first:

@@ -114,7 +114,7 @@ CHANCE = [(re.compile(p), r) for p, r in [
 
 
 def merged(a, b):
-    """Two events that say the same of text that comes in pieces; None: they do not."""
+    """Joins two events that carry parts of the same text; returns None if they cannot be joined."""
     if not isinstance(a, dict) or not isinstance(b, dict):
         return None
     out = {}
@@ -138,13 +138,13 @@ def merged(a, b):
 
 
 def index_of(event):
-    """Of the choice, where there are several."""
+    """Returns the index of the event's choice, or -1."""
     choices = event.get("choices") if isinstance(event, dict) else None
     return choices[0].get("index", -1) if choices else -1
 
 
 def plain_stream(text):
-    """Events, their pieces put together, choice by choice."""
+    """Returns the events, with parts of the same text joined, choice by choice."""
     out = []
     for block in text.rstrip("\n").split("\n\n"):
         name, _, data = block.rpartition("data: ")
@@ -172,7 +172,7 @@ def plain(text):
 
 
 def exchange(d, raw, half_close=True):
-    """All that comes back to these bytes, as text."""
+    """Sends these bytes and returns the whole response as text."""
     s = d.connect()
     s.sendall(raw)
     if half_close:
@@ -212,7 +212,7 @@ def routes():
             yield title(head)
             yield exchange(d, head)
         d.until_idle()
-        yield title("counters")  # but those that count how often we looked, who came just before whom, or what was generated past a stop
+        yield title("counters")  # except those that count probes, that depend on which request arrived first, or that count tokens generated past a stop
         yield "\n".join(line for line in d.get("/metrics").text.splitlines() if line.startswith("#") or not re.search(r"second|_time|bytes|cpu|fds|step|kv_cache|predicted|correction|slo|code=\"[25]xx\"|_hits_|prefill_tokens|decode_tokens|generation_tokens|pages{|connections{", line))
 
 
@@ -226,7 +226,7 @@ def embeddings():
 
 
 def endings():
-    """Answers that the daemon's end cuts off: those that stream are told so by an event, the others by a status."""
+    """Answers that the daemon's end cuts off: streams get an error event, other answers a status."""
     with Daemon("--drain-timeout-ms", 300) as d:
         waiting = []
         for path, base, _, streams in ROUTES:
@@ -249,7 +249,7 @@ LOGGED = re.compile(r"request id=\S+ ")
 
 
 def keys():
-    """Keys and their limits, a proxy in front, and what the log says of each request."""
+    """Keys and their limits, a proxy in front, and the log line of each request."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "keys"
         path.write_text("k1 name=alice\nk2 name=bob requests_per_minute=2 tokens_per_minute=400\n")
@@ -283,7 +283,7 @@ def everything():
 def test_conversations():
     want = GOLDEN.read_text(encoding="utf-8").split("\n\x1e\n")
     what = ""
-    for n, (is_, should) in enumerate(itertools.zip_longest(everything(), want), 1):  # the first that differs ends it
+    for n, (is_, should) in enumerate(itertools.zip_longest(everything(), want), 1):  # stop at the first difference
         what = is_ if n % 2 else what
         assert (what, is_) == (what, should)
 

@@ -30,7 +30,7 @@ int cuGetExportTable(const void **t, const void *id) { return 999; }
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    """start(backend, driver): --check of a made-up model; driver is what cuDriverGetVersion says, None for no libcuda.so.1."""
+    """start(backend, driver): --check with a dummy model; driver is what cuDriverGetVersion returns, None for no libcuda.so.1."""
     folder = tmp_path_factory.mktemp("cuda")
     (folder / "config.json").write_text(json.dumps(CONFIG))
 

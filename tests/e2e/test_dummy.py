@@ -74,7 +74,7 @@ def write_model(folder, seed):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """config.json and nothing else."""
+    """A folder with config.json only."""
     path = tmp_path_factory.mktemp("dummy") / "made-up"
     path.mkdir()
     (path / "config.json").write_text(json.dumps(CONFIG))
@@ -98,13 +98,13 @@ def test_the_weights_are_those_of_the_rule(folder):
     (stored / "config.json").write_text(json.dumps(CONFIG))
     write_model(stored, 7)
     with Daemon("--backend", "cpu", "--load-format", "dummy", "--dummy-seed", 7, model=stored) as d:
-        assert answers(d) == seven  # what is stored is not looked at
+        assert answers(d) == seven  # stored weights are ignored
     code, text = run_daemon("--model", stored, "--check", "--backend", "cpu")
     assert code == 65 and "tokenizer.json" in text, text
 
 
 def test_stored_weights_give_the_same_tokens(folder, tmp_path):
-    """The same weights read from a file. Real weights need a tokenizer: a small one of our own."""
+    """The same weights read from a file. Real weights need a tokenizer, so the test makes a small one."""
     write_model(folder_with_tokenizer(tmp_path), 7)
     with Daemon("--load-format", "dummy", "--dummy-seed", 7, "--backend", "cpu", model=folder) as d:
         made = answers(d)
@@ -145,7 +145,7 @@ def test_text_with_a_tokenizer(tmp_path):
 
 
 def test_what_the_files_ask_for_and_is_not_served_is_told(tmp_path):
-    """The operator reads it at start: answers sound different from those of a server that does it."""
+    """The log warns the operator at start, because answers differ from those of a server that supports it."""
     folder = tmp_path / "asks"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({**CONFIG, "eos_token_id": "</s>"}))

@@ -36,7 +36,7 @@ def choices(daemon, **fields):
 
 @pytest.fixture(scope="module", params=list(GOLDEN))
 def tiny(request, tmp_path_factory):
-    """A tiny model whose steps score 8 tokens of prompts at most, so that chunks are cut."""
+    """A tiny model whose steps score at most 8 prompt tokens, so that chunks are cut."""
     out = tmp_path_factory.mktemp("models")
     tiny_models.write_folder(str(out), request.param, *tiny_models.FOLDERS[request.param])
     with Daemon("--prompt-logits", 8, model=out / request.param) as d:
@@ -44,7 +44,7 @@ def tiny(request, tmp_path_factory):
 
 
 def test_scores_are_the_models(tiny):
-    """All prompts of a request at once, twice: what is cached by then spares nothing that is told."""
+    """All prompts in one request, sent twice: cached pages must not remove any returned value."""
     daemon, name, runs = tiny
     for _ in range(2):
         r = daemon.post("/v1/completions", {"model": name, "prompt": [run["prompt"] for run in runs], "max_tokens": 1,
@@ -64,14 +64,14 @@ def test_scores_are_the_models(tiny):
                 assert set(map(int, got)) == {token, *best}
                 for rank, (i, value) in enumerate(top[:3]):
                     assert got[str(i)]["logprob"] == pytest.approx(value, abs=TOLERANCE) and got[str(i)]["rank"] == rank + 1
-                ranks = [i for i, _ in top]  # five are known, for logprobs asks for them
+                ranks = [i for i, _ in top]  # five are known, because logprobs asks for five
                 assert got[str(token)]["rank"] == (ranks.index(token) + 1 if token in ranks else None)
 
 
 # ---- completions ----
 
 def test_a_prompt_that_ends_within_a_character(daemon):
-    """Bytes of it that are no character yet are told too, and do not wait for the answer's."""
+    """Bytes at its end that are not a complete character yet are returned too, and do not wait for bytes of the answer."""
     ids = daemon.post("/tokenize", {"prompt": "to \U0001f9a9"}).json()["tokens"][:-1]
     prompt = daemon.post("/detokenize", {"tokens": ids}).json()["prompt"]
     assert prompt.endswith("\ufffd")
@@ -95,7 +95,7 @@ def test_an_echo_comes_before_the_answer(daemon):
 
 
 def test_a_stream_echoes_the_same(daemon):
-    """Also a prompt of more tokens than go into one event, whose choices wait for its scores; stop strings look at answers only."""
+    """Also for a prompt with more tokens than fit into one event, whose choices wait for its scores; stop strings apply to answers only."""
     prompt = " the cat and the dog"
     for fields in ({}, {"logprobs": 1}, {"logprobs": 0, "n": 2, "seed": 1, "temperature": 1, "prompt": prompt * 105},
                    {"max_tokens": 0, "logprobs": 1}):
@@ -114,7 +114,7 @@ def test_a_stream_echoes_the_same(daemon):
 
 
 def test_a_long_answer_is_written_beside_others(daemon):
-    """By a worker; and nothing is lost where its client leaves meanwhile."""
+    """A worker renders it, and nothing leaks if the client disconnects meanwhile."""
     fields = {"prompt": [[504 + i] * 50 for i in range(6)], "echo": True, "logprobs": 20, "max_tokens": 1}
     told = choices(daemon, **fields)
     assert [len(c["logprobs"]["top_logprobs"]) for c in told] == [51] * 6
@@ -141,7 +141,7 @@ def test_ids_are_echoed_as_text(daemon):
 
 
 def test_the_token_that_ends_is_told_too(daemon):
-    """lm-evaluation-harness takes the last one for the answer's, whatever it is."""
+    """lm-evaluation-harness always takes the last log-probability for the answer's."""
     told, = choices(daemon, echo=True, logprobs=1, logit_bias={"2": 100}, max_tokens=1)
     assert told["text"] == TEXT and told["logprobs"]["tokens"][5:] == ["<|im_end|>"] and told["finish_reason"] == "stop"
 

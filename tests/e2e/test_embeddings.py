@@ -30,7 +30,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mean(models):
-    """Steps of few tokens, so that vectors are made over several chunks beside one another."""
+    """Steps of few tokens, so that vectors are computed over several chunks, several at a time."""
     with Daemon("--pooling", "mean", "--step-tokens", 16, "--running-requests", 3, model=models / "llama2") as d:
         yield d
 
@@ -69,7 +69,7 @@ def test_the_last_tokens_is_the_models(models):
 
 
 def test_through_the_openai_client(mean):
-    """Which asks for base64 by itself, and for floats where a program does."""
+    """The client asks for base64 by default, and for floats if a program wants them."""
     client, texts = mean.client(), ["a river", "two stones", "a river"]
     r = client.embeddings.create(model="llama2", input=texts)
     assert isinstance(r.data[0].embedding, list)
@@ -88,13 +88,13 @@ def test_base64_is_the_floats(mean):
     for v, text in zip(a, b):
         raw = base64.b64decode(text, validate=True)
         assert struct.unpack(f"<{WIDTH}f", raw) == pytest.approx(v, abs=1e-8)
-    for n in range(1, 5):  # each rest
+    for n in range(1, 5):  # each remainder
         assert len(base64.b64decode(vectors(mean, "x", encoding_format="base64", dimensions=n)[0], validate=True)) == 4 * n
 
 
 @pytest.mark.parametrize("options,most", [(["--context-tokens", 64], 64), (["--kv-bytes", 1 << 16], None)])
 def test_an_input_may_fill_the_context(models, mean, options, most):
-    """A vector needs no room for an answer, also where memory bounds the context."""
+    """A vector needs no room for an answer, even if memory limits the context."""
     with Daemon("--pooling", "mean", *options, model=models / "llama2") as d:
         most = most or d.get("/v1/models").json()["data"][0]["max_model_len"]
         ids = [3 + 7 * i % 500 for i in range(most + 1)]
@@ -106,7 +106,7 @@ def test_an_input_may_fill_the_context(models, mean, options, most):
 
 
 def test_many_at_once(mean):
-    """More than run at once; written by a worker. Each is its own, whatever stands beside it."""
+    """More inputs than can run at the same time, rendered by a worker. Each vector is independent of the others."""
     ids = [[3 + (7 * i + k) % 500 for k in range(1 + i % 40)] for i in range(300)]
     got = vectors(mean, ids)
     for i in (0, 1, 39, 150, 299):
@@ -127,7 +127,7 @@ BAD = [({"input": []}, "input"), ({"input": ""}, None), ({"input": [[]]}, "input
 @pytest.mark.parametrize("fields,param", BAD)
 def test_bad_input_is_named(mean, fields, param):
     r = mean.post("/v1/embeddings", {"model": "llama2", **fields})
-    if param is None:  # a text of BOS alone is one, where a tokenizer writes it
+    if param is None:  # if a tokenizer adds BOS, an empty text has a vector
         assert r.status_code in (200, 400)
         return
     assert r.status_code == 400 and r.json()["error"]["param"] == param, r.text
@@ -143,7 +143,7 @@ def test_what_it_says_of_itself(daemon, mean):
 
 
 def test_no_room_for_an_output_matrix(tmp_path):
-    """An untied one is neither loaded nor counted, nor are logits: 131,072 tokens x 64 in bf16 are 16 MiB, and 8 M parameters."""
+    """An untied output matrix is neither loaded nor counted, nor are logits: 131,072 tokens x 64 in bf16 are 16 MiB, and 8 M parameters."""
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
               "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 131072, "rms_norm_eps": 1e-5, "max_position_embeddings": 512,
               "tie_word_embeddings": False, "eos_token_id": 2}

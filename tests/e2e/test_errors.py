@@ -43,7 +43,7 @@ def test_neutral_values_are_taken(daemon):
 
 
 def limits():
-    """The request fields of config/limits.def: {name: (min, max)}."""
+    """Returns the request fields of config/limits.def: {name: (min, max)}."""
     text = (ROOT / "config/limits.def").read_text()
     named = dict(re.findall(r"(TD_\w+_MAX) = (\d+)", (ROOT / "config/limits.h").read_text()))
     rows = re.findall(r'^TD_LIMIT\(\w+, "(\w+)", REQUEST, (-?[\d.]+), (-?[\d.]+), (-?[\d.]+|TD_\w+),', text, re.M)
@@ -60,7 +60,7 @@ def test_the_table_is_covered():
     assert set(limits()) == set(NUMERIC) | set(BEYOND)
 
 
-# A value beyond the bound, of limits that are not of a number in the body: {name: (field, value of the bound)}.
+# Values beyond a bound that does not limit a number in the body: {name: (field, value of the bound)}.
 BEYOND = {"stop": ("stop", lambda n: ["x"] * (n + 1)), "stop_token_ids": ("stop_token_ids", lambda n: [2] * (n + 1)),
           "bad_words": ("bad_words", lambda n: ["x"] * (n + 1)), "logit_bias": ("logit_bias", lambda n: {str(i): 1 for i in range(n + 1)}),
           "logit_bias_value": ("logit_bias", lambda n: {"1": n + 0.1}), "top_logprobs": ("top_logprobs", lambda n: n + 1),
@@ -74,7 +74,7 @@ OF_ROUTE = {"prompt": ("/v1/completions",), "messages": ("/v1/chat/completions",
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses"])
 @pytest.mark.parametrize("limit", limits())
 def test_no_route_takes_what_is_beyond_a_limit(daemon, limit, path):
-    """Of a field that the route has: a 400 in its own words. Of another: it is refused, or named as ignored."""
+    """A field of the route gets a 400 in the route's words; any other is refused, or named as ignored."""
     lo, hi = limits()[limit]
     body = {"/v1/completions": TEXT, "/v1/chat/completions": CHAT, "/v1/messages": {**CHAT, "max_tokens": 1},
             "/v1/responses": {"model": MODEL_ID, "input": "Hi", "max_output_tokens": 1}}[path]
@@ -90,7 +90,7 @@ def test_no_route_takes_what_is_beyond_a_limit(daemon, limit, path):
         r = daemon.post(path, {**body, field: value, **({"logprobs": True} if field == "top_logprobs" and "chat" in path else {})})
         if r.status_code == 200:
             assert field in r.headers["x-tandem-ignored"].split(", "), (value, r.text)
-            break  # whatever its value
+            break  # with any value
         else:
             assert r.status_code == 400 and field in r.json()["error"]["message"], (value, r.text)
 
@@ -100,13 +100,13 @@ def test_no_route_takes_what_is_beyond_a_limit(daemon, limit, path):
 def test_numeric_borders(daemon, field, path):
     kind, (lo, hi) = NUMERIC[field], limits()[field]
     step = 1 if kind is int else 1e-6
-    lo_fits = field not in ("top_p", "repetition_penalty")  # of which 0 itself is refused
+    lo_fits = field not in ("top_p", "repetition_penalty")  # for these, 0 itself is refused
     good = [kind(hi)] + ([kind(lo)] if lo_fits else [1e-9])
-    good = [hi, 1] if field == "max_tokens" else good  # -1 goes to the end of the context: test_fields.py has it in a short one
+    good = [hi, 1] if field == "max_tokens" else good  # -1 continues to the end of the context: test_fields.py tests it with a short one
     good = [0, 1] if field == "min_tokens" else good  # more than max_tokens is refused
     bad = [lo - step, hi + step, -1e9, 1e300, -1e300, 2**63, -2**63, 2**64, "1", True, False, [], {}, [1], "NaN"]
     bad += [0.5, 1.5] if kind is int else []
-    bad += [] if lo_fits and field != "max_tokens" else [0]  # max_tokens: -1 is no limit, 0 is nothing
+    bad += [] if lo_fits and field != "max_tokens" else [0]  # max_tokens: -1 means no limit, and 0 asks for nothing
     body = CHAT if "chat" in path else TEXT
     for v in bad:
         value = int(v) if isinstance(v, float) and v.is_integer() and kind is int and abs(v) < 1e18 else v
@@ -197,7 +197,7 @@ def test_context_length(daemon):
 
 
 def test_token_ids_in_any_writing(daemon):
-    """Plain ids are read from the body's text, all others from a tree: both mean the same and are refused in the same words."""
+    """Plain ids are read from the body's text, all others from a tree. Both must have the same meaning and the same errors."""
     def post(ids):
         body = '{"prompt": [%s], "max_tokens": 4, "temperature": 0, "return_token_ids": true}' % ids
         return daemon.post("/v1/completions", body.encode())
@@ -304,13 +304,13 @@ UNNAMED = (("prompt", "/v1/completions", {**TEXT, "prompt": ""}, "'prompt' gives
 
 @pytest.mark.parametrize("param, path, body, words", UNNAMED, ids=[u[0] for u in UNNAMED])
 def test_the_message_alone_names_the_field(daemon, param, path, body, words):
-    """Many clients show their users the message only."""
+    """Many clients show only the message to their users."""
     e = error_of(daemon.post(path, body))
     assert e["param"] == param and e["message"].startswith(words), e
 
 
 def test_a_routes_own_errors_keep_their_names(daemon):
-    """What is wrong in the route's own body is told by the name that stands there."""
+    """An error in the route's own body uses the field name of that body."""
     for path, name in (("/v1/messages", "stop"), ("/v1/messages", "response_format"), ("/v1/responses", "max_tokens"), ("/v1/responses", "reasoning_effort")):
         body = {"input": "Hi"} if path == "/v1/responses" else CHAT
         told = daemon.post(path, {**body, name: "x"}).json()["error"]["message"]

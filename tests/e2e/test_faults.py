@@ -31,7 +31,7 @@ def events_of(raw):
 @pytest.mark.hand_over
 @pytest.mark.parametrize("step", [1, 40])
 def test_every_open_stream_is_told(monkeypatch, step):
-    """Streams that run, streams that wait for a place, and one answer that is not a stream."""
+    """Running streams, streams that wait for a place, and one answer that is not a stream."""
     with faulty(monkeypatch, step, "--running-requests", 4) as d:
         streams = [d.connect(60) for _ in range(8)]
         whole = d.connect(60)
@@ -42,7 +42,7 @@ def test_every_open_stream_is_told(monkeypatch, step):
             raw = read_all(s)
             assert raw, "closed without an answer"
             if step == 1 and status_of(raw) == 503:
-                continue  # not yet submitted when the fault came
+                continue  # not yet submitted when the fault occurred
             events = events_of(raw)
             assert status_of(raw) == 200 and b"[DONE]" not in raw
             assert events[-1]["error"]["code"] == "engine_failed" and events[-1]["error"]["type"] == "server_error"

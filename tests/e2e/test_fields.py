@@ -42,7 +42,7 @@ def test_an_unknown_field_is_ignored_and_named(daemon):
 
 
 def test_a_name_forges_no_header(daemon):
-    """Whatever is in it; and however many there are, the header stays short."""
+    """With any field names, and however many there are, the header stays short."""
     evil = {"a\r\nset-cookie: x=y\r\n\r\n<html>": 1, "b\nc": 2, "é\x7f\x01": 3, 'd"e,f;g': 4}
     for path, body in ROUTES:
         for stream in (False, True):
@@ -138,7 +138,7 @@ def test_bodies_of_real_clients(daemon, client):
 
 
 def test_no_limit(daemon):
-    """max_tokens -1 goes to the end of the context, as llama.cpp has it; absent is that too in chats, and 16 in completions."""
+    """max_tokens -1 continues to the end of the context, as in llama.cpp. If absent, it means the same in chats, and 16 in completions."""
     body = {**TEXT, "stop": ["zzzz"], "ignore_eos": True}
     assert daemon.post("/v1/completions", {**body, "max_tokens": None}).json()["usage"]["completion_tokens"] == 16
     with Daemon("--context-tokens", 128) as d:
@@ -167,7 +167,7 @@ EFFORTS = (({}, "||False|False|"), ({"reasoning_effort": None}, "||False|False|"
 
 
 def test_how_hard_to_think(tmp_path):
-    """What templates see of it, as vLLM has it: on every route of chats the prompt has as many tokens."""
+    """Templates see it as in vLLM: on every chat route the prompt has the same number of tokens."""
     path = tmp_path / "template.jinja"
     path.write_text(EFFORT, encoding="utf-8")
     with Daemon("--chat-template", path) as d:
@@ -186,7 +186,7 @@ def test_how_hard_to_think(tmp_path):
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_usage_in_every_chunk(client, daemon, n):
-    """As guidellm asks on each request; each chunk counts the tokens of its choice so far."""
+    """As guidellm asks for in each request; each chunk counts the tokens of its choice so far."""
     stream = client.chat.completions.create(model=MODEL_ID, messages=CHAT["messages"], max_tokens=12, temperature=0, n=n, stream=True, extra_body={"ignore_eos": True},
                                             stream_options={"include_usage": True, "continuous_usage_stats": True})
     chunks = list(stream)

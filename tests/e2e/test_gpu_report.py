@@ -51,7 +51,7 @@ def test_stages_on_the_cpu(tmp_path):
     if not (BIN / "tests/gpu/write_model").exists() or not (BIN / "tandem-bench").exists():
         pytest.skip("write_model or tandem-bench is not built")
     r, text, o = run(tmp_path, "--backend", "cpu", "--quick", "--stages", "ops,fault,nan,loading,serve")
-    assert r.returncode == NOT_RUN, r.stdout + r.stderr  # the bars are a GPU's
+    assert r.returncode == NOT_RUN, r.stdout + r.stderr  # the bars are figures of a GPU
     assert o["totals"]["failed"] == 0 and o["totals"]["passed"] == 12
     assert [s["name"] for s in o["stages"]] == ["ops", "fault", "nan", "loading", "serve"]
     assert "no GPU measured" in text.splitlines()[0]
@@ -70,7 +70,7 @@ def test_a_report_in_parts(tmp_path):
 
 
 def test_a_part_from_another_host_is_told(tmp_path):
-    """Through every report that the part goes into, and of that stage alone."""
+    """In every report that the part is added to, and for that stage alone."""
     run(tmp_path, "--backend", "cpu", "--quick", "--stages", "fault", "--commit", "abc")
     one = json.loads((tmp_path / "report.json").read_text())
     (tmp_path / "first.json").write_text(json.dumps({**one, "machine": {**one["machine"], "cpu": "another CPU, 3 cores"}}))
@@ -84,7 +84,7 @@ RANDOM_FINE = 0, "random_plans cuda: 6000 passed, 0 failed; 3000 plans of 9 rows
 
 
 class ManyParts:
-    """A context whose test_ops is what a function says, and random_plans too."""
+    """A context whose test_ops and random_plans are replaced by a function."""
     backend, quick = "cuda", False
 
     def __init__(self, test_ops, random=RANDOM_FINE):
@@ -164,7 +164,7 @@ def test_racecheck_of_the_mix_has_the_memory_to_itself(monkeypatch):
 
 def test_without_peers_each_is_left_out_by_name(tmp_path):
     r, text, o = run(tmp_path, "--backend", "cpu", "--quick", "--stages", "attention")
-    assert o["totals"]["failed"] == 0 and o["totals"]["passed"] == 1 and o["stages"][0]["bars"] == [], text  # times that plans predict are no figures
+    assert o["totals"]["failed"] == 0 and o["totals"]["passed"] == 1 and o["stages"][0]["bars"] == [], text  # times that plans predict do not count as figures
     assert [x["what"].split(" beside")[0] for x in o["stages"][0]["not_run"]] == list(attention_peers.PEERS)
     cells = o["stages"][0]["data"]["attention"]
     assert {c["kind"] for c in cells} == {"decode", "tree", "trace"} and all(c["us"]["always"] >= c["floor_us"] for c in cells)
@@ -201,7 +201,7 @@ def test_which_gpu_nvidia_smi_is_asked_for(monkeypatch):
 def test_how_busy_the_host_is():
     before = "cpu  100 0 50 1000 10 0 0 0 0 0"
     assert machine.busy_share(before, "cpu  130 0 60 1050 20 0 0 0 0 0") == pytest.approx(0.4)
-    assert machine.busy_share(before, before) == 1  # no time went by
+    assert machine.busy_share(before, before) == 1  # no time has passed
     assert 0 <= machine.cores_busy(0.05) <= 1
 
 
@@ -223,7 +223,7 @@ def test_parity_finds_what_bf16_does_not_explain():
     assert verdict(good) == []
     assert verdict(good + [parity_case(differs_at=3, cpu_margin=0.1, got_margin=0.01)]) == []
     assert verdict(good + [parity_case(differs_at=3, cpu_margin=0.9, got_margin=0.01)]) == ["every"]   # 4 x 0.12 is explained
-    assert verdict(good + [parity_case(differs_at=3, cpu_margin=-0.1, got_margin=0.01)]) == ["every"]  # not the CPU's own choice
+    assert verdict(good + [parity_case(differs_at=3, cpu_margin=-0.1, got_margin=0.01)]) == ["every"]  # not the token that the CPU chose
     assert verdict(good + [parity_case(differs_at=3, cpu_margin=float("nan"), got_margin=0.01)]) == ["every"]
     assert verdict([parity_case(relative=0.07) for _ in range(10)]) == ["error", "the"]
     assert verdict([parity_case(relative=0.3, rounded=0.3) for _ in range(10)]) == ["the"]             # the cap
@@ -310,8 +310,8 @@ def test_no_section_of_the_ops_is_left_out():
 
     sections, policies = words(r"sections\[N_SECTIONS"), words(r"names\[N_POLICIES")
     for tool, runs in ops.SECTIONS.items():
-        assert sorted([*sum(runs, []), "times"]) == sorted(sections), tool  # times are of unwatched kernels
-    assert sorted([*ops.PARTS, "times", "plans"]) == sorted([*sections, *policies])  # plans go by policy
+        assert sorted([*sum(runs, []), "times"]) == sorted(sections), tool  # times are measured without a tool
+    assert sorted([*ops.PARTS, "times", "plans"]) == sorted([*sections, *policies])  # plans are split by policy
 
 
 def test_trace_and_products(tmp_path):
@@ -347,7 +347,7 @@ def test_parts_of_steps():
 
 
 def test_parts_of_a_hybrid_step():
-    """Each kind of op is held against the whole steps of its own run; what none accounts for is the rest."""
+    """Each kind of op is compared with the whole steps of its own run; the time that no kind accounts for is the rest."""
     def run(whole, without):
         def step(ms, chunk, **more):
             return {"kind": "hybrid", "batch": 16, "chunk": chunk, "alone_ms_p50": ms, **more}
@@ -392,16 +392,16 @@ def test_a_daemon_that_ended_meanwhile_is_told_and_not_the_refused_connection(tm
     def started(prefix=()):
         return daemon.Daemon(Started(), model="none", start_only=True, prefix=prefix)
     program("tandemd", "sleep 0.6; echo 'now error it broke'; exit 70")
-    tool = program("tool", 'sh -c "$*"; code=$?; sleep 3; exit $code')  # it has more to say when what it ran has ended
+    tool = program("tool", 'sh -c "$*"; code=$?; sleep 3; exit $code')  # the tool prints more after its program has ended
     for prefix in ((), (tool,)):
         with pytest.raises(RuntimeError, match="tandemd ended with 70: now error it broke"), started(prefix) as d:
-            time.sleep(0.2)  # for the tool to start it
+            time.sleep(0.2)  # until the tool has started it
             d.get("/ready")
     with pytest.raises(ZeroDivisionError), started() as d:
         d.process.wait()
         assert 1 / 0
     program("tandemd", "exec sleep 60")
-    with pytest.raises(ConnectionRefusedError), started() as d:  # it is there, and its port is not
+    with pytest.raises(ConnectionRefusedError), started() as d:  # the process exists, but its port is closed
         d.get("/ready")
 
 
@@ -432,19 +432,19 @@ def test_loads_on_the_cpu_in_parts(tmp_path):
         pytest.skip("tandem-bench or tandem-plan is not built")
     quick = ("--backend", "cpu", "--quick", "--stages", "loads", "--seconds", "1", "--commit", "abc")
     r, text, o = run(tmp_path, *quick, "--loads", "conversation:8,conversation:4:sarathi-512,offline,pd,chunks")
-    assert r.returncode == NOT_RUN and o["totals"]["failed"] == 0 and o["totals"]["passed"] == 10, r.stdout + r.stderr  # the bars are a GPU's
+    assert r.returncode == NOT_RUN and o["totals"]["failed"] == 0 and o["totals"]["passed"] == 10, r.stdout + r.stderr  # the bars are figures of a GPU
     cells = o["stages"][0]["data"]["cells"]
     assert list(cells) == ["conversation:8", "conversation:4:sarathi-512", "offline", "pd", "chunks"] and cells["conversation:8"]["run"]["done"] > 0
     assert cells["conversation:8"]["predicted"].keys() == set(loads.HOW) and len(cells["pd"]["runs"]) == len(loads.PD_QUICK["policies"])
     assert len(cells["pd"]["beside"]) == 1 and "speed-up" in text
     sent = [p["sent"] for p in (loads.figures(cells["conversation:8"]["run"]), cells["conversation:8"]["predicted"][loads.HOW[0]])]
-    assert sent[0] == sent[1] > 0  # the very load that was simulated was sent
+    assert sent[0] == sent[1] > 0  # the load that was sent is the one that was simulated
     (tmp_path / "report.json").rename(tmp_path / "first.json")
     (tmp_path / "report-conversation.svg").unlink()
     r, text, o = run(tmp_path, *quick, "--loads", "conversation:4", "--add", tmp_path / "first.json")
     assert r.returncode == NOT_RUN and o["stages"][0]["data"]["cells"].keys() == {*cells, "conversation:4"}, r.stdout + r.stderr
     assert "](report-conversation.svg)" in text and "tandem, sarathi-512" in (tmp_path / "report-conversation.svg").read_text()
-    assert "ready in" in (tmp_path / "work/logs/01-tandemd.log").read_text()  # what a folder knows of its device is not measured again
+    assert "ready in" in (tmp_path / "work/logs/01-tandemd.log").read_text()  # times that the folder already has are not measured again
 
 
 @pytest.mark.parametrize("cells,said", [("arxiv", "arxiv:RATE"), ("arxiv:0", "above 0"), ("arxiv:x", "above 0"), ("pd:2", "has no rate"), ("none:1", "no load none"),
@@ -510,7 +510,7 @@ def test_loads_beside_their_bars(tmp_path):
     off = {w: b["ahead"] for (w, _), b in bars.items() if w.startswith("arxiv:2,") and "predicted" in w}
     assert off == {"arxiv:2, ttft p50, predicted: off by": False, "arxiv:2, ttft p99, predicted: off by": True, "arxiv:2, tbt p50, predicted: off by": False,
                    "arxiv:2, tbt p99, predicted: off by": True, "arxiv:2, tok/s, predicted: off by": False}
-    assert not any("orca" in w for w, _ in bars)  # what other policies do is shown and not judged
+    assert not any("orca" in w for w, _ in bars)  # figures of other policies are shown but not judged
     text = "\n".join(s.body)
     assert "| tandem | 2.65 | 20 | 99 | 1 | 1,000 |" in text and "| vLLM 0.25.1, budget 8192 | 2 | 90 |" in text and "25.0 %" in text
     picture = (tmp_path / "report-arxiv.svg").read_text()

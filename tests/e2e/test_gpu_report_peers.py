@@ -41,15 +41,15 @@ def test_attention_stands_beside_the_best_peer():
     attention.tell(s, cells, "always", GOALS)
     assert [(b["what"].split()[0], b["ahead"]) for b in s.bars] == [("decode", False), ("tree", True), ("tree", True), ("tree", True), ("shared", False),
                                                                     ("decode", True)]
-    assert s.bars[-2]["ours"] == pytest.approx(2.0)  # of 4 and 1: the tree without sharing is not among them
+    assert s.bars[-2]["ours"] == pytest.approx(2.0)  # of 4 and 1; the tree without sharing does not count
     s = core.Stage("attention", "")
     attention.tell(s, attention.join(ours, {}), "always", GOALS)
-    assert [b["what"] for b in s.bars] == ["decode 1x16384 32/8"] and len(s.body) > 0  # without peers, no judgement but by goals
+    assert [b["what"] for b in s.bars] == ["decode 1x16384 32/8"] and len(s.body) > 0  # without peers, only goals are judged
     s = core.Stage("attention", "")
     attention.tell(s, attention.join(ours, {}), "always", None)
     assert s.bars == [] and len(s.body) > 0
     assert "*" not in "\n".join(s.body)
-    cells[1]["us"]["pat"], cells[1]["short"] = 33.0, {"pat": 2}  # partials did not suffice: the cell says so
+    cells[1]["us"]["pat"], cells[1]["short"] = 33.0, {"pat": 2}  # there was not enough room for partials, and the cell says so
     s = core.Stage("attention", "")
     attention.tell(s, cells, "always", None)
     assert any("| 33.0* |" in line or "| 33* |" in line for line in s.body) and any(line.startswith("*: ") and "pat in 1 of 4" in line for line in s.body)
@@ -71,7 +71,7 @@ def test_a_trace_is_its_held_out_seeds():
     steps = [(seed, step, 10.0 * seed + step) for seed in range(6) for step in (0, 2)]
     ours = {"cells": [attention_cell("trace", f"zipf B8 seed {seed} step {step}", us) for seed, step, us in steps]}
     peers = {"cells": [peer_cell("trace", f"zipf B8 seed {seed} step {step}", a=2 * us + 1, b=1.0) for seed, step, us in steps]}
-    del peers["cells"][3]["us"]["b"]  # not on every step: no mean of all
+    del peers["cells"][3]["us"]["b"]  # not measured on every step, so there is no mean
     mean, sd, theirs, name = attention.traces(attention.join(ours, peers), "always")["zipf B8"]
     assert mean == pytest.approx(31) and sd == pytest.approx(250 ** 0.5) and theirs == pytest.approx(63) and name == "a"
 
@@ -83,12 +83,12 @@ def test_peers_get_the_same_pages_and_tree():
     assert rows[1][:4] == rows[0][:4] and rows[1][4] not in rows[0] and rows[2][:2] == rows[3][:2] == rows[0][:2] and rows[4] == [14, 15]
     levels = attention_peers.levels_of(rows)
     covered = [[p for level in levels for first, end, pages in level if first <= r < end for p in pages] for r in range(len(rows))]
-    assert covered == rows  # from above, each row's pages in order
+    assert covered == rows  # from the top, each row's pages in order
     assert [(first, end) for first, end, _ in levels[1]] == [(0, 4), (4, 5)] and levels[1][0][2] == rows[0][:2]
 
 
 class Output:
-    """As much of a tensor as comparing takes."""
+    """As much of a tensor as the comparison needs."""
 
     def __init__(self, values):
         self.values = values
@@ -136,7 +136,7 @@ def test_a_peer_that_breaks_does_not_end_the_rest(monkeypatch):
     assert list(out["errors"]) == ["some"] and "no trees here" in out["errors"]["some"]
     assert all(c["error"] == ({"all": 0.0} if c["kind"] == "tree" else {"all": 0.0, "some": 0.125}) for c in out["cells"])
     out = {"cells": [], "errors": {}}
-    attention_peers.measure(Torch, cells, makers, 0, 0, out)  # the time is over
+    attention_peers.measure(Torch, cells, makers, 0, 0, out)  # the time is up
     assert out["cells"] == []
 
 
@@ -195,7 +195,7 @@ def test_policies_are_told_beside_one_after_the_other_and_drawn(tmp_path):
     told.write_text("\n\n".join(s.body) + "\n\n## another stage\n")
     draw()
     of_report = drawn.read_text()
-    assert of_report.replace(">1.15<", ">1.14<") == svg  # but for what the table's three digits lose
+    assert of_report.replace(">1.15<", ">1.14<") == svg  # except for rounding to the table's three digits
     told.write_text("")
     assert draw().returncode == 1
     told.write_text(json.dumps([policy_cell(auto=1.0)]))
@@ -227,7 +227,7 @@ def test_linears_stand_beside_this_runs_cublas():
 
 
 class Measured:
-    """A context whose tandem-bench has written its figures."""
+    """A context in which tandem-bench has already written its figures."""
     backend, quick, device = "cuda", True, 0
 
     def __init__(self, work):
@@ -315,16 +315,16 @@ def test_cublas_is_timed_both_ways(monkeypatch):
                                   "16": {"cublaslt": pytest.approx(2 * (layers_ms + head_ms))},
                                   "2048": {"cublas": pytest.approx(layers_ms), "cublaslt": pytest.approx(2 * layers_ms)}}
     assert out["errors"] == {"cublas": "gate_up of 16 rows: RuntimeError: no gate_up"}
-    assert [o["size"] for o in out["ops"]["cublas"] if o["op"] == "lm_head"] == ["1 x 4096->128256", "16 x 4096->128256"]  # a prompt's is of one row
-    assert seen[:2] == [(2, 0), (2 * int(4000 / 12), 0.2)]  # once round the copies, then what fills the time, as warm as tandem's
+    assert [o["size"] for o in out["ops"]["cublas"] if o["op"] == "lm_head"] == ["1 x 4096->128256", "16 x 4096->128256"]  # a prompt's lm_head has one row
+    assert seen[:2] == [(2, 0), (2 * int(4000 / 12), 0.2)]  # once over all copies, then as often as fits the time, as warm as tandem's
     chosen.clear()
-    del Torch.backends.cuda.preferred_blas_library  # a torch that lets nobody choose
+    del Torch.backends.cuda.preferred_blas_library  # a torch without that choice
     product_peers.measure(Torch, [1], out)
     assert list(out["linears, ms"]["1"]) == ["torch's choice"] and not chosen
 
 
 def test_cublas_finds_nothing_in_the_cache(monkeypatch):
-    monkeypatch.setattr(product_peers.Product, "activations", product_peers.Product.random)  # bits are torch's business
+    monkeypatch.setattr(product_peers.Product, "activations", product_peers.Product.random)  # torch makes the real bits
     for cols, rows in product_peers.PRODUCTS.values():
         assert (product_peers.copies_of(cols, rows) - 1) * 2 * cols * rows >= 2 * 60e6
 
@@ -344,7 +344,7 @@ def test_cublas_finds_nothing_in_the_cache(monkeypatch):
     made, done = [], []
     for call in product_peers.Product(Torch, 4096, 6144).calls(16):
         call()
-    assert made == [(6144, 4096)] * 4 + [(16, 4096)] and done == [(5, 1), (5, 2), (5, 3), (5, 4)]  # one x, as tandem-bench has
+    assert made == [(6144, 4096)] * 4 + [(16, 4096)] and done == [(5, 1), (5, 2), (5, 3), (5, 4)]  # one input, as in tandem-bench
 
 
 def test_without_torch_cublas_is_left_out_by_name(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ HAPROXY = shutil.which("haproxy") or "/usr/sbin/haproxy"
 
 
 class Proxy:
-    """haproxy by our file, with other ports."""
+    """Runs haproxy with our configuration file, but other ports."""
 
     def __init__(self, folder, daemons, **replaced):
         text = (ROOT / "packaging/haproxy.cfg").read_text()
@@ -44,7 +44,7 @@ class Proxy:
 
 
 class Node(Daemon):
-    """A daemon whose address stays, over restarts."""
+    """A daemon that keeps its address over restarts."""
 
     def __init__(self, model, port=None):
         super().__init__("--load-format", "dummy", "--trusted-proxies", "127.0.0.1", model=model, kv_bytes=1 << 26)
@@ -77,7 +77,7 @@ def body(prefix, i, **fields):
 
 
 def test_prefixes_stay_where_they_are_cached(tiny, tmp_path):
-    """Of a prompt that comes again all but its end is cached; with daemons that take turns, each must compute it first."""
+    """A prompt that is sent again is cached except for its end. If daemons take turns, each must compute it first."""
     rates = []
     for replaced in ({}, {"balance hdr(x-prefix)": "balance roundrobin"}):
         with Node(tiny) as a, Node(tiny) as b, Proxy(tmp_path, (a.port, b.port), **replaced) as p, httpx.Client(timeout=60 * SLOWNESS) as client:
@@ -87,12 +87,12 @@ def test_prefixes_stay_where_they_are_cached(tiny, tmp_path):
             asked, found = map(sum, zip(hits(a), hits(b), strict=True))
             rates.append(found / asked)
             if not replaced:
-                assert all(hits(d)[0] > 0 for d in (a, b))  # both have some
-    assert rates[0] > 0.65 and rates[0] > rates[1] + 0.1, rates  # three of four prompts, 288 of 320 tokens; two of four
+                assert all(hits(d)[0] > 0 for d in (a, b))  # both have served some
+    assert rates[0] > 0.65 and rates[0] > rates[1] + 0.1, rates  # three of four prompts, 288 of 320 tokens; with turns two of four
 
 
 def test_a_rolling_restart_loses_nothing(tiny, tmp_path):
-    """One daemon after the other ends with SIGTERM and comes back, while clients ask without a pause: streams and whole answers."""
+    """One daemon after the other is ended by SIGTERM and restarted, while clients send requests without a pause: streams and whole answers."""
     with contextlib.ExitStack() as stack:
         nodes = [stack.enter_context(Node(tiny)) for _ in range(2)]
         p = stack.enter_context(Proxy(tmp_path, [n.fixed for n in nodes]))

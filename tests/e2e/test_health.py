@@ -9,7 +9,7 @@ from test_shares import words
 
 
 def test_an_engine_that_stalls_is_told_by_what_steps_take(monkeypatch, tmp_path):
-    """By default, after 2 s where steps take much less; TANDEM_FAULT makes one take 6 s longer."""
+    """The default is 2 s if steps take much less; TANDEM_FAULT makes one step take 6 s longer."""
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text(json.dumps(CONFIG))
     monkeypatch.setenv("TANDEM_FAULT", "stall:5")
@@ -32,7 +32,7 @@ def test_an_engine_that_stalls_is_told_by_what_steps_take(monkeypatch, tmp_path)
 
 
 def test_steps_that_nobody_predicts_have_longer(monkeypatch):
-    """By a guess nobody is called unhealthy: on a slow machine, 2 s may be what a step takes."""
+    """A guess must not make a daemon unhealthy: on a slow machine, a step may really take 2 s."""
     monkeypatch.setenv("TANDEM_FAULT", "stall:5")
     with Daemon() as d:
         out = []
@@ -46,7 +46,7 @@ def test_steps_that_nobody_predicts_have_longer(monkeypatch):
 
 
 def test_a_large_body_is_no_fault():
-    """Jobs that take long make progress: only one that makes none is stuck (test_server_workers)."""
+    """Long jobs make progress; only a job without progress counts as stuck (test_server_workers)."""
     raw = json.dumps({"model": MODEL_ID, "prompt": words(3_000_000, 2)}).encode()
     word = json.dumps({"model": MODEL_ID, "prompt": "a" * 7_000_000}).encode()
     with Daemon("--health-stall-ms", int(2000 * SLOWNESS)) as d:

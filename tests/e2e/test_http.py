@@ -16,7 +16,7 @@ def chunked(body=BODY):
     return b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
 
 
-# name: (bytes, statuses that are right)
+# name: (bytes, allowed statuses)
 MALFORMED = {
     "garbage": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", {400}),
     "empty lines": (b"\r\n\r\n\r\n\r\n", {400}),
@@ -88,7 +88,7 @@ MALFORMED = {
 @pytest.mark.share
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed(daemon, name):
-    """The right status, as JSON, and then the connection is closed: what follows cannot be read as a request."""
+    """The right status, as JSON. Then the connection is closed, so that later bytes cannot be read as a request."""
     raw, statuses = MALFORMED[name]
     with daemon.connect() as s:
         try:
@@ -216,7 +216,7 @@ def test_api_keys(tmp_path):
 
 
 def test_keys_do_not_share_prefixes(tmp_path):
-    """One key's prompts leave no trace in another's: neither in cached_tokens nor, so, in timing."""
+    """One key's prompts have no effect on another's: neither on cached_tokens nor, therefore, on timing."""
     keys = tmp_path / "keys"
     keys.write_text("a\nb\n")
     body = {"model": MODEL_ID, "prompt": [900 + i % 50 for i in range(200)], "max_tokens": 2, "temperature": 0}

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("cmake") or not (BUILD / "packa
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """(folder, prefix): all that is installed lies in the folder."""
+    """(folder, prefix): all installed files are below the folder."""
     folder = tmp_path_factory.mktemp("root")
     subprocess.run(["cmake", "--install", BUILD, "--strip"], env={"PATH": "/usr/bin:/bin", "DESTDIR": str(folder)}, check=True,
                    capture_output=True, timeout=120 * SLOWNESS)
@@ -61,7 +61,7 @@ def test_every_file(tree):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
 def test_postinst_follows_no_link(tmp_path):
-    """The folder of models is the service user's from the first install on. An upgrade gives away nothing that a link there names."""
+    """The service user owns the folder of models from the first install on. An upgrade never changes the owner of what a link there names."""
     state, outside, owner = tmp_path / "state", tmp_path / "outside", 54321
     (tmp_path / "systemd-sysusers").write_text("#!/bin/sh\n")
     (tmp_path / "systemd-sysusers").chmod(0o755)
@@ -136,7 +136,7 @@ def test_exit_codes_are_operating_mds(tree):
 
 
 def complete(tree, line):
-    """What bash offers behind `line`."""
+    """What bash offers after `line`."""
     words = line.split(" ")
     script = f"""compopt() {{ :; }}
 . '{inside(tree, "share/bash-completion/completions/" + words[0])}'

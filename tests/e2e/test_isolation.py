@@ -12,7 +12,7 @@ TOPICS = ["rivers", "bread", "the moon", "old clocks", "bees", "a lighthouse", "
 
 
 def make_requests(n):
-    """A mix of greedy and seeded sampling, short and long prompts, shared and lone prefixes, chat and text, all lengths."""
+    """A mix of greedy and seeded sampling, short and long prompts, shared and unshared prefixes, chat and text, all lengths."""
     rng = random.Random(1234)
     requests = []
     for i in range(n):
@@ -88,7 +88,7 @@ def test_concurrent_streams_equal_their_solo_runs(options):
 
 @pytest.mark.parametrize("options", [(), ROUNDED], ids=["as it is", "rounded"])
 def test_preemption_changes_no_token(options):
-    """KV memory for a fraction of what runs: requests are preempted, computed anew, and answer the same."""
+    """KV memory for a fraction of the running requests: they are preempted, computed again, and give the same answers."""
     requests = [{"prompt": [1000 + 37 * i + j for j in range(40)], "max_tokens": 60, "temperature": [0, 0.8][i % 2], "seed": i,
                  "ignore_eos": True, "frequency_penalty": [0, 0, 0.6][i % 3]} for i in range(10)]
     with Daemon(*options) as d:
@@ -103,7 +103,7 @@ def test_preemption_changes_no_token(options):
 
 
 def kv_size(d):
-    """(bytes, pages) of the KV store, from the option given and the config metric."""
+    """Returns (bytes, pages) of the KV memory, from the option and the config metric."""
     import re
     (labels,) = [la for (n, la) in d.metrics() if n == "vllm:cache_config_info"]
     return 1 << 30, int(re.search(r'num_gpu_blocks="(\d+)"', labels).group(1))
@@ -135,7 +135,7 @@ def ways_to_end(requests, answers):
 
 
 async def leave_midway(client, request, n_chunks):
-    """The tokens that came until the client had enough."""
+    """The tokens received until the client disconnected."""
     stream = await client.completions.create(model=MODEL_ID, stream=True, extra_body={"return_token_ids": True, "ignore_eos": True},
                                              **request)
     ids = []
@@ -149,7 +149,7 @@ async def leave_midway(client, request, n_chunks):
 
 
 def run_with_leavers(daemon, requests, leaver, n_leavers):
-    """The answers to requests, and what each client saw of leaver's that left, in order of how long they stayed."""
+    """Returns the answers to requests, and the tokens that each leaving client saw of leaver, in order of how long it stayed."""
     async def main():
         async with daemon.aclient() as client:
             both = await asyncio.gather(*(stream_tokens(client, r) for r in requests),
@@ -159,14 +159,14 @@ def run_with_leavers(daemon, requests, leaver, n_leavers):
 
 
 def steps_ahead(trace):
-    """How many steps were planned before the step before them was told."""
+    """How many steps were planned before the previous step's outcome was known."""
     steps = read_trace(trace)
     return sum(step - 1 in steps and steps[step]["plan"]["ts"] < steps[step - 1]["publish"]["ts"] for step in steps)
 
 
 @pytest.mark.hand_over
 def test_two_steps_under_way_change_no_answer(monkeypatch, tmp_path):
-    """However requests end: by length, stop string, stop token, or because the client leaves."""
+    """For every kind of end: length, stop string, stop token, or because the client disconnects."""
     leaver = {"prompt": SYSTEM + "Tell me a very long story.", "max_tokens": 400, "temperature": 0}
     n_leavers = min(6, STREAMS // 2)
     with Daemon("--backend", "cpu", "--trace", tmp_path / "one.json") as d:
@@ -227,7 +227,7 @@ def test_a_closed_connection_cancels(daemon):
 
 @pytest.mark.hand_over
 def test_disconnects_in_every_state(daemon):
-    """Clients that leave at random moments: before the body is whole, while queued, in prefill, in decode."""
+    """Clients that disconnect at random moments: before the body is complete, while queued, in prefill, in decode."""
     rng = random.Random(5)
     body = {"model": MODEL_ID, "prompt": [500 + i for i in range(300)], "max_tokens": 200, "ignore_eos": True, "stream": True}
     import json

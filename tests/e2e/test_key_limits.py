@@ -82,7 +82,7 @@ def test_what_only_counts_tokens_does_not_wait_for_any(daemon):
     words = " ".join("".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=30)) for _ in range(100000))
     with daemon.connect(60) as s:
         daemon.send_request(s, "/tokenize", {"model": MODEL_ID, "prompt": words}, "Authorization: Bearer k-one\r\n")
-        time.sleep(0.1)  # a worker has it
+        time.sleep(0.1)  # until a worker has the request
         r = ask(daemon, "k-one")
         assert r.status_code == 200, r.text
         assert b" 200 OK" in read_until(s, b"\r\n\r\n")

@@ -49,7 +49,7 @@ class EventBatch(Batch):
 
 
 class Subscriber:
-    """What a router knows of one daemon: the pages by name, each with its parent, its tokens and its extra key."""
+    """A router's view of one daemon: its pages by name, each with its parent, its tokens and its extra key."""
 
     def __init__(self, address, replay=None, topic=b"", **options):
         self.context = zmq.Context.instance()
@@ -98,7 +98,7 @@ class Subscriber:
             topic, seq, payload = self.socket.recv_multipart()
             seq = int.from_bytes(seq, "big")
             assert topic == self.topic
-            if seq < self.next:  # it came with what was asked for
+            if seq < self.next:  # already received with the replay
                 continue
             if seq > self.next:
                 self.gaps += 1
@@ -107,7 +107,7 @@ class Subscriber:
                 self.take(seq, payload)
 
     def ask(self):
-        """For what is missing, as a REQ socket would; that one hands out no more than one answer."""
+        """Asks for missing messages as a REQ socket would; a real REQ socket would return only one answer."""
         s = self.context.socket(zmq.DEALER)
         s.setsockopt(zmq.LINGER, 0)
         s.connect(self.replay)
@@ -123,7 +123,7 @@ class Subscriber:
         raise AssertionError("no answer to what was asked for")
 
     def cached(self, tokens):
-        """How many of a prompt's tokens it thinks are there; the last one is computed anyway."""
+        """How many of a prompt's tokens are cached according to this view; the last one is always computed."""
         children = {(before, tokens): name for name, (before, tokens, keys) in self.pages.items() if keys is None}
         n, at = 0, None
         while n + PAGE < len(tokens) and (at, tuple(tokens[n:n + PAGE])) in children:
@@ -141,7 +141,7 @@ class Subscriber:
 
 @pytest.fixture
 def place():
-    with tempfile.TemporaryDirectory(prefix="tandem-kv-") as folder:  # ipc:// takes 107 characters
+    with tempfile.TemporaryDirectory(prefix="tandem-kv-") as folder:  # ipc:// allows at most 107 characters
         yield folder
 
 
@@ -173,7 +173,7 @@ def dummy(place, tiny, *options, **more):
 
 @pytest.mark.share
 def test_the_set_of_pages_is_the_daemons(place, tiny):
-    """Prompts that share parts, more than fit: pages come and go, and each hit is what the subscriber said it would be."""
+    """Prompts that share parts, more than fit: pages come and go, and each prefix hit is what the subscriber predicted."""
     with dummy(place, tiny, kv_bytes=1 << 19) as d, subscriber(place) as s:
         for i in range(24):
             prompt = [i % 3 + 10] * (40 + i % 3 * 16) + [i % 7 + 20] * 50 + [i + 100] * (i % 5 * 16)
@@ -188,7 +188,7 @@ def test_the_set_of_pages_is_the_daemons(place, tiny):
 
 
 def test_names_are_the_same_in_every_process(place, tiny):
-    """A router compares daemons by them. A salt makes a prefix another's; the only key of a daemon does not."""
+    """A router compares daemons by these names. A salt changes a prefix's name; a daemon's only key does not."""
     keys, key = tiny.parent / "keys", "sk-0123456789abcdef"
     keys.write_text(f"{key} name=alice\n")
     prompt, plain = list(range(10, 60)), []
@@ -207,10 +207,10 @@ def test_names_are_the_same_in_every_process(place, tiny):
 
 
 def test_who_missed_some_sees_it_and_asks(place, tiny):
-    """One comes late, one does not read: both end up with the daemon's pages, and nobody waits for them."""
+    """One subscriber connects late, one does not read. Both end up with the daemon's pages, and nothing waits for them."""
     with dummy(place, tiny, "--running-requests", 1, kv_bytes=1 << 20) as d, subscriber(place, RCVHWM=1, RCVBUF=4096) as slow:
         slow.read(500)
-        for i in range(20):  # a message a prompt at least
+        for i in range(20):  # at least one message per prompt
             r = d.post("/v1/completions", {"prompt": [[k % 500 + 3, i + 3] * 9 for k in range(256)], "max_tokens": 1})
             assert r.status_code == 200, r.text
         late = subscriber(place)
@@ -218,11 +218,11 @@ def test_who_missed_some_sees_it_and_asks(place, tiny):
         late.until_equal(d)
         slow.until_equal(d)
         assert late.pages == slow.pages and late.next == slow.next and late.gaps > 0
-        assert slow.gaps > 0 and slow.n_cleared == 1  # it had no room for all
+        assert slow.gaps > 0 and slow.n_cleared == 1  # it lost some messages
 
 
 def test_strangers_at_the_replay_socket(place, tiny):
-    """What is no question is not answered, and hurts nobody."""
+    """Malformed replay requests get no answer, and have no effect."""
     with dummy(place, tiny) as d, subscriber(place) as s:
         ask(d, [9] * 40)
         for kind, message in ((zmq.DEALER, [b""]), (zmq.DEALER, [b"", b"short"]), (zmq.DEALER, [b"x", b"\0" * 8]), (zmq.REQ, [b"\0" * 7]),
@@ -247,7 +247,7 @@ def test_strangers_at_the_replay_socket(place, tiny):
 
 
 def test_topic_and_end(place, tiny):
-    """A topic is a filter; what happened last is sent before the end."""
+    """A topic is a filter; the last events are sent before the daemon ends."""
     with dummy(place, tiny, "--kv-events-topic", "kv@a@tiny") as d, subscriber(place, topic=b"kv@a@tiny") as s:
         other = subscriber(place, topic=b"kv@b")
         s.read(300)
@@ -274,7 +274,7 @@ def test_what_is_no_endpoint_is_refused():
 
 
 def test_who_binds_and_who_connects(place, tiny):
-    """As vLLM reads an endpoint: what names no host is bound, a host is connected to; '@' says that it is bound anyway. A replay socket always is."""
+    """Endpoints are read as in vLLM: without a host they are bound, with a host they are connected, with '@' always bound. A replay socket is always bound."""
     folder, n = place, [0]
 
     def line(option, endpoint):

@@ -84,7 +84,7 @@ def test_tools(client):
 
 
 def test_input_with_what_json_escapes(server):
-    """U+0000 in a call's input: to the model it is the object that it is on other routes."""
+    """U+0000 in a call's input: the model sees the same object as on other routes."""
     value = {"city": "a\0b", "n": [1.5, None]}
     use = {"type": "tool_use", "id": "c1", "name": "get_weather", "input": value}
     n = server.post("/v1/messages/count_tokens", {"messages": ASK + [{"role": "assistant", "content": [use]}]}).json()["input_tokens"]
@@ -94,7 +94,7 @@ def test_input_with_what_json_escapes(server):
 
 
 def test_a_call_with_what_json_escapes(server):
-    """The model writes U+0000: its call is told all the same."""
+    """The model writes U+0000: its call is returned nevertheless."""
     tool = {"name": "f", "input_schema": {"type": "object", "additionalProperties": False, "required": ["x"],
                                           "properties": {"x": {"type": "string", "pattern": "^\\u0000{2}$"}}}}
     r = server.post("/v1/messages", {"messages": ASK, "max_tokens": 100, "tools": [tool],
@@ -104,7 +104,7 @@ def test_a_call_with_what_json_escapes(server):
 
 
 def test_stream(client):
-    """The client puts the events together, and checks their order as it goes."""
+    """The client joins the events and checks their order."""
     with client.messages.stream(model=MODEL_ID, messages=ASK, max_tokens=60, tools=[TOOL],
                                 tool_choice={"type": "any", "disable_parallel_tool_use": True}) as s:
         kinds = [e.type for e in s]
@@ -174,7 +174,7 @@ def test_bad_requests_have_anthropics_shape(server, fields, says):
 
 
 def test_refusals_before_the_route_have_anthropics_shape(server):
-    """A route that is not there, and bodies that are too large, by their length and by what came."""
+    """An unknown route, and bodies that are too large: by their declared length, and by the bytes received."""
     body = json.dumps({"model": MODEL_ID, "max_tokens": 4, "messages": [{"role": "user", "content": "x" * (8 << 20)}]})
     r = server.post("/v1/messages/batches", {"requests": []})
     assert r.status_code == 404 and r.json()["error"] == {"type": "not_found_error", "message": "no such route: /v1/messages/batches"}

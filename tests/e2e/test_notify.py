@@ -15,7 +15,7 @@ PERIOD_S = 0.2
 
 
 class Manager:
-    """The service manager's end of NOTIFY_SOCKET."""
+    """Plays the service manager's end of NOTIFY_SOCKET."""
 
     def __init__(self, tmp_path):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -69,7 +69,7 @@ def test_ready_alive_stopping(tmp_path):
 
 
 def test_one_that_is_stopped_says_nothing(tmp_path):
-    """What the watchdog waits for stays away, and comes again."""
+    """The watchdog's notifications stop while the process is stopped, and resume afterwards."""
     m = Manager(tmp_path)
     with run(m) as p:
         m.until(lambda: "WATCHDOG=1" in m.told[-1:] and any("READY=1" in t for t in m.told))

@@ -17,7 +17,7 @@ async def end_of(client, prompt, ends, name, max_tokens=2, **extra):
 
 
 def occupy(d, headers="", max_tokens=4000):
-    """A stream that decodes: with one place to run, all others wait behind it."""
+    """A decoding stream that takes the only running place, so that all other requests wait."""
     s = d.connect(60)
     d.send_request(s, "/v1/completions", {**LONG, **ENDLESS, "max_tokens": max_tokens, "stream": True}, headers=headers)
     read_until(s, b"data: ")
@@ -64,19 +64,19 @@ def test_a_deadline_cuts_or_refuses(one_at_a_time):
     blocker = occupy(d)
     for name in ("timeout_ms", "ttft_timeout_ms"):
         begin = time.monotonic()
-        with pytest.raises(openai.APIStatusError) as e:  # before it is started
+        with pytest.raises(openai.APIStatusError) as e:  # before it has started
             client.completions.create(**LONG, extra_body={name: int(200 * SLOWNESS)})
         took = time.monotonic() - begin
         assert e.value.status_code == 408 and e.value.body["code"] == "deadline_unreachable", e.value
         assert "passed, or could not be met any more, before this request began" in e.value.message, e.value
         assert 0.2 * SLOWNESS <= took < 10 * SLOWNESS, "nothing else would end it"
-    # the engine's gauges are a step behind what it tells a client
+    # the engine's gauges are a step behind the tokens that a client has
     d.eventually(lambda: waiting(d) == 0 and d.gauge("vllm:num_requests_running") == 1, what="nobody but the first")
     blocker.close()
     d.until_idle()
     after = {k[1]: v for k, v in d.metrics().items() if k[0] == "tandem:deadlines_missed_total"}
     assert sorted(after[k] - missed[k] for k in after) == [1, 2]
-    # the first token in time, the rest as long as it takes; and time enough
+    # only a deadline for the first token, which is met; and a total deadline that is long enough
     r = client.completions.create(**{**LONG, "max_tokens": 30}, extra_body={**ENDLESS, "ttft_timeout_ms": 60000, "timeout_ms": 600000})
     assert r.choices[0].text
 
@@ -86,7 +86,7 @@ def test_official_clients_do_not_send_a_late_request_again(one_at_a_time):
 
     def missed():
         return sum(v for (name, _), v in d.metrics().items() if name == "tandem:deadlines_missed_total")
-    before, client = missed(), openai.OpenAI(base_url=d.url + "/v1", api_key="none")  # which would, twice
+    before, client = missed(), openai.OpenAI(base_url=d.url + "/v1", api_key="none")  # by default it would retry twice
     assert client.max_retries == 2
     with pytest.raises(openai.APIStatusError) as e:
         client.completions.create(**LONG, extra_body={**ENDLESS, "timeout_ms": int(300 * SLOWNESS)})
@@ -108,7 +108,7 @@ def test_a_stream_that_is_cut_ends_with_an_error_event(one_at_a_time):
     except openai.APIError as e:
         error = e
     assert text and error is not None and error.body["code"] == "deadline_exceeded", (text, error)
-    blocker = occupy(d)  # and one that never began
+    blocker = occupy(d)  # and a request that never started
     s = d.connect(60)
     d.send_request(s, "/v1/chat/completions", {"model": MODEL_ID, "messages": [{"role": "user", "content": "Hi"}], "stream": True,
                                                "ttft_timeout_ms": 100}, headers="Connection: close\r\n")
@@ -119,7 +119,7 @@ def test_a_stream_that_is_cut_ends_with_an_error_event(one_at_a_time):
 
 
 def test_a_client_that_leaves_is_not_told_of_its_deadline(one_at_a_time):
-    """Cancel and deadline at about the same time, in all orders, many times; nothing is left behind."""
+    """Cancel and deadline at about the same time, in all orders, many times; nothing leaks."""
     d = one_at_a_time
     for i in range(12):
         with pytest.raises((httpx.TimeoutException, openai.APIStatusError, openai.APITimeoutError)):

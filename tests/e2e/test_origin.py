@@ -13,7 +13,7 @@ EVIL = "https://evil.example"
 
 @pytest.fixture(scope="module")
 def plain():
-    """As by default: no key, no name, no origin."""
+    """A daemon with the defaults: no keys, no allowed hosts, no CORS origins."""
     with Daemon("--allowed-hosts", "") as d:
         yield d
 
@@ -31,7 +31,7 @@ def generated(d):
 
 @pytest.mark.share
 def test_a_web_page_makes_no_tokens(plain):
-    """What a page of another origin can send without asking first: no Content-Type, or one of a form."""
+    """Requests that a page of another origin can send without a preflight: no Content-Type, or that of a form."""
     before = generated(plain)
     headers = {"origin": EVIL, "sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
     refused(plain.raw("POST", "/v1/completions", content=RAW, headers=headers), 403, "origin_not_allowed")
@@ -62,22 +62,22 @@ def test_hosts(plain):
         for method, path in (("GET", "/"), ("GET", "/v1/models"), ("GET", "/metrics"), ("GET", "/nothing"), ("OPTIONS", "/v1/models"), ("POST", "/tokenize")):
             message = refused(plain.raw(method, path, headers={"host": host}), 403, "host_not_allowed")
             assert f"'{host}'" in message and "--allowed-hosts" in message
-        for path in ("/health", "/ready"):  # an orchestrator asks by any name
+        for path in ("/health", "/ready"):  # an orchestrator may use any host name
             assert plain.get(path, headers={"host": host, "origin": EVIL}).status_code == 200
-    with plain.connect() as s:  # HTTP/1.0 may have none
+    with plain.connect() as s:  # HTTP/1.0 needs no Host
         s.sendall(b"GET /v1/models HTTP/1.0\r\n\r\n")
         assert status_of(read_all(s)) == 200
 
 
 def test_our_own_page(plain):
-    """As a browser sends it from the page at /."""
+    """The request that a browser sends from the page at /."""
     for host in (f"127.0.0.1:{plain.port}", f"localhost:{plain.port}"):
         r = plain.post("/v1/completions", BODY, headers={"host": host, "origin": f"http://{host}", "sec-fetch-site": "same-origin"})
         assert r.status_code == 200 and not [h for h in r.headers if h.startswith("access-control")] and "vary" not in r.headers
 
 
 def test_the_refusal_comes_when_the_body_has_passed(plain):
-    """And the connection goes on: the same rule as for every early refusal."""
+    """And the connection stays usable, as after every early refusal."""
     with httpx.Client(base_url=plain.url, timeout=60 * SLOWNESS) as c:
         for _ in range(2):
             r = c.post("/v1/completions", content=json.dumps({**BODY, "prompt": "x" * 300000}), headers={"host": "evil.example"})
@@ -125,7 +125,7 @@ def test_with_keys_the_key_decides(tmp_path):
 
 
 def test_unix_socket(tmp_path):
-    """The same rules: a proxy that browsers reach may stand before it."""
+    """The same rules hold, because a proxy that browsers can reach may be in front of the socket."""
     path = tmp_path / "s"
     with Daemon("--listen", f"unix:{path}", "--allowed-hosts", "", wait=False) as d:
         d.eventually(path.exists, 60)

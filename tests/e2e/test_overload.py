@@ -51,7 +51,7 @@ def begin_drain(d):
 @pytest.mark.share
 @pytest.mark.hand_over
 def test_drain_lets_streams_finish_and_takes_no_more():
-    n = 150 if SLOWNESS == 1 else 40  # long enough to be running still when SIGTERM comes
+    n = 150 if SLOWNESS == 1 else 40  # long enough to be still running when SIGTERM arrives
     body = {**LONG, "max_tokens": n}
     with Daemon("--drain-timeout-ms", int(30000 * SLOWNESS)) as d:
         expect = d.tokens(body["prompt"], max_tokens=n, ignore_eos=True)
@@ -82,7 +82,7 @@ def test_drain_lets_streams_finish_and_takes_no_more():
 
 
 def test_drain_has_an_end():
-    """Past drain_timeout_ms open streams get an error event, and the exit is still clean."""
+    """After drain_timeout_ms, open streams get an error event, and the exit is still clean."""
     with Daemon("--drain-timeout-ms", 500) as d:
         s = d.connect(60)
         d.send_request(s, "/v1/completions", LONG)
@@ -109,7 +109,7 @@ def test_second_signal_ends_at_once():
 
 
 def test_signals_at_the_very_end_change_no_exit_code():
-    """Between the end of the loop and that of the process: the later wait moves the signals through it."""
+    """Signals between the end of the loop and the end of the process. The growing wait moves them through that period."""
     for i in range(20):
         with Daemon() as d:
             d.process.send_signal(signal.SIGTERM)

@@ -20,7 +20,7 @@ def test_headers_and_revalidation(daemon):
         assert "content-length" not in again.headers and "content-type" not in again.headers
     for value in ('"other"', tag[:-2] + '"', tag.strip('"'), ""):
         assert daemon.get("/", headers={"if-none-match": value}).status_code == 200, value
-    with daemon.connect() as s:  # after a 304 the connection goes on
+    with daemon.connect() as s:  # after a 304 the connection stays open
         for _ in range(2):
             s.sendall(f"GET / HTTP/1.1\r\nHost: t\r\nIf-None-Match: {tag}\r\n\r\n".encode())
             answer = s.recv(65536)
@@ -52,7 +52,7 @@ def test_small_and_from_one_place(daemon):
     page = daemon.get("/").content
     assert len(page) < 40000 and page.isascii()
     urls = set(re.findall(rb"https?://[^\s'\"]+", page))
-    assert urls == {b"http://www.w3.org/2000/svg"}, urls  # a name, never fetched
+    assert urls == {b"http://www.w3.org/2000/svg"}, urls  # a namespace name, never fetched
     for word in (b"innerHTML =", b"outerHTML", b"insertAdjacentHTML", b"document.write", b"eval(", b"onclick=\"", b"style=\"", b"@import", b"src="):
         assert word not in page, word
 

@@ -6,7 +6,7 @@ import pytest
 from harness import MODEL_ID, SLOWNESS
 
 STORY = "Once upon a time, in a small village by the sea,"
-N = 40 if SLOWNESS < 8 else 16  # tokens of an answer; a sanitizer sees enough in 16
+N = 40 if SLOWNESS < 8 else 16  # tokens of an answer; with a sanitizer 16 are enough
 ASK = [{"role": "user", "content": "Name three rivers."}]
 
 
@@ -68,7 +68,7 @@ def test_repetition_counts_the_prompt_too(client, daemon):
 
 
 def test_penalised_answers_do_not_depend_on_their_neighbours(client):
-    """Alone, and as choices of one prompt whose counts are their own."""
+    """Alone, and as choices of one prompt, each with its own counts."""
     f = {"temperature": 1, "seed": 5, "frequency_penalty": 1.2, "presence_penalty": -0.4, "logit_bias": {"30": -3}}
     both = complete(client, n=3, **f).choices
     alone = [ids(client, **{**f, "seed": 5 + i}) for i in range(3)]
@@ -77,7 +77,7 @@ def test_penalised_answers_do_not_depend_on_their_neighbours(client):
 
 @pytest.mark.share
 def test_min_tokens(client):
-    ends = {"logit_bias": {"2": 100}}  # <|im_end|>, which every answer would begin with
+    ends = {"logit_bias": {"2": 100}}  # <|im_end|>, with which every answer would begin
     r = complete(client, **ends)
     assert r.choices[0].token_ids == [2] and r.choices[0].text == ""
     for n in (1, 5, N - 1):
@@ -134,7 +134,7 @@ def test_a_stream_says_the_same(client):
 
 
 def test_they_are_of_the_model_whatever_is_asked_for(client):
-    """Temperature, penalties and biases choose; they do not change what is told."""
+    """Temperature, penalties and biases affect the choice, but not the returned log-probabilities."""
     plain = complete(client, logprobs=20, max_tokens=1).choices[0].logprobs
     for f in ({"temperature": 2, "seed": 3}, {"logit_bias": {"198": 100}}, {"temperature": 1, "top_p": 0.1}, {"presence_penalty": 2}):
         told = complete(client, logprobs=20, max_tokens=1, **f).choices[0].logprobs

@@ -34,9 +34,9 @@ def test_rates_json_and_picture(tmp_path):
     assert 1.3 < two["rate"] / one["rate"] < 3 and 1 < tp2["rate"] / one["rate"] < 3
     ttft = [r["ttft_ms"]["p50"] for r in o["runs"]]
     assert len(ttft) == 8 and all(r["output_tokens"] == 2400 for r in o["runs"]) and ttft[0] < ttft[-1]
-    assert plan(*args) == text  # the same again
+    assert plan(*args) == text  # deterministic
     subprocess.run([sys.executable, ROOT / "scripts/bench_report.py", "--svg", tmp_path / "p.svg", tmp_path / "p.json"], check=True)
-    assert (tmp_path / "p.svg").read_text().count("<polyline") == 7  # no prompt was cached: that line is not there
+    assert (tmp_path / "p.svg").read_text().count("<polyline") == 7  # no prompt was cached, so that line is missing
 
 
 def test_traces(tmp_path):
@@ -74,7 +74,7 @@ def test_closed_streams(tmp_path):
     assert offline["streams"] == offline["done"] == 512 and offline["output_tokens"] == 512000
     text = plan("--preset", "decode", "--json", tmp_path / "p.json")
     runs = {r["name"]: r for r in json.loads((tmp_path / "p.json").read_text())["runs"]}
-    many = runs["decode 256@1024"]  # their prompts were computed before, by requests that are not counted
+    many = runs["decode 256@1024"]  # their prompts were computed before, by requests that do not count
     assert many["done"] == 256 and many["output_tokens"] == 256 * 256 and many["inside"]["prefix_hit_share"] > 0.98
 
 
@@ -108,19 +108,19 @@ def test_half_of_what_is_counted_is_refused(name):
 
 # ---- the daemon and the simulator, step by step ----
 
-BLOCK = 512  # of a trace
+BLOCK = 512  # tokens of a trace's block
 PAGES = 150  # too few for four of the longer requests
 SAME = ["decodes", "prefills", "prefill_tokens", "running", "waiting", "free", "cached", "owned"]
 
 
 def block_tokens(block, n):
-    """Of a trace's block, as different from other blocks in every page as its number is."""
+    """The tokens of a trace's block. Blocks with different numbers differ in every page."""
     return [(block >> 3 * (i % 8) & 7) * 50 + (i * i + block) % 47 + 3 for i in range(n)]
 
 
 def burst(b):
-    """Six requests that come at once: what they answer, and their blocks and lengths. Some share blocks, also with earlier bursts; who waits
-    for another's blocks comes last, so that nobody overtakes: whether two came within a microsecond would decide it."""
+    """Six simultaneous requests: the length of their answers, and their blocks and lengths. Some share blocks, also with earlier bursts. Requests that
+    wait for another's blocks are last, so that none overtakes, because otherwise microseconds would decide the order."""
     shared = [[1, 2], [4 + b], [], [1], [1, 2], [1, 2, 3]]
     n_private = [70, 20, 33 + 40 * b, 511, 300, 128]
     return 120 + 50 * b, [([*s, 1000 + 10 * b + i], BLOCK * len(s) + n) for i, (s, n) in enumerate(zip(shared, n_private))]
@@ -133,7 +133,7 @@ def send(d, n_out, requests):
 
 
 def arrivals(steps, n):
-    """Before which of a burst's steps its requests came; None if the first of them ended before the last came."""
+    """Before which of a burst's steps its requests arrived; None if the first of them ended before the last arrived."""
     at, inside = [], 0
     for k, s in enumerate(steps):
         now = s["running"] + s["waiting"]
@@ -147,7 +147,7 @@ def arrivals(steps, n):
 
 
 def run_bursts(d, watcher, n_bursts=3):
-    """The trace that the daemon saw, on a clock that stands still while it is idle, and its steps."""
+    """Returns the trace that the daemon saw, on a clock that stops while it is idle, and its steps."""
     lines, clock_us, seen = [], 0, 0
     for b in range(n_bursts):
         n_out, requests = burst(b)
@@ -161,15 +161,15 @@ def run_bursts(d, watcher, n_bursts=3):
             return None, None
         begins = [clock_us + sum(s["step_us"] for s in steps[:k]) for k in range(len(steps) + 1)]
         for (blocks, n), k in zip(requests, at):
-            due_us = begins[0] if k == 0 else (begins[k - 1] + begins[k]) / 2  # while the step before ran
+            due_us = begins[0] if k == 0 else (begins[k - 1] + begins[k]) / 2  # during the previous step
             lines.append({"timestamp": due_us / 1e3, "input_length": n, "output_length": n_out, "hash_ids": blocks})
         clock_us, seen = begins[-1] + 1000, len(watcher.steps)
     return lines, watcher.steps
 
 
 def check_words_of_a_cpu(calibration):
-    """Nothing is said of GPUs where the calibration is not of one."""
-    # 40 requests were gone in 1.5 ms on one CPU, before two replicas had more to do than they could
+    """It prints nothing about GPUs if the calibration is not of a GPU."""
+    # on one CPU, 40 requests were done in 1.5 ms, before two replicas were overloaded
     args = ["--calibration", calibration, "--kv-tokens", 20000, "--context", 2048, "--in", 50, "--out", 5, "--requests", 2000]
     text = plan(*args, "--slo-ttft", 100000)
     assert re.search(r"^1 CPU .* held$", text, re.M) and re.search(r"^2 replicas ", text, re.M) and "A second CPU brings" in text, text
@@ -187,7 +187,7 @@ def test_every_step_is_the_daemons(tmp_path, policy):
                "--running-requests", 4, "--step-tokens", 192, "--context-tokens", 2048, "--queue-requests", 64]
     memory = ["--kv-bytes", PAGES * 16 * 2 * 2 * 32 * 4]
     assert run_daemon("--calibrate", "--calibrate-ms", 1500, "--model", tmp_path / "tiny", *memory, *options)[0] == 0
-    for _ in range(4):  # a client so slow that a burst's first request ends before its last comes: again
+    for _ in range(4):  # repeat if the client was so slow that a burst's first request ended before its last arrived
         with Daemon(*options, *memory, model=tmp_path / "tiny") as d, Watcher(d) as w:
             lines, steps = run_bursts(d, w)
             log = d.log()
@@ -199,7 +199,7 @@ def test_every_step_is_the_daemons(tmp_path, policy):
     calibration = next(p for p in (tmp_path / "cache").rglob("*") if p.is_file() and p.read_bytes().startswith(b"tandem-steps"))
     (tmp_path / "trace.jsonl").write_text("".join(json.dumps(o) + "\n" for o in lines))
     (tmp_path / "us").write_text("".join(f"{s['step_us']}\n" for s in steps))
-    # the calibration as the daemon began with it: what the bursts took was kept at its end
+    # the calibration with which the daemon began, since it writes the bursts' times at its end
     plan("--trace", tmp_path / "trace.jsonl", "--no-search", "--step-times", tmp_path / "us", "--log-steps", tmp_path / "steps.csv", "--not-ahead",
          "--calibration", calibration, "--correction", "1,1", "--kv-tokens", pages * page_tokens, "--policy", policy, "--slack-percent", 0, "--running", 4,
          "--step-tokens", 192, "--context", 2048, "--queue-requests", 64, "--json", tmp_path / "p.json")
@@ -211,10 +211,10 @@ def test_every_step_is_the_daemons(tmp_path, policy):
     assert len(predicted) == len(steps) > 200
     run = json.loads((tmp_path / "p.json").read_text())["runs"][0]
     inside, n_preemptions = run["inside"], sum(s["preemptions"] for s in steps)
-    gaps_us = sorted(us for s in steps for us in [s["step_us"]] * s["decodes"])  # whoever decodes had a token in the step before
+    gaps_us = sorted(us for s in steps for us in [s["step_us"]] * s["decodes"])  # each decode had a token in the step before
     assert run["output_tokens"] == sum(o["output_length"] for o in lines)
-    assert 0 <= run["output_tokens"] - len(gaps_us) - len(lines) <= n_preemptions  # who was preempted while it decoded went on as a prompt
-    for name, q in (("p50", 0.5), ("p99", 0.99)):  # the gaps of those who were preempted are missing among these
+    assert 0 <= run["output_tokens"] - len(gaps_us) - len(lines) <= n_preemptions  # a decode that was preempted continued as a prompt
+    for name, q in (("p50", 0.5), ("p99", 0.99)):  # these lack the times between tokens of preempted requests
         low, high = (gaps_us[int((q + d) * len(gaps_us))] for d in (-0.005, 0.005))
         assert 0.99 * low <= run["tbt_ms"][name] * 1e3 <= 1.01 * high, name
     assert inside["preemptions"] == n_preemptions and inside["evicted_pages"] > 0, "memory was short"

@@ -28,7 +28,7 @@ def says(daemon, route, body):
 
 
 def names_it(r, name):
-    """Anthropic's errors have no param. A member of an object may be ignored and named instead."""
+    """Anthropic's errors have no param. A member of an object may be ignored and named in the header instead."""
     told = r.json()["error"]["message"] if r.status_code == 400 else f"'{r.headers.get(HEADER)}"
     return f"'{name}." in told or (r.status_code == 400 and f"'{name}'" in told)
 
@@ -63,7 +63,7 @@ OFF = {"logprobs": False, "n": 1, "echo": False, "best_of": 1, "return_token_ids
 
 @pytest.mark.parametrize("route", ("/v1/messages", "/v1/responses"))
 def test_no_field_of_another_route_is_dropped(daemon, route):
-    """What steers an answer on one route is served, refused or neutral on these too, whoever publishes it for which."""
+    """A field that affects answers on one route is served, refused or neutral on these routes too, no matter for which route it is published."""
     names = {name for entry in FILE["lists"] if entry["route"] in GENERATING for name in entry["names"].split()}
     own = {name for entry in FILE["lists"] if entry["route"] == route for name in entry["names"].split()}
     neutrals = NEUTRAL | {name for entry in FILE["lists"] for name in entry.get("neutral", "").split()}
@@ -91,7 +91,7 @@ def test_messages_and_responses_take_a_chats_sampling_alike(daemon):
 
 @pytest.mark.parametrize("of", [of for of in LISTS if "client" in LISTS[of]])
 def test_the_list_is_the_installed_clients(of):
-    """A newer client brings new fields: then the list, and the daemon's table, have to follow."""
+    """If a newer client has new fields, add them to the list and to the daemon's table."""
     module, kind = LISTS[of]["client"].split(":")
     published = set(typing.get_type_hints(getattr(importlib.import_module(module), kind)))
     assert published | {"stream"} == set(LISTS[of]["names"].split()) | {"stream"}
@@ -102,7 +102,7 @@ def test_neutral_names_stand_in_a_list():
     assert NEUTRAL | set(VALUES) <= known, (NEUTRAL | set(VALUES)) - known
 
 
-# ---- members of objects that are taken for the sake of others of their members ----
+# ---- members of objects of which only some members are served ----
 
 THINKING = {"type": "enabled", "budget_tokens": 1024}
 NESTED = (("/v1/responses", {"text": {"format": {"type": "text"}, "frobnicate": 1}}, "text.frobnicate"),
@@ -123,7 +123,7 @@ def test_nested_fields_that_mean_nothing(daemon):
         says(daemon, route, {**BODIES[route], **extra})
 
 
-# ---- what /v1/responses and /v1/messages take of a chat's beside their own ----
+# ---- fields of a chat that /v1/responses and /v1/messages take in addition to their own ----
 
 def test_responses_take_a_chats_sampling(daemon):
     route, body = "/v1/responses", BODIES["/v1/responses"]

@@ -44,7 +44,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, request, client_address):
-        pass  # connections that are cut on purpose
+        pass  # connections are cut on purpose
 
     def add_repo(self, name, files, **wrong):
         """files: name -> (bytes, whether the hub tells a hash). wrong: name -> members of its entry that lie."""
@@ -137,7 +137,7 @@ def test_a_url(server, place):
     path = good(place, server.url + "/a/x.gguf?download=true")
     assert path == place / "x.gguf" and path.read_bytes() == DATA and all_files(place) == ["x.gguf"]
     n = len(server.seen)
-    assert good(place, server.url + "/a/x.gguf") == path and len(server.seen) == n  # is here already
+    assert good(place, server.url + "/a/x.gguf") == path and len(server.seen) == n  # exists already
     other = good(place, server.url + "/a/x.gguf", "--as", "mine/y.gguf", "--sha256", sha256(DATA).upper())
     assert other == place / "mine/y.gguf" and other.read_bytes() == DATA
 
@@ -167,7 +167,7 @@ def test_another_hash_keeps_nothing(server, place):
 
 
 def test_redirects(server, place):
-    """Also the hub's way: the hash comes with the redirect, the bytes from elsewhere."""
+    """Also as hubs do it: the redirect has the hash, and another server the bytes."""
     server.files["/cdn/x.gguf"] = DATA
 
     def misdeed(handler, path, first):
@@ -189,10 +189,10 @@ def test_redirects(server, place):
     assert [f for f in all_files(place) if not f.startswith(".")] == ["good.gguf"]
 
 
-# ---- what breaks off ----
+# ---- interrupted downloads ----
 
 def test_a_server_that_drops_every_connection(server, place):
-    """Each brings some bytes: it is fetched to the end, and no byte twice."""
+    """Each try delivers some bytes: the file is fetched to the end, and no byte twice."""
     server.files["/x.gguf"] = DATA
     server.misdeed = lambda handler, path, first: 75_000
     assert good(place, server.url + "/x.gguf").read_bytes() == DATA
@@ -217,7 +217,7 @@ def test_a_server_that_stalls(server, place):
             handler.send_header("content-length", str(len(DATA)))
             handler.send_header("etag", '"e"')
             handler.end_headers()
-            handler.wfile.write(DATA[:1])  # libcurl counts the bytes of its last five seconds: more would make them count longer
+            handler.wfile.write(DATA[:1])  # libcurl averages over its last five seconds, so more bytes would delay its timeout
             handler.wfile.flush()
             stop.wait(30)
             return True
@@ -249,8 +249,8 @@ def test_a_run_that_was_killed_is_gone_on_with(server, place):
         time.sleep(0.02)
     code, out, _ = pull(place, "--list")
     assert "x.gguf\t120 kB\tnot whole" in out
-    refused(place, 69, server.url + "/x.gguf", words=["another tandem-pull"])  # the first still runs
-    p.send_signal(signal.SIGTERM)  # a shell's background job has SIGINT ignored
+    refused(place, 69, server.url + "/x.gguf", words=["another tandem-pull"])  # the first one still runs
+    p.send_signal(signal.SIGTERM)  # SIGINT is ignored in a shell's background job
     p.wait(10)
     assert not (place / "x.gguf").exists()
     server.seen.clear()
@@ -259,7 +259,7 @@ def test_a_run_that_was_killed_is_gone_on_with(server, place):
 
 
 def test_a_file_that_changes_between_ranges(server, place):
-    """The bytes of two files are never put together: the server sees If-Range, and one that does not look at it is found out."""
+    """The bytes of two files are never combined: the request has If-Range, and a server that ignores it is detected."""
     new = DATA[::-1]
     for looks in (True, False):
         server.files["/x.gguf"] = DATA
@@ -315,7 +315,7 @@ def test_a_busy_server_is_asked_again(server, place, status):
 
 
 def test_a_login_page_in_place_of_the_rest(server, place):
-    """Refused, and what is here is kept: of a file of the hub, and of a URL."""
+    """Refused, and the bytes already fetched are kept, both for a hub's file and for a URL."""
     server.add_repo("org/m", FOLDER)
     server.files["/x.gguf"] = DATA
     page = b"<html>log in</html>"
@@ -332,7 +332,7 @@ def test_a_login_page_in_place_of_the_rest(server, place):
 
 
 def test_a_hash_that_an_earlier_run_learned(server, place):
-    """The redirect told it once. A later run, which is not told it, checks it too."""
+    """Only the first redirect had the hash. A later run checks it too."""
     server.files["/cdn/x.gguf"] = DATA
     tells = [sha256(b"other")]
 
@@ -348,7 +348,7 @@ def test_a_hash_that_an_earlier_run_learned(server, place):
 
 
 def test_secrets_of_a_url(server, place):
-    """Neither its password nor its signature is told to anybody: by no message, and by no file that others can read."""
+    """Neither its password nor its signature appears in a message, or in a file that others can read."""
     server.files["/x.gguf"] = DATA
     url = server.url.replace("//", "//me:pa55word@") + "/x.gguf?signature=s1gned"
     for misdeed in (lambda handler, path, first: 50_000, lambda handler, path, first: handler.answer(503, b"") or True,
@@ -377,7 +377,7 @@ def test_a_length_that_is_too_long(server, place, length, code, words):
 
 
 def test_an_end_without_a_length(server, place):
-    """The hub's size says that it came too early; without a hub the end is the end."""
+    """The hub's size shows that it ended too early; without a hub the end of the body counts as the end."""
     server.add_repo("org/m", FOLDER)
     server.files["/x.gguf"] = DATA
     server.misdeed = lambda handler, path, first: None if path.startswith("/api") else (
@@ -393,7 +393,7 @@ def test_compressed_bytes_are_not_the_files(server, place):
 
 
 def test_a_full_disk(server, place):
-    """Named, and what came is kept: here a limit on the file's size says no, as ENOSPC would."""
+    """The error names it, and the bytes received are kept. Here a limit on file size fails the write, as ENOSPC would."""
     server.files["/x.gguf"] = DATA
     r = subprocess.run(["sh", "-c", 'trap "" XFSZ; ulimit -f 200; exec "$@"', "sh", PULL, server.url + "/x.gguf"], text=True, capture_output=True,
                        env={"TANDEM_MODEL_DIR": str(place)}, timeout=30 * SLOWNESS)
@@ -421,7 +421,7 @@ def test_a_repository(server, place):
     assert all_files(place) == ["org/name-1B/" + f for f in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer.model")]
     assert (place / "org/name-1B/model.safetensors").read_bytes() == DATA
     fetched = {path.rsplit("/", 1)[1]: first for path, first, _ in server.seen if "/resolve/" in path}
-    assert fetched == {"config.json": 0, "model.safetensors": 100_000, "tokenizer.model": 0}  # the hashed file that was whole is not fetched again
+    assert fetched == {"config.json": 0, "model.safetensors": 100_000, "tokenizer.model": 0}  # a complete file with a hash is not fetched again
     assert pull(place, "--list")[1] == "org/name-1B\t300 kB\n"
 
 
@@ -434,7 +434,7 @@ def test_one_file_of_a_repository(server, place):
 
 
 def test_a_file_in_parts(server, place):
-    """The first one is what --model gets: it comes when all others are there."""
+    """--model takes the first part, so it is fetched after all others."""
     parts = [f"q/m-{i:05}-of-00003.gguf" for i in (1, 2, 3)]
     server.add_repo("org/big", {p: (DATA[i:], True) for i, p in enumerate(parts)} | {"q/n-00002-of-00003.gguf": (b"x", True), "q/m-00004-of-00004.gguf": (b"x", True)})
     hub = ("--hub", server.url)
@@ -487,7 +487,7 @@ def test_the_token_goes_to_the_hub_alone(server, place):
         server.misdeed = None
         server.files["/x.gguf"] = DATA
         server.seen.clear()
-        good(place, server.url + "/x.gguf", env={"HF_TOKEN": "hf_secret"})  # a URL of somebody else's
+        good(place, server.url + "/x.gguf", env={"HF_TOKEN": "hf_secret"})  # a URL outside the hub
         assert "Authorization" not in server.seen[0][2]
 
 
@@ -516,7 +516,7 @@ def test_list_and_remove(server, place):
     (outside / "config.json").write_text("{}")
     (place / "org/link").symlink_to(outside)
     assert pull(place, "--list")[1].splitlines()[1:] == ["org/m\t300 kB", "x.gguf\t300 kB"]
-    refused(place, 64, "--remove", "org", words=["no such model"])  # an owner is no model
+    refused(place, 64, "--remove", "org", words=["no such model"])  # an owner is not a model
     for name in ("org/link", "org/m", "x"):
         assert pull(place, "--remove", name)[0] == 0
     assert all_files(place) == [] and not (place / "org").exists() and (outside / "config.json").exists()
@@ -524,7 +524,7 @@ def test_list_and_remove(server, place):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
 def test_root_is_the_folders_owner(server):
-    """Links that the owner put there lead root nowhere, and what root fetches is the owner's to read."""
+    """Root follows no links that the owner made there, and the owner can read what root fetches."""
     server.files["/x.gguf"] = DATA
     owner = 54321
     with tempfile.TemporaryDirectory(dir="/tmp") as top:
@@ -537,7 +537,7 @@ def test_root_is_the_folders_owner(server):
         os.chown(state, owner, owner)
         (state / "link").symlink_to(outside)
         os.chown(state / "link", owner, owner, follow_symlinks=False)
-        for place in state / "models", state / "link":  # the first is missing, the second leads to what is root's
+        for place in state / "models", state / "link":  # the first is missing, the second is a link to root's files
             wanted = [PULL, server.url + "/x.gguf", "--dir", place]
             r = subprocess.run(wanted, text=True, capture_output=True, umask=0o077, timeout=30 * SLOWNESS)
             assert (r.returncode, r.stderr) == (0, "") or place.name == "link" and "Permission denied" in r.stderr, r

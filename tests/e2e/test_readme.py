@@ -19,7 +19,7 @@ SOMEBODY_ELSES = {"--privileged", "--gpus", "--kernel-name", "--tool", "--build"
 
 
 def quoted(text):
-    """What stands in `quotes`, and the lines of ``` blocks ```, without their comments; a line that ends in \\ goes on."""
+    """Yields text in `quotes`, and the lines of ``` blocks ``` without comments; a line that ends in \\ continues."""
     blocks = re.findall(r"^ *```\w*\n(.*?)^ *```", text, re.M | re.S) + re.findall(r"(?:^ {4}\S.*\n)+", text, re.M)
     for block in blocks:
         for line in block.replace("\\\n", " ").splitlines():
@@ -34,7 +34,7 @@ def usage(name, *command):
 
 @functools.cache
 def options_of(program):
-    """program: as a README calls it, in one or two words."""
+    """program: its name in a README, one or two words."""
     name, *command = program.split()
     if sources(name):
         texts = [p.read_text() for p in sources(name)]
@@ -56,12 +56,12 @@ def programs():
 
 
 def sources(name):
-    """Of a program of the tests."""
+    """Returns the source files of a test program."""
     return () if name in PROGRAMS or not re.fullmatch(r"[a-z_]+(\.py)?", name) else anywhere(name if name.endswith(".py") else name + ".c")
 
 
 def called(command):
-    """The program that a quoted text runs, and the rest; or nothing."""
+    """Returns the program that a quoted text runs, and the rest; or None and the text."""
     words = [w for w in command.split() if not re.fullmatch(r"[A-Z_]+=.*|sudo|python3?", w)]
     if not words:
         return None, command
@@ -71,7 +71,7 @@ def called(command):
 
 
 def exists(path, folder):
-    """From the README's folder, the root, or, of a name alone, anywhere."""
+    """Whether it exists in the README's folder, in the root, or, for a bare name, anywhere."""
     return any(any(base.glob(path)) for base in (ROOT / folder, ROOT)) or ("/" not in path and bool(anywhere(path)))
 
 

@@ -17,7 +17,7 @@ QUICK = [r for r in release_check.ROWS if r.quick]
 
 @pytest.mark.parametrize("row", QUICK, ids=[r.command.removesuffix(".py") for r in QUICK])
 def test_a_row(row):
-    """A row that needs a program which is not here (nginx, haproxy) is skipped, and says so."""
+    """A row that needs a program that is not installed (nginx, haproxy) is skipped, and says so."""
     out = release_check.run(row, row.quick, pathlib.Path(DAEMON).parent)
     if out.get("not_run") or ("is not installed: not run" in out["note"] and not out["n_failures"]):
         pytest.skip(out["note"])
@@ -25,7 +25,7 @@ def test_a_row(row):
 
 
 def test_the_table(tmp_path, monkeypatch, capsys):
-    """A row that fails, one that is not run and one that reaches a part are told apart, and the exit code says so."""
+    """A row that fails, one that is not run and one that reaches a part are distinguished, also by the exit code."""
     outs = {"2": {"reached": 300000, "n_failures": 0, "note": "x", "state": "pass in part", "seconds": 2},
             "3": {"state": "not run", "note": "nginx is not installed"},
             "4": {"reached": 7, "n_failures": 1, "failures": ["a | 500"], "state": "FAIL"}}
@@ -42,5 +42,5 @@ def test_the_table(tmp_path, monkeypatch, capsys):
 
 
 def test_a_program_that_dies_is_a_failure(tmp_path):
-    out = release_check.run(release_check.ROWS[3], 1, tmp_path)  # where there is no daemon
+    out = release_check.run(release_check.ROWS[3], 1, tmp_path)  # a folder without a daemon
     assert out["state"] == "FAIL" and "no result" in out["failures"][0]

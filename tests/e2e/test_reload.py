@@ -27,7 +27,7 @@ def test_reload(tmp_path):
         head = s.recv(65536)
         assert b" 200 OK" in head
 
-        # keys: one goes, one comes, one stays; CORS; a level; what stands on the command line stays; what needs a restart is named
+        # keys: one removed, one added, one kept; CORS; log level; options of the command line stay; options that need a restart are named
         keys.write_text("third name=carol\nfirst\n")
         config.write_text(f"api_key_file = {keys}\nlog_level = warn\nworkers = 3\nwatchers = 9\ncors_origin = https://a.example\n")
         reload_lines = d.log().count("\n")
@@ -36,15 +36,15 @@ def test_reload(tmp_path):
         assert ask(d, "first").status_code == ask(d, "third").status_code == 200 and ask(d, "second").status_code == 401
         r = d.post("/v1/completions", BODY, headers={"authorization": "Bearer first", "origin": "https://a.example"})
         assert r.headers["access-control-allow-origin"] == "https://a.example"
-        while b"[DONE]" not in head:  # a running answer of a key that is gone comes to its end
+        while b"[DONE]" not in head:  # a running answer of a removed key continues to its end
             chunk = s.recv(65536)
             assert chunk
             head += chunk
-        # level warn: what the reload did at info is not said any more, and nothing has failed
+        # level warn: the reload's info lines are no longer logged, and nothing has failed
         (warning,) = d.log().splitlines()[reload_lines:]
         assert "at a restart only: workers" in warning
 
-        # nothing of a bad file is taken
+        # nothing in a bad file takes effect
         for text, words in ((f"api_key_file = {keys}\nlog_level = info\nworkers = 0\n", "workers: 0 is outside"),
                             ("log_level = info\napi_key_file = /nowhere/keys\n", "/nowhere/keys"),
                             ("log_level = info\n", "whether keys are asked"),
@@ -54,7 +54,7 @@ def test_reload(tmp_path):
             d.eventually(lambda: words in d.log(), what=words)
             assert "SIGHUP: nothing is changed: " in d.log().splitlines()[-1]
             assert ask(d, "first").status_code == 200
-        # nor of a key file that is half written: what there is of it would be valid
+        # nor in a half-written key file, although the part that exists would be valid
         config.write_text(f"api_key_file = {keys}\nlog_level = info\n")
         keys.write_text("third name=car")
         d.process.send_signal(signal.SIGHUP)
@@ -78,7 +78,7 @@ def test_a_reload_that_comes_too_late_ends_nothing(tmp_path):
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
-    """A key file, then the options file, is a pipe to which nobody writes: nothing is changed, and nobody waits."""
+    """A key file, then the options file, is a pipe without a writer: nothing changes, and the daemon does not wait."""
     config, keys = tmp_path / "tandem.conf", tmp_path / "keys"
     keys.write_text("first\n")
     config.write_text(f"api_key_file = {keys}\n")
@@ -92,7 +92,7 @@ def test_a_pipe_is_not_waited_for(tmp_path):
 
 
 def test_the_null_device_is_read_again(tmp_path):
-    """Who wants no options file says so with it. A pipe of the shell was read up at the start."""
+    """/dev/null stands for no options file. A shell's pipe was consumed at the start."""
     with Daemon("--config", "/dev/null") as d:
         d.process.send_signal(signal.SIGHUP)
         d.eventually(lambda: "options and keys are read again" in d.log(), what="a reload")
@@ -131,7 +131,7 @@ def test_open_connections_follow(tmp_path, monkeypatch):
         kept.auto_open = 0  # no second connection
 
         def send(size=0):
-            """On the one connection: the status, and who asked as the log has it."""
+            """Sends a request on the one connection. Returns the status, and the client according to the log."""
             n = d.log().count("request id=")
             kept.request("POST", "/v1/completions", json.dumps({**BODY, "user": "x" * size}),
                          {"content-type": "application/json", "authorization": "Bearer first", "x-forwarded-for": "192.0.2.7"})

@@ -20,7 +20,7 @@ def body(**fields):
 
 
 def lines_of(d, form):
-    """The lines of requests as dictionaries of text."""
+    """Returns the request lines as dictionaries of text."""
     out = []
     for line in d.log().splitlines():
         if form == "json":
@@ -48,7 +48,7 @@ def daemon(request, tmp_path_factory):
 
 
 def one_line(d, do):
-    """The one line that a request leaves."""
+    """Returns the only log line of a request."""
     n = len(lines_of(d, d.form))
     do()
     d.eventually(lambda: len(lines_of(d, d.form)) > n, what="a line")
@@ -109,11 +109,11 @@ def test_lines_are_bounded():
         assert d.post("/v1/completions", body()).status_code == 200
         assert not lines_of(d, "text")
     with Daemon() as d:
-        time.sleep(1.1)  # what was refused while the model was loading took lines of its own second
+        time.sleep(1.1)  # requests refused while the model was loading used up lines of their second
         s = d.connect()
         s.sendall(b"GET /nowhere HTTP/1.1\r\nHost: t\r\n\r\n" * 500 + b"GET /health HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
         assert read_all(s).count(b"HTTP/1.1 404 ") == 500
-        def told():  # without what was refused while the model was loading
+        def told():  # without requests that were refused while the model was loading
             return [line for line in lines_of(d, "text") if line["path"] == "/nowhere"]
         before = len(told())
         assert 20 <= before < 500
@@ -137,7 +137,7 @@ def test_behind_a_proxy():
 
 
 def test_a_log_that_nobody_reads_holds_nobody_up(tmp_path):
-    """stderr is a pipe that is full: requests are answered; when somebody reads again, a line says how many are lost."""
+    """stderr is a full pipe: requests are answered. When the pipe is read again, a line says how many lines are lost."""
     folder = folder_with_tokenizer(tmp_path)
     port, (read_end, write_end) = free_port(), os.pipe()
     daemon = subprocess.Popen([DAEMON, "--model", folder, "--load-format", "dummy", "--kv-bytes", "64M", "--cache-dir", "",
@@ -149,12 +149,12 @@ def test_a_log_that_nobody_reads_holds_nobody_up(tmp_path):
                 assert c.post("/v1/completions", json={"prompt": [1, 2], "max_tokens": 1}).status_code == 200
             while c.get("/ready").status_code != 200:
                 time.sleep(0.02)
-            for _ in range(600):  # of 200 bytes each, where a pipe holds 64 KiB
+            for _ in range(600):  # lines of 200 bytes each; a pipe holds 64 KiB
                 ask()
             os.read(read_end, 1 << 20)
             ask()
             told = ""
-            while told.count("\n") < 2:  # each line is a write of its own
+            while told.count("\n") < 2:  # each line is a separate write
                 told += os.read(read_end, 1 << 20).decode()
         assert re.search(r" warn  [1-9]\d* lines before are lost: stderr took none\n.* request id=[^\n]*\n$", told), told
         daemon.terminate()
@@ -166,7 +166,7 @@ def test_a_log_that_nobody_reads_holds_nobody_up(tmp_path):
 
 
 def test_errors_of_the_engine_do_not_fill_the_log(tmp_path):
-    """A model whose weights are no numbers fails every request: the log says so ten times a second, and how often it did not."""
+    """A model whose weights are NaN fails every request: the log says so ten times a second, and counts the lines left out."""
     folder = folder_with_tokenizer(tmp_path)
     write_model(folder, 1)
     file = folder / "model.safetensors"
@@ -181,6 +181,6 @@ def test_errors_of_the_engine_do_not_fill_the_log(tmp_path):
         assert d.post("/v1/completions", {"prompt": [5], "max_tokens": 1}).status_code == 500
         lines = [line for line in d.log().splitlines() if " error " in line and "request " in line]
         seconds = {line[:19] for line in lines}
-        assert set(n) == {500} and 1 < len(lines) <= 20 * len(seconds) + 1  # a second of the gate may lie in two of the clock
+        assert set(n) == {500} and 1 < len(lines) <= 20 * len(seconds) + 1  # one second of the limit may span two clock seconds
         told = sum(int(m.group(1)) for line in lines if (m := re.search(r"; (\d+) lines like this were left out", line)))
         assert len(lines) + told == 121

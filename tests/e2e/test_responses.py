@@ -84,7 +84,7 @@ def shown(tokens):
 
 @pytest.mark.parametrize("n", [0, 3, 20])
 def test_logprobs(client, n):
-    """A chat's, whole and streamed; of a stream the deltas tell them."""
+    """Equal to those of a chat, whole and streamed; in a stream they are in the deltas."""
     r = ask(client, top_logprobs=n, **LOGPROBS)
     chat = client.chat.completions.create(model=MODEL_ID, max_tokens=12, temperature=0, logprobs=True, top_logprobs=n, messages=[
         {"role": "user", "content": "How is the weather in Oslo?"}])
@@ -103,7 +103,7 @@ def test_logprobs(client, n):
 
 
 def test_logprobs_of_content_only(client):
-    """Tokens of a call are not the text's; a whole answer and a stream agree."""
+    """Tokens of a call do not belong to the text; a whole answer and a stream agree."""
     tag = {"type": "structural_tag", "format": {"type": "const_string", "value":
            'So: <tool_call>{"name": "get_weather", "arguments": {"city": "Oslo"}}</tool_call>'}}
     fields = {**LOGPROBS, "max_output_tokens": 60, "tools": [TOOL], "extra_body": {"structured_outputs": {"structural_tag": tag}}}
@@ -116,14 +116,14 @@ def test_logprobs_of_content_only(client):
 
 
 def test_what_it_repeats(server):
-    """Text of a request stays text of JSON, U+0000 too."""
+    """Text repeated from a request is valid JSON, also with U+0000."""
     r = server.post("/v1/responses", {"input": "Hi", "max_output_tokens": 1, "instructions": "a\0b", "metadata": {"k": ["\0", "é"]}})
     body = r.json()
     assert r.status_code == 200 and body["instructions"] == "a\0b" and body["metadata"] == {"k": ["\0", "é"]}
 
 
 def test_an_error_has_its_number(tmp_path):
-    """In a stream that dies, behind the events before it."""
+    """In a stream that fails, its number follows those of the events before it."""
     with Daemon("--chat-template", write_template(tmp_path, SAYS["hermes"]), "--drain-timeout-ms", "0") as d:
         events = ask(d.client(), stream=True, max_output_tokens=4000, temperature=2)
         numbers = [next(events).sequence_number for _ in range(5)]
@@ -146,9 +146,9 @@ def test_parse(client):
         assert s.get_final_response().output_parsed.kind in ("dry", "wet")
 
 
-# What Codex sends, as published: tools that are no functions, reasoning, include.
+# What Codex sends, as published: tools that are not functions, reasoning, include.
 def test_what_is_repeated_has_a_bound(server):
-    """Three whole responses of a stream repeat the request, and wait in memory for who does not read: 64 KiB of it each, not 8 MB."""
+    """Three events of a stream repeat the request, and stay in memory if the client does not read: 64 KiB of the request each, not 8 MB."""
     schema = {"type": "object", "properties": {"a": {"type": "string", "description": "d" * 1000000}}, "required": ["a"], "additionalProperties": False}
     body = {"model": MODEL_ID, "input": "hi", "max_output_tokens": 4, "metadata": {"k": "v"}, "user": "u" * 500, "stream": True,
             "text": {"format": {"type": "json_schema", "name": "x", "schema": schema}}}

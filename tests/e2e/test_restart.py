@@ -17,7 +17,7 @@ import pytest
 from harness import DAEMON, MODEL, MODEL_ID, SLOWNESS, read_until, status_of
 
 SHORT = {"model": MODEL_ID, "prompt": "Hi", "max_tokens": 2, "temperature": 0}
-# What systemd does between fork and exec.
+# Does what systemd does between fork and exec.
 LAUNCH = """import os, sys
 os.dup2(int(sys.argv[1]), 3)
 os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()))
@@ -68,7 +68,7 @@ class Holder:
 
 @pytest.mark.share
 def test_clients_wait_for_the_model():
-    """Also those that came before the daemon was started."""
+    """Also requests that arrived before the daemon was started."""
     with Holder() as h, contextlib.ExitStack() as stack:
         def ask():
             s = stack.enter_context(socket.create_connection(("127.0.0.1", h.port), timeout=60 * SLOWNESS))
@@ -85,7 +85,7 @@ def test_clients_wait_for_the_model():
 
 
 def test_a_restart_refuses_nobody():
-    """Requests on connections of their own come without a pause while one daemon drains and the next starts, twice."""
+    """Requests, each on its own connection, arrive without a pause while one daemon drains and the next starts, twice."""
     with Holder() as h:
         stop, statuses = threading.Event(), []
 
@@ -159,7 +159,7 @@ def test_a_drain_ends_in_time_whatever_comes():
         sockets[0].sendall(request)
         read_until(sockets[0], b"data: ")
         for s in sockets[1:]:
-            s.sendall(request[:40])  # half a head each: the drain waits for them
+            s.sendall(request[:40])  # half a request head each, for which the drain waits
         time.sleep(0.3)
         begin = time.monotonic()
         old.send_signal(signal.SIGTERM)
@@ -174,7 +174,7 @@ def test_a_drain_ends_in_time_whatever_comes():
 
 @pytest.mark.parametrize("handed", ["nothing", "a file"])
 def test_a_socket_that_was_not_handed_over(handed, tmp_path):
-    """LISTEN_FDS names descriptor 3, and it is closed, so that a file of the daemon's own gets that number, or it is no socket."""
+    """LISTEN_FDS names descriptor 3, but it is closed, so that a file of the daemon gets that number, or it is not a socket."""
     script = LAUNCH.replace("os.dup2(int(sys.argv[1]), 3)", "os.closerange(3, 9)" if handed == "nothing" else "os.dup2(0, 3)")
     r = subprocess.run([sys.executable, "-c", script, "", DAEMON, "--model", MODEL, "--kv-bytes", str(1 << 28), "--cache-dir", "", "--calibrate-ms", "0"],
                        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60 * SLOWNESS)

@@ -38,7 +38,7 @@ def test_no_seed_differs(daemon):
 
 
 def test_seed_is_exact_to_the_last_bit(daemon):
-    """Neighbours above 2^53 are the same double: an answer that does not tell them apart went through one."""
+    """Neighbours above 2^53 are the same double: if their answers are equal, the seed went through a double."""
     seeds = [2**53, 2**53 + 1, 2**62, 2**62 + 1, 2**63 - 1, 2**63 - 2]
     answers = [tuple(ids(daemon, temperature=2, seed=s)) for s in seeds]
     assert len(set(answers)) == len(seeds)
@@ -46,7 +46,7 @@ def test_seed_is_exact_to_the_last_bit(daemon):
 
 
 def test_top_k_narrows(daemon):
-    """With top_k 2 the first token is one of the two likeliest, and over many seeds it is both."""
+    """With top_k 2 the first token is one of the two likeliest, and over many seeds both occur."""
     def firsts(**f):
         return {ids(daemon, temperature=2, seed=s, max_tokens=1, **f)[0] for s in range(24)}
     two, wide = firsts(top_k=2), firsts()
@@ -69,7 +69,7 @@ def test_stop_strings_across_token_borders(daemon):
 
 
 def completion_text(daemon, stop, stream):
-    """(text, finish_reason) of a greedy answer."""
+    """Returns (text, finish_reason) of a greedy answer."""
     from harness import sse_events
     body = {"model": MODEL_ID, "prompt": STORY, "temperature": 0, "max_tokens": 32, "stop": stop, "stream": stream}
     r = daemon.post("/v1/completions", body)
@@ -91,7 +91,7 @@ def test_stop_picks_the_first_of_several(daemon):
 
 
 def test_a_stop_that_almost_comes_loses_nothing(daemon):
-    """Text is held back while it may be a stop's beginning, and must come out when it is not."""
+    """Text is held back while it may begin a stop string, and must be sent when it does not."""
     text = completion(daemon, temperature=0, max_tokens=32)["choices"][0]["text"]
     almost = [text[i:i + 12] + "\x01" for i in (3, 17, 30)]
     assert completion_text(daemon, almost, True) == (text, "length")
@@ -156,7 +156,7 @@ def test_context_end_is_a_length_finish():
         assert r.status_code == 400 and r.json()["error"]["code"] == "context_length_exceeded"
 
 
-# ---- what a request that does not say is sampled with: request > option > model > API ----
+# ---- where sampling parameters come from: request > option > model > API ----
 
 def test_the_operators_sampling_is_the_default_and_a_request_wins():
     fields = {"seed": 7, "max_tokens": 16}

@@ -66,7 +66,7 @@ int main(int argc, char **argv)
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 def test_a_daemon_that_makes_code(tmp_path, monkeypatch):
-    """The unit refuses memory that is writable and executable; a drop-in may give it back, and ours for GPUs does not."""
+    """The unit denies memory that is writable and executable. A drop-in may allow it; ours for GPUs does not."""
     (tmp_path / "w.c").write_text(WRITES_CODE)
     subprocess.run(["cc", "-o", tmp_path / "daemon", tmp_path / "w.c"], check=True)
     tmp_path.chmod(0o755)
@@ -111,7 +111,7 @@ def test_the_recorded_sets_are_systemds():
 
 
 def test_the_drop_in_opens_what_cuda_opens(monkeypatch):
-    """Its lines name drivers as /proc/devices does. Of these numbers only 195 is always the same."""
+    """Its lines name drivers as /proc/devices does. Only the number 195 is always the same."""
     import unit as units
     names = [("c", "mem", 1), ("c", "nvidia", 195), ("c", "nvidia-modeset", 195), ("c", "nvidiactl", 195), ("c", "nvidia-nvlink", 235), ("c", "nvidia-caps", 236),
              ("c", "nvidia-caps-imex-channels", 237), ("c", "nvidia-uvm", 510), ("b", "nvidia", 259), ("c", "rtc", 252), ("c", "pts", 136)]

@@ -82,7 +82,7 @@ def test_answers(daemons):
             "skip_special_tokens": False}
     answers = [ok(d.post("/v1/completions", body))["choices"][0] for d in daemons]
     assert answers[0]["text"] == answers[1]["text"] and answers[0]["text"]
-    # what goes on behind the prompt keeps the space it begins with
+    # a continuation of the prompt keeps the space with which it begins
     d = daemons[0]
     prompt = ok(d.post("/tokenize", {"prompt": "Hello world"}))["tokens"]
     whole = ok(d.post("/detokenize", {"tokens": prompt[1:] + answers[0]["token_ids"]}))["prompt"]
@@ -93,12 +93,12 @@ def test_chats(daemons):
     messages = [{"role": "user", "content": "Hi </s> there"}]
     ids = [ok(d.post("/tokenize", {"messages": messages}))["tokens"] for d in daemons]
     assert ids[0] == ids[1]
-    assert ids[0][0] == 1 and ids[0].count(1) == 1 and 2 not in ids[0]  # the client's </s> is text
+    assert ids[0][0] == 1 and ids[0].count(1) == 1 and 2 not in ids[0]  # </s> from the client is text
     body = {"messages": messages, "max_tokens": 16, "temperature": 0, "return_token_ids": True, "skip_special_tokens": False}
     for d in daemons:
         whole = ok(d.post("/v1/chat/completions", body))["choices"][0]
         text = whole["message"]["content"]
-        # an answer is a text of its own: it does not begin with the space that every text gets
+        # an answer is a separate text: it does not begin with the space that is put before every text
         assert text == ok(d.post("/detokenize", {"tokens": whole["token_ids"]}))["prompt"]
         r = d.post("/v1/chat/completions", {**body, "stream": True})
         events = [json.loads(line[6:]) for line in r.text.split("\n") if line.startswith("data: {")]

@@ -86,7 +86,7 @@ def test_the_queue_has_room_for_another_key(two_keys):
 
 @pytest.mark.parametrize("reloaded", [False, True])
 def test_waiting_prompt_tokens_have_shares(two_keys, reloaded):
-    """1024 may wait: the hog's third prompt of 300 would take more than three quarters with what it has. A second key may come later."""
+    """1024 may wait: with its third prompt of 300, the first key would hold more than three quarters. A second key may come later."""
     prompt, both = [1000 + i for i in range(300)], two_keys[1].read_text()
     if reloaded:
         two_keys[1].write_text("key-of-hog\n")
@@ -111,7 +111,7 @@ def test_waiting_prompt_tokens_have_shares(two_keys, reloaded):
 
 @pytest.mark.parametrize("keys,most", [("key-of-hog\nkey-of-other\n", 768), ("key-of-hog\n", 1024)])
 def test_what_can_never_wait_is_told_so(tmp_path, keys, most):
-    """Choices and prompts of one request wait together: more tokens than ever may are a 400, which no client sends again."""
+    """Choices and prompts of one request wait together. If their tokens can never fit, it is a 400, which clients do not retry."""
     path = tmp_path / "keys"
     path.write_text(keys)
     with Daemon("--api-key-file", path, "--running-requests", 2, "--queue-tokens", 1024) as d:
@@ -128,7 +128,7 @@ def test_what_can_never_wait_is_told_so(tmp_path, keys, most):
 
 
 def words(n_bytes, seed):
-    """Text that a tokeniser meets for the first time."""
+    """Text that the tokeniser has not seen before."""
     rng = random.Random(seed)
     out = []
     while n_bytes > 0:
@@ -159,12 +159,12 @@ def test_worker_time_is_shared(two_keys):
         assert done == [200] * 8 and n_meanwhile <= 4, f"{n_meanwhile} of the 8 large ones were done while four small ones were"
 
 
-N_HEAVY = 10  # half a second of the worker each, on a fast machine: a busy one may take seconds for three short requests
+N_HEAVY = 10  # each takes a worker half a second on a fast machine; a busy one may take seconds for three short requests
 
 
 def test_short_token_ids_wait_for_no_worker():
-    """They are read where they come, and so are their errors: the only worker has work of the same client before them."""
-    # letters at random are the slowest text: however fast the worker is, some are before it when all have come
+    """The loop thread reads them, and makes their errors: the only worker is busy with earlier work of the same client."""
+    # random letters are the slowest text: however fast the worker is, some are still waiting when all have arrived
     heavy = json.dumps({"model": MODEL_ID, "prompt": "".join(random.Random(2).choices("abcdefghijklmnopqrstuvwxyz", k=2_000_000))}).encode()
     short = {"model": MODEL_ID, "prompt": [5, 6, 7, 8], "max_tokens": 1}
     with Daemon("--workers", "1") as d:
@@ -181,7 +181,7 @@ def test_short_token_ids_wait_for_no_worker():
         assert [r.status_code for r in answers] == [200, 400, 400] and answers[0].json()["usage"]["completion_tokens"] == 1
         assert [r.json()["error"]["param"] for r in answers[1:]] == ["temperature", "prompt"]
         assert done == [200] * N_HEAVY
-        assert n_meanwhile < N_HEAVY - 1, "they stood in the worker's queue"  # whose last answer may be read after theirs
+        assert n_meanwhile < N_HEAVY - 1, "they stood in the worker's queue"  # the last heavy answer may be read after theirs
 
 
 def hold_body(d, n, headers="", source="127.0.0.1", request="POST /v1/completions"):
@@ -201,7 +201,7 @@ def hold_body(d, n, headers="", source="127.0.0.1", request="POST /v1/completion
 def test_held_bodies_refuse_nobody_else(two_keys, by):
     options = two_keys if by == "key" else ()
     body = 2 << 20
-    with Daemon(*options, "--http-bodies-bytes", 8 * body, "--http-body-bytes", body, "--http-body-grace-ms", 300000) as d:  # not cut meanwhile
+    with Daemon(*options, "--http-bodies-bytes", 8 * body, "--http-body-bytes", body, "--http-body-grace-ms", 300000) as d:  # so that it is not cut meanwhile
         held = [hold_body(d, body, HOG) for _ in range(12)]
         source = "127.0.0.1" if by == "key" else "127.0.0.2"
         with httpx.Client(transport=httpx.HTTPTransport(local_address=source), timeout=60 * SLOWNESS) as client:
@@ -237,7 +237,7 @@ def test_bodies_that_nobody_reads_are_not_held(request_line):
 
 
 def test_one_body_may_take_all(tmp_path):
-    """As before there were shares: a largest body is let in if no other is held."""
+    """As before shares existed: a body of the largest size is accepted if no other is held."""
     with Daemon("--http-bodies-bytes", 1 << 20, "--http-body-bytes", 1 << 20) as d:
         body = json.dumps({"model": MODEL_ID, "prompt": "x"}).encode()
         r = d.post("/tokenize", body + b" " * ((1 << 20) - len(body)))

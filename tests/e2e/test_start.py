@@ -29,7 +29,7 @@ def test_the_plain_command_needs_nothing_else():
 
 
 def run_in_bash(line, folder):
-    """A line of bash, run in the folder; $tandemd is the daemon with a model and an address. (exit code, all output)"""
+    """Runs a line of bash in the folder; $tandemd is the daemon with a model and an address. Returns (exit code, all output)."""
     tandemd = shlex.join([DAEMON, "--model", MODEL, "--listen", f"unix:{folder}/s"])
     r = subprocess.run(["bash", "-c", f"tandemd={shlex.quote(tandemd)}\n{line}"], cwd=folder, stdin=subprocess.DEVNULL,
                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=20 * SLOWNESS, text=True)
@@ -105,7 +105,7 @@ def test_a_file_that_nobody_may_ever_write(tmp_path, option):
 
 
 def test_files_of_the_shell(tmp_path):
-    """What a shell makes of `<(...)`, of `|` and of `<`, and the file that says nothing."""
+    """What a shell makes of `<(...)`, `|` and `<`; and /dev/null."""
     (tmp_path / "conf").write_text("served_model_name = mine\n")
     for given in ("--config <(echo served_model_name = mine)", "--config /dev/stdin < conf", "--config conf",
                   "--config /dev/null --served-model-name mine"):
@@ -186,7 +186,7 @@ def test_lying_gguf_header(tmp_path, at, new, words):
 
 
 def test_lying_tensor_table(tmp_path):
-    """A tensor whose shape, type or offset lies is named."""
+    """A tensor with a wrong shape, type or offset is named."""
     head = open(MODEL, "rb").read(4_000_000)
     name = b"blk.7.ffn_up.weight"
     at = head.index(name) + len(name)
@@ -215,7 +215,7 @@ def test_an_architecture_that_is_not_served(tmp_path):
 # ---- docs/OPTIONS.md, packaging/tandem.conf ----
 
 def test_the_options_page_says_what_help_says():
-    """Every option, what it is, its default and its range."""
+    """Every option with its meaning, default and range."""
     _, text = run_daemon("--help")
     options = set(re.findall(r"^  (--[a-z0-9-]+)", text, re.M))
     listed = re.findall(r"^\| `(--[a-z0-9-]+)", (ROOT / "docs/OPTIONS.md").read_text(), re.M)
@@ -225,7 +225,7 @@ def test_the_options_page_says_what_help_says():
 
 
 def test_the_packaged_options_file_tells_the_defaults():
-    """Each `# name = value` is an option, and its value the default where that is a number; so is what it sets itself."""
+    """Each `# name = value` is an option. Its value, if it is a number, is the default. The options that the file sets exist too."""
     _, text = run_daemon("--help")
     options = {name.replace("-", "_") for name in re.findall(r"^  --([a-z0-9-]+)", text, re.M)}
     defaults = {name.replace("-", "_"): value for name, value in re.findall(r"^  --([a-z0-9-]+) N .*\[(\d+), ", text, re.M)}

@@ -66,7 +66,7 @@ class Watcher:
 
 
 def watch_status(daemon, headers=None, source="127.0.0.1"):
-    """Comes, hears whether it may watch, and goes."""
+    """Connects, reads whether it may watch, and disconnects."""
     connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=60 * SLOWNESS, source_address=(source, 0))
     connection.request("GET", "/v1/steps", headers=headers or {})
     status = connection.getresponse().status
@@ -98,7 +98,7 @@ def test_steps_are_those_of_the_engine(tiny):
         with Watcher(d) as w:
             d.eventually(lambda: w.steps, what="the steps before it came")
             last_before = w.steps[-1]["step"]
-            for _ in range(200):  # until a prompt has come while another answered; fewer steps at once than are kept, however fast they are
+            for _ in range(200):  # until a prompt has arrived while another request answered; fewer steps at a time than the ring keeps, however fast they are
                 threads = [threading.Thread(target=work, args=(d, *of)) for of in ((3, 700), (300, 30), (400, 30), (500, 30))]
                 for t in threads:
                     t.start()
@@ -175,7 +175,7 @@ def test_one_key_leaves_places_to_others(tmp_path):
 
 @pytest.mark.share
 def test_keys_do_not_see_each_others_lengths(tiny, tmp_path):
-    """Where several keys share the device, a watcher is told no number that grows with a prompt."""
+    """If several keys share the device, a watcher sees no number that grows with a prompt."""
     keys = tmp_path / "keys"
     keys.write_text("sk-one\nsk-two\n")
     told = []
@@ -209,11 +209,11 @@ def test_watchers_are_bounded():
             d.eventually(lambda: d.gauge("tandem:watchers") == 2)
             d.eventually(lambda: a.pings > 1 and b.pings > 1, what="pings of an idle engine")
         d.eventually(lambda: d.gauge("tandem:watchers") == 0, what="that places are free again")
-        for _ in range(20):  # those who go at once, before or after they were told something
+        for _ in range(20):  # watchers that disconnect immediately, before or after their first event
             with d.connect() as s:
                 s.sendall(GET)
         d.eventually(lambda: d.gauge("tandem:watchers") == 0)
-        with d.connect() as s:  # one who talks on
+        with d.connect() as s:  # a watcher that continues to send
             s.sendall(GET + b"x" * 100000)
             read_until(s, b"event: hello")
         d.eventually(lambda: d.gauge("tandem:watchers") == 0)
@@ -230,7 +230,7 @@ def test_none_may_watch():
 
 @pytest.mark.share
 def test_a_slow_watcher_misses_steps(tiny):
-    """And is told how many; neither the engine nor another watcher waits for it."""
+    """And learns how many; neither the engine nor another watcher waits for it."""
     with Daemon("--load-format", "dummy", "--sse-queue-bytes", 4096, model=tiny) as d:
         with d.connect(rcvbuf=16384) as slow, Watcher(d) as quick:
             slow.sendall(GET)

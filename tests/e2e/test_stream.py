@@ -37,7 +37,7 @@ def test_completion_stream_shape(daemon):
 
 
 def test_chat_stream_tells_every_token_id(daemon):
-    """Most come alone: one token an event."""
+    """Most tokens arrive alone: one token per event."""
     body = {**CHAT, "return_token_ids": True}
     whole = daemon.post("/v1/chat/completions", {**body, "stream": False}).json()["choices"][0]["token_ids"]
     events = sse_events(daemon.post("/v1/chat/completions", body).text)
@@ -85,7 +85,7 @@ def test_timing_headers(daemon):
 
 
 def test_pings_during_a_long_prefill():
-    """While nothing else is sent, a comment keeps the connection alive; clients see none of it."""
+    """While nothing else is sent, a comment keeps the connection alive; clients do not see it."""
     with Daemon("--sse-ping-ms", 100, "--step-tokens", 64) as d:
         prompt = [300 + i % 1000 for i in range(2500)]
         body = {"model": MODEL_ID, "prompt": prompt, "max_tokens": 2, "temperature": 0, "stream": True}
@@ -100,7 +100,7 @@ def test_pings_during_a_long_prefill():
 
 
 def test_first_token_comes_before_the_last(daemon):
-    """Text is sent as it is made: the first chunk is there while most of the answer is still to come."""
+    """Text is sent as it is produced: the first chunk arrives while most of the answer is not produced yet."""
     with daemon.connect(timeout=60) as s:
         begin = time.monotonic()
         daemon.send_request(s, "/v1/completions", {**TEXT, "max_tokens": 120, "ignore_eos": True})

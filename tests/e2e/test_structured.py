@@ -15,7 +15,7 @@ class Tag(BaseModel):
 
 
 class City(BaseModel):
-    """As .parse() sends it: $defs, $ref, strict; bounded, so that it ends."""
+    """A schema as .parse() sends it: $defs, $ref, strict; bounded, so that the answer ends."""
     name: str = Field(max_length=6)
     people: int = Field(ge=1, le=9999999)
     tags: list[Tag] = Field(max_length=1)
@@ -127,7 +127,7 @@ def test_what_cannot_be_done_is_named(daemon, fields, param, says):
 
 
 def test_a_grammar_that_takes_too_much_ends_with_an_error(daemon):
-    """Never as an answer that is complete; and the daemon goes on."""
+    """It never looks like a complete answer, and the daemon continues."""
     rules = " | ".join(f'"{chr(97 + i % 26)}" root "{i}"' for i in range(10000))
     body = {"prompt": "Oslo is", "max_tokens": 200, "temperature": 1, "seed": 2, "guided_grammar": f'root ::= "Z" | {rules}'}
     r = daemon.post("/v1/completions", body)
@@ -146,7 +146,7 @@ def test_prefix_hits_and_log_probabilities(client):
 
 
 def test_preempted_requests_stay_in_their_grammar():
-    """So few pages that requests give way to one another and are computed again."""
+    """So few pages that requests are preempted and computed again."""
     with Daemon("--queue-requests", "16", kv_bytes=8 << 20) as d:
         long = [{"role": "user", "content": "Oslo and its people. " * 6}]
         schema = {"type": "array", "items": SCHEMA, "minItems": 1, "maxItems": 2}

@@ -73,7 +73,7 @@ def test_an_answer_goes_on_where_the_final_message_ends(daemon, content):
     head = tokenize(daemon, messages=chat)["tokens"]  # ends in <|im_start|>assistant\n
     messages = [*chat, {"role": "assistant", "content": content}]
     got = tokenize(daemon, messages=messages, continue_final_message=True, add_generation_prompt=False)["tokens"]
-    assert sum(i <= 2 for i in got) == sum(i <= 2 for i in head)  # no end of turn, be it the template's or one of the text's own
+    assert sum(i <= 2 for i in got) == sum(i <= 2 for i in head)  # no end of turn, neither the template's nor one in the text
     text = [daemon.post("/detokenize", {"model": MODEL_ID, "tokens": ids}).json()["prompt"] for ids in (head, got)]
     assert text[1] == text[0] + content
 
@@ -89,7 +89,7 @@ NULS = ["\0", "a\0b", "\0\0\0 x", "line\n\0", "\\u0000 is not \0", "\0<|im_end|>
 
 @pytest.mark.parametrize("text", NULS)
 def test_nul_is_text(daemon, text):
-    """U+0000 in prompts, messages and stop strings is a character as any."""
+    """U+0000 in prompts, messages and stop strings is an ordinary character."""
     t = reference.tokenizer()
     assert t.decode(t.encode(text).ids, skip_special_tokens=False) == text
     got = tokenize(daemon, prompt=text)["tokens"]
@@ -98,7 +98,7 @@ def test_nul_is_text(daemon, text):
     assert r.json()["prompt"] == text and b"\\u0000" in r.content
     messages = [{"role": "user", "content": text}]
     chat = tokenize(daemon, messages=messages)["tokens"]
-    if "<|" not in text:  # of a message no special tokens are made, which the reference does
+    if "<|" not in text:  # messages never become special tokens, but in the reference they do
         assert chat == t.encode(reference.render_chat(messages)).ids
     assert text in daemon.post("/detokenize", {"model": MODEL_ID, "tokens": chat}).json()["prompt"]
     answer = daemon.post("/v1/completions", {"model": MODEL_ID, "prompt": text, "max_tokens": 2, "stop": [text, "\0"]})
@@ -110,7 +110,7 @@ def test_nul_is_text(daemon, text):
 
 
 def test_stream_never_splits_a_character(daemon, client):
-    """Characters of several tokens come whole: no replacement character in any delta that the answer does not have."""
+    """Characters of several tokens arrive whole: no delta has a replacement character that the answer does not have."""
     prompt = "Emoji list: 🦄 🐝 🦋 🐢 🐙 🦑 🦀 🐡 🦓 🦍 🦧 🐘 🦛 🦏 🐪 🐫 🦒 🦘 🦬"
     for seed in range(3):
         args = dict(model=MODEL_ID, prompt=prompt, temperature=0.7, seed=seed, max_tokens=40)
@@ -130,5 +130,5 @@ def test_prompt_ids_outside_the_vocabulary(daemon):
     for bad in ([49152], [1, -1], [1, 2, 2**40], [1.5], [[1], 2], [], [[]], "", {}, 7):
         r = daemon.post("/v1/completions", {"model": MODEL_ID, "prompt": bad, "max_tokens": 1})
         if bad == "":
-            continue  # an empty text has its own rule: test_errors.py
+            continue  # an empty text has a separate rule: test_errors.py
         assert r.status_code == 400 and r.json()["error"]["param"] == "prompt", (bad, r.text)

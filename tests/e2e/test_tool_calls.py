@@ -19,7 +19,7 @@ CHAT = ("{%% if tools %%}<|im_start|>system\nTools: {{ tools|tojson }} %s<|im_en
         "<|im_start|>{{ m.role }}\n{{ m.content or '' }}{%% for c in m.tool_calls or [] %%}({{ c.id }} {{ c.function.name }} "
         "{{ c.function.arguments|tojson }}){%% endfor %%}<|im_end|>\n{%% endfor %%}{%% if add_generation_prompt %%}"
         "<|im_start|>assistant\n%s{%% endif %%}")
-# What a template says if its model writes calls so.
+# The mark in a template by which the format of calls is recognised.
 SAYS = {"hermes": "<tool_call></tool_call>", "llama": "<|python_tag|>", "pythonic": "[func_name1(params_name1=params_value1)]",
         "mistral": "[TOOL_CALLS][ARGS]", "qwen3-coder": "<tool_call><function=f>"}
 
@@ -46,7 +46,7 @@ def hermes(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory):
-    """Its prompts open the reasoning."""
+    """Its prompts contain the opening mark of reasoning."""
     path = write_template(tmp_path_factory.mktemp("template"), SAYS["hermes"] + "</think>", "<think>\n")
     with Daemon("--chat-template", path) as d:
         assert "reasoning: <think>" in d.log()
@@ -59,7 +59,7 @@ def ask(client, **fields):
 
 
 def check_call(call):
-    """Of the tool's schema, whichever it is."""
+    """Checks arguments against the tool's schema."""
     args = json.loads(call.function.arguments)
     if call.function.name == "get_time":
         assert args in ({"zone": "CET"}, {"zone": "UTC"})
@@ -70,7 +70,7 @@ def check_call(call):
 
 
 class Collected:
-    """A stream's deltas put together, each as OpenAI orders them."""
+    """Joins a stream's deltas, and checks OpenAI's order."""
 
     def __init__(self, stream):
         self.content, self.reasoning, self.calls, self.finish = "", "", [], None
@@ -98,9 +98,9 @@ NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
 
 def test_a_call_that_is_demanded(formats):
-    """Whatever so small a model would rather say: each time calls of the schema, in the model's own form."""
+    """Whatever a small model would prefer to say, the answer has calls that follow the schema, in the model's own format."""
     for choice in ("required", NAMED):
-        one = {} if choice is NAMED else {"parallel_tool_calls": False}  # who is named is called once anyway
+        one = {} if choice is NAMED else {"parallel_tool_calls": False}  # a named function is called only once anyway
         c = ask(formats, tool_choice=choice, seed=7, **one).choices[0]
         assert c.finish_reason == "tool_calls" and c.message.content is None, c
         call, = c.message.tool_calls
@@ -120,7 +120,7 @@ def test_stream_and_whole_agree(formats):
 
 
 def test_several_calls(formats):
-    """As many as the model likes; ids differ."""
+    """Any number of calls; their ids differ."""
     c = ask(formats, tool_choice="required", max_tokens=200, seed=5, temperature=1.3).choices[0]
     calls = c.message.tool_calls
     for call in calls[:-1] if c.finish_reason == "length" else calls:
@@ -138,7 +138,7 @@ def test_text_without_calls_stays_text(hermes):
 
 
 def test_what_is_written_without_a_mask_of_calls_is_read(hermes):
-    """The text of a call comes from another grammar; a call of it is made all the same, also in a stream."""
+    """If a grammar of the request produces the text of a call, it is returned as a call, also in a stream."""
     text = '<tool_call>{"name": "other", "arguments": {"a": "</tool_call>"}}</tool_call> and text'
     extra = {"structured_outputs": {"choice": [text]}}
     for stream in (False, True):
@@ -148,7 +148,7 @@ def test_what_is_written_without_a_mask_of_calls_is_read(hermes):
 
 
 def test_strict_tools_hold_behind_the_mark(hermes):
-    """auto and strict: free text, but a call that is begun is of the schema."""
+    """auto and strict: free text, but a call that has begun follows the schema."""
     strict = json.loads(json.dumps(WEATHER))
     strict["function"]["strict"] = True
     for seed in range(2):
@@ -166,7 +166,7 @@ def test_allowed_tools(hermes):
 
 
 def test_a_schema_that_cannot_be_held(hermes):
-    """A tool that is not strict gets an object; a strict one is refused by the keyword."""
+    """With a keyword that is not served, a tool that is not strict gets any object; a strict one is refused."""
     odd = {"type": "function", "function": {"name": "f", "parameters": {
         "type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}}}
     c = ask(hermes.client(), tools=[odd], tool_choice="required", max_tokens=200, temperature=0.3).choices[0]
@@ -178,7 +178,7 @@ def test_a_schema_that_cannot_be_held(hermes):
 
 @pytest.mark.parametrize("says", ["pythonic", "qwen3-coder"])
 def test_long_definitions_are_not_repeated(says, tmp_path):
-    """In forms that write arguments one by one, each has its own schema, and may name all definitions."""
+    """In formats that write arguments one by one, each argument has its own schema, which may refer to all definitions."""
     template = write_template(tmp_path, SAYS[says])
     template.write_text(template.read_text().replace("{{ tools|tojson }}", "{{ tools[0].function.name }}"))
     n_properties, n_bytes = 300, 1 << 20
@@ -195,7 +195,7 @@ def test_long_definitions_are_not_repeated(says, tmp_path):
 
 
 def test_history(hermes):
-    """A whole turn: a call, its result by id, and an answer."""
+    """A complete turn: a call, its result by id, and an answer."""
     client = hermes.client()
     call = ask(client, tool_choice=NAMED, parallel_tool_calls=False).choices[0].message
     messages = ASK + [call.model_dump(), {"role": "tool", "tool_call_id": call.tool_calls[0].id, "content": "rain"}]
@@ -247,7 +247,7 @@ def test_a_template_that_knows_no_tools(daemon):
 # ---- reasoning ----
 
 def test_reasoning_is_told_apart(thinker):
-    """The prompt has opened it: all is reasoning until the mark, which the grammar of a demanded call brings."""
+    """The prompt has the opening mark: everything is reasoning until the closing mark, which the grammar of a required call contains."""
     client = thinker.client()
     c = ask(client, tools=openai.NOT_GIVEN, max_tokens=12).choices[0]
     assert c.finish_reason == "length" and c.message.content is None
@@ -262,7 +262,7 @@ def test_reasoning_is_told_apart(thinker):
 
 
 def test_reasoning_that_is_not_wanted_is_left_out(thinker):
-    """vLLM's include_reasoning; its tokens are counted all the same."""
+    """vLLM's include_reasoning; tokens of reasoning are counted in any case."""
     for stream in (False, True):
         got = ask(thinker.client(), tools=openai.NOT_GIVEN, max_tokens=12, stream=stream, extra_body={"include_reasoning": False})
         if stream:

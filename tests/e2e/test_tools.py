@@ -55,7 +55,7 @@ def test_chats_have_the_same_prompt(tool_daemon):
 
 
 def test_a_template_refuses_in_its_own_words(tool_daemon):
-    """The same words from /tokenize and from chat, as a 400 about the messages."""
+    """The same message from /tokenize and from chat, a 400 about the messages."""
     body = {"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}],
             "chat_template_kwargs": {"style": "strict_tool_ids"}}
     for post in (lambda: tokenize(tool_daemon, body),
@@ -77,7 +77,7 @@ def test_bad_tools_and_calls(tool_daemon):
 
 
 def test_the_developer_role(tool_daemon, tmp_path):
-    """A template that speaks of the role is given it; another sees a system message."""
+    """A template that mentions the role gets it; any other gets a system message."""
     chat = lambda role: {"messages": [{"role": role, "content": "rules"}, {"role": "user", "content": "x"}]}
     style = {"chat_template_kwargs": {"style": "chatml"}}
     assert tokenize(tool_daemon, {**chat("developer"), **style}).json() == tokenize(tool_daemon, {**chat("system"), **style}).json()
@@ -88,7 +88,7 @@ def test_the_developer_role(tool_daemon, tmp_path):
     assert got == reference.tokenizer().encode("<dev>developer: rules\nuser: x\n").ids
 
 
-# ---- what a model's folder says ----
+# ---- files of a model's folder ----
 
 @pytest.fixture(scope="module")
 def folder_daemon(tmp_path_factory):
@@ -108,7 +108,7 @@ def folder_daemon(tmp_path_factory):
 
 
 def test_named_templates(folder_daemon):
-    """As transformers chooses: tool_use where a request has tools, even none of them."""
+    """Chosen as in transformers: tool_use if a request has tools, even an empty list."""
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
     for extra, text in (({}, "plain Hi"), ({"tools": None}, "plain Hi"), ({"tools": [tool, tool]}, "with2 tools"),
                         ({"tools": []}, "with0 tools")):
@@ -119,7 +119,7 @@ def test_named_templates(folder_daemon):
 
 
 def test_templates_in_files_of_their_own(tmp_path):
-    """chat_template.jinja wins over the configuration; the one for tools lies in a folder beside it."""
+    """chat_template.jinja has precedence over the configuration; the template for tools is in a folder next to it."""
     dtype, n_files, config = tiny_models.FOLDERS["llama2"]
     tiny_models.write_folder(str(tmp_path), "llama2", dtype, n_files, config)
     folder = tmp_path / "llama2"

@@ -17,7 +17,7 @@ def test_every_step_is_in_it(tmp_path):
     steps = read_trace(path)
     assert list(steps) == list(range(1, len(steps) + 1)), "all of them, in order"
     assert len(steps) >= n_decodes == 17, "one request at a time: a step for each token"
-    before = {"plan": 0, "publish": 0}  # when they ended in the step before; two steps may be under way
+    before = {"plan": 0, "publish": 0}  # when they ended in the previous step; two steps may be under way
     for step, events in steps.items():
         assert set(events) >= {"plan", "queue", "publish"}, step
         plan, queue, publish = (events[name] for name in ("plan", "queue", "publish"))
@@ -32,7 +32,7 @@ def test_every_step_is_in_it(tmp_path):
 
 
 def test_it_ends_at_trace_steps(tmp_path):
-    """With a warning, whole at once; the daemon serves on."""
+    """With a warning, and a complete file immediately; the daemon continues to serve."""
     path = tmp_path / "trace.json"
     with Daemon("--trace", path, "--trace-steps", 3) as d:
         assert len(d.tokens("Once upon a time", max_tokens=8, ignore_eos=True)) == 8
@@ -69,7 +69,7 @@ def test_a_path_that_cannot_be_written(tmp_path, where):
 
 
 def test_a_full_disk_is_told(tmp_path):
-    """The daemon serves on; what cannot be written is said at the end."""
+    """The daemon continues to serve; a failed write is reported at the end."""
     if not os.access("/dev/full", os.W_OK):
         pytest.skip("no /dev/full here")
     with Daemon("--trace", "/dev/full") as d:

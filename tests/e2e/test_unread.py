@@ -45,7 +45,7 @@ def held(d):
 
 
 def unread(d, body=WHOLE, path="/v1/completions", headers=GREEDY):
-    """A request whose answer is not read."""
+    """Sends a request whose answer is not read."""
     s = d.connect(rcvbuf=2048)
     d.send_request(s, path, body, headers)
     return s
@@ -56,7 +56,7 @@ def is_idle(d):
 
 
 def outcome(s):
-    """Reads the rest: 'whole', 'cut', or the code of its error."""
+    """Reads the rest. Returns 'whole', 'cut', or the code of its error."""
     s.settimeout(20 * SLOWNESS)
     raw = read_all(s)
     head, _, body = raw.partition(b"\r\n\r\n")
@@ -74,7 +74,7 @@ CLOSE = "Connection: close\r\n"
 
 
 def test_one_after_another(model, tmp_path):
-    """Who does not read gets his share of the memory and no more; who needs memory of the rest gets it."""
+    """A client that does not read gets its share of the memory and no more; other clients get the rest when they need it."""
     with start(model, tmp_path, "--answers-bytes", 16 * MIB) as d:
         before, sockets = rss(d), []
         for _ in range(20):
@@ -87,7 +87,7 @@ def test_one_after_another(model, tmp_path):
         cut_label = 'reason="answers_bytes"'
         assert metric(d, "tandem:connections_cut_total", label=cut_label) == 0
         others = []
-        while metric(d, "tandem:connections_cut_total", label=cut_label) == 0 and len(others) < 6:  # one by one: he holds less than the greedy one
+        while metric(d, "tandem:connections_cut_total", label=cut_label) == 0 and len(others) < 6:  # one by one, so that this key holds less than the greedy one
             others.append(unread(d, headers=OTHER + CLOSE))
             d.eventually(lambda: d.log().count("key=other ") == len(others), 10, "an answer")
         assert rss(d) - before < 40 * MIB and held(d) <= 16 * MIB
@@ -121,7 +121,7 @@ def test_all_at_once(model, tmp_path):
 
 
 def test_streams(model, tmp_path):
-    """What the engine keeps of streams that are not read counts too."""
+    """Memory that the engine holds for unread streams counts too."""
     body = {**WHOLE, "max_tokens": 2000, "stream": True}
     with start(model, tmp_path, "--answers-bytes", 8 * MIB) as d:
         sockets = [unread(d, body, headers=GREEDY + CLOSE) for _ in range(8)]
