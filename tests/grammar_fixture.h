@@ -1,5 +1,5 @@
-/* What tests of grammars share, cmocka's and the fuzzer's: a vocabulary of all bytes and some longer tokens,
- * compiling from text, and a mask beside the matcher's own word. */
+/* Shared by the tests of grammars, cmocka's and the fuzzer's: a vocabulary of all bytes and some longer
+ * tokens, compiling from text, and the comparison of a mask with the matcher's verdict on each token. */
 #ifndef TD_TESTS_GRAMMAR_FIXTURE_H
 #define TD_TESTS_GRAMMAR_FIXTURE_H
 

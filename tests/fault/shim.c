@@ -1,9 +1,9 @@
-/* Faults for a daemon that runs: loaded before libc (LD_PRELOAD) and told what to do through a page that the
- * test maps too (TANDEM_SHIM names its file; lib.py has the same layout). It
- *   - fails the k-th allocation and those behind it, and counts what is allocated and not freed;
- *   - makes the k-th system call of a kind short, or fail with an errno that the kernel may give there;
- *   - holds one thread for as long as the test wants, at once (SIGUSR2) or at its next allocation.
- * Only calls that a shared library or the program makes are seen, not those of libc within itself. */
+/* Injects faults into a running daemon. It is loaded before libc (LD_PRELOAD) and controlled through a page
+ * that the test maps too (TANDEM_SHIM names its file; lib.py has the same layout). It
+ *   - fails the k-th allocation and those after it, and counts allocations that are not freed;
+ *   - makes the k-th system call of a kind short, or fail with an errno that the kernel may return there;
+ *   - holds one thread for as long as the test wants, immediately (SIGUSR2) or at its next allocation.
+ * It sees only calls by the program or a shared library, not those inside libc. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

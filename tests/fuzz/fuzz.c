@@ -1,4 +1,4 @@
-/* Files for targets that read files, and the end of a broken property: see fuzz.h. */
+/* Files for targets that read files, and how a broken property ends the program: see fuzz.h. */
 #include "fuzz.h"
 
 #include <fcntl.h>

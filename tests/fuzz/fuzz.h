@@ -1,8 +1,8 @@
-/* What the fuzz targets share.
+/* Shared by the fuzz targets.
  *
- * A target is one file with LLVMFuzzerTestOneInput. libFuzzer runs it over millions of inputs (scripts/fuzz);
- * as fuzz_<name>_replay it runs once over every file of seeds/<name>/, in any build, under ctest. Broken
- * properties abort, as crashes do: both are findings. */
+ * A target is one file with LLVMFuzzerTestOneInput. libFuzzer runs it over millions of inputs
+ * (scripts/fuzz). As fuzz_<name>_replay it runs once over every file of seeds/<name>/, in any build, under
+ * ctest. A broken property aborts, like a crash: both are findings. */
 #ifndef TD_TESTS_FUZZ_H
 #define TD_TESTS_FUZZ_H
 

@@ -1,5 +1,6 @@
-/* Answers with calls and reasoning. Input: a byte of the format, one of how it is cut, then text. Property:
- * however it is cut, the same is said; where nothing is called, all of it is content; arguments are JSON. */
+/* Answers with calls and reasoning. Input: a byte for the format, a byte for the split, then text.
+ * Property: the result does not depend on how the text is split; without calls, all of it is content;
+ * arguments are JSON. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* GGUF files: opened, every tensor's and array's bytes touched, described, and its tokenizer loaded and used.
- */
+/* GGUF files: opened, every byte of every tensor and array read, described, and the tokenizer loaded and
+ * used. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,7 @@
-/* Grammars. Input: a letter for the kind, the source, and behind a NUL an answer's bytes. Properties: a
- * source compiles, or an error says why; a text is read the same by bytes and by tokens; a mask has a token
- * if, and only if, it can be read; where the text is not whole, some byte goes on (no way is a dead end). */
+/* Grammars. Input: a letter for the kind, the source, and after a NUL an answer's bytes. Properties: a
+ * source compiles, or an error says why not; a text is read the same by bytes and by tokens; a token is in
+ * a mask if and only if it can be read; if the text is not complete, some byte continues it (no path is a
+ * dead end). */
 #include <stdlib.h>
 #include <string.h>
 

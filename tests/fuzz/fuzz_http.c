@@ -1,6 +1,6 @@
-/* HTTP policy and parser. Property: what a connection's bytes mean does not depend on how they were cut:
- * whole, byte by byte and in pieces of a size that the input chooses give the same requests. And what was let
- * through keeps the rules that keep a proxy in front and us of one mind. */
+/* HTTP policy and parser. Property: what a connection's bytes mean does not depend on how they are split:
+ * whole, byte by byte and in parts of a size that the input chooses give the same requests. What passes
+ * obeys the framing rules by which a proxy in front and this server read it in the same way. */
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>

@@ -1,7 +1,7 @@
-/* JSON in. Properties: what the guard takes, cJSON parses (a failure there is TD_ERR_NOMEM); the guard alone
- * and the whole differ only on repeated keys; big integers and doubles are what strtod and the text say; what
- * was parsed, printed and parsed again prints the same; the getters agree with one another; an array of ids
- * that stays text has the same elements as its tree. */
+/* JSON parsing. Properties: cJSON parses whatever the guard accepts (a failure there is TD_ERR_NOMEM); the
+ * guard alone and the whole parser differ only on repeated keys; big integers and doubles agree with strtod
+ * and the text; parsing, printing, parsing and printing gives the same text; the getters agree with one
+ * another; an array of ids that stays text has the same elements as its tree. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

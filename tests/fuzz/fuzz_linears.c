@@ -1,7 +1,7 @@
-/* The cache file of measured algorithms: one byte of mode, then the file. Even: as it is. Odd: entries only,
- * put under the right head and checksum, which no mutation would find. Properties: a file that is not taken
- * leaves nothing and gives one printable line; what is taken is within bounds, nothing twice, and written
- * again reads the same. */
+/* The cache file of measured algorithms. Input: a byte for the mode, then the file. Even: the file as it
+ * is. Odd: entries only, to which the right head and checksum are added, because mutation would never find
+ * them. Properties: a refused file has no effect and gives one printable line; an accepted one is within
+ * bounds, has no duplicates, and reads the same when written again. */
 #include <stdlib.h>
 #include <string.h>
 

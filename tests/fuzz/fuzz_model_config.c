@@ -1,5 +1,5 @@
 /* A folder's config.json, generation_config.json and shard index, beside one small safetensors file. Input:
- * the three texts, apart by a NUL; a missing one leaves no file. */
+ * the three texts, separated by NULs; a missing text means no file. */
 #include <string.h>
 #include <unistd.h>
 

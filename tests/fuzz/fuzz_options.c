@@ -1,4 +1,4 @@
-/* The options file. Properties: an error names the file; what was taken lies within its bounds. */
+/* The options file. Properties: an error names the file; accepted values are within their bounds. */
 #include <string.h>
 
 #include "config/options.h"

@@ -1,5 +1,5 @@
-/* The request schema over JSON bodies, all routes. Properties: no body is a server error; what was taken lies
- * within the limits table; what a template or the sampler gets is whole. */
+/* The request schema over JSON bodies, all routes. Properties: no body causes a server error; accepted
+ * values are within the limits table; what a template or the sampler gets is complete. */
 #include <math.h>
 #include <string.h>
 

@@ -1,6 +1,7 @@
-/* A folder's safetensors file, beside a fixed config.json. Input: a flag byte, then with an odd flag the file
- * as it is, otherwise its JSON header, to which the length in front is fitted and flag * 64 bytes of data
- * behind (a mutated header would otherwise nearly never have the length that its first bytes claim). */
+/* A folder's safetensors file, beside a fixed config.json. Input: a flag byte. If it is odd, the file as it
+ * is follows. Otherwise the JSON header follows, and the target puts the right length before it and flag *
+ * 64 bytes of data after it, because a mutated header would almost never have the length that its first
+ * bytes claim. */
 #include <stdlib.h>
 #include <string.h>
 

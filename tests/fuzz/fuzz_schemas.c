@@ -1,8 +1,8 @@
-/* Schemas that the input's bytes choose the words of, and random ones behind its end: whole, so that they get
- * past the parser, and hostile: extreme counts and numbers, patterns that repeat repetitions, references
- * round in loops, words of the wrong type, denials of denials. Properties: a schema compiles, or an error
- * says why; what it takes of memory is given back; a random answer is read token by token as its masks say,
- * until it is whole or the matcher says why not. libFuzzer's own limits hold time and memory of each. */
+/* Schemas whose words the input's bytes choose, then random ones when the input ends. They are complete, so
+ * that they get past the parser, and hostile: extreme counts and numbers, nested repetitions in patterns,
+ * cyclic references, words of the wrong type, negated negations. Properties: a schema compiles, or an error
+ * says why not; its memory is freed; a random answer is read token by token as its masks say, until it is
+ * complete or the matcher says why it stops. libFuzzer's own limits bound the time and memory of each. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,8 @@
-/* The text form of step times: one byte of mode, then the text. Even: as it is. Odd: what is below the head,
- * put under the right one and checksum, which no mutation would find; 3: the head of the version before.
- * Properties: what is refused leaves the model alone and gives one printable line; what is taken is valid,
- * predicts a finite time, and written again reads the same. */
+/* The text form of step times. Input: a byte for the mode, then the text. Even: the text as it is. Odd: the
+ * text below the head, to which the right head and checksum are added, because mutation would never find
+ * them; 3: the head of the previous version. Properties: a refused text does not change the model and gives
+ * one printable line; an accepted one is valid, predicts a finite time, and reads the same when written
+ * again. */
 #include <math.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Stop strings. Input: a byte n of stop strings, each with a length byte, then text. Property: however the
- * text is cut, the same comes out, and it is what a plain search finds. */
+/* Stop strings. Input: a byte n of stop strings, each with a length byte, then text. Property: the output
+ * does not depend on how the text is split, and is what a plain search finds. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
-/* Chat templates: compiled, and rendered with small budgets over messages. Input: template text, and behind a
- * NUL the client's variables as JSON; without them a fixed chat. Properties: what may go wrong is an error,
- * not a crash, within the budgets; a rendering is the same twice; trusted spans lie in order inside the text;
- * a snowman that the client sent is never vouched for, whatever the template did to it. */
+/* Chat templates: compiled, and rendered with small budgets over messages. Input: template text, and after
+ * a NUL the client's variables as JSON; without them a fixed chat. Properties: a failure is an error within
+ * the budgets, not a crash; two renderings are the same; trusted spans are in order and inside the text; a
+ * snowman that the client sent is never marked as trusted, whatever the template did to it. */
 #include <stdlib.h>
 #include <string.h>
 

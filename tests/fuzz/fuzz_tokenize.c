@@ -1,7 +1,7 @@
 /* Text to ids and back, with small tokenizers of every splitter family that is served. Input: a byte that
- * picks the tokenizer, a byte that cuts, then text. Properties: decoding gives the text back (valid UTF-8,
- * where nothing is normalised), streamed or not; ids do not depend on the call; special tokens appear only
- * where the text is trusted; a cap on tokens refuses exactly the texts that are longer. */
+ * selects the tokenizer, a byte for the split, then text. Properties: decoding returns the text (if it is
+ * valid UTF-8 and not normalised), streamed or not; ids do not depend on the call; special tokens appear
+ * only where the text is trusted; a cap on tokens refuses exactly the longer texts. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* A tokenizer.json, and behind a NUL a tokenizer_config.json: loaded, and used if it loads. */
+/* A tokenizer.json, and after a NUL a tokenizer_config.json: loaded, and used if it loads. */
 #include <string.h>
 
 #include "config/limits.h"

@@ -1,6 +1,6 @@
-/* Bodies of /v1/messages and /v1/responses made into a chat's, and read as one. Properties: no body is a
- * server error; what is made is a chat that a template can be given, or is refused in the route's own words;
- * what an answer repeats of a request is JSON. */
+/* Bodies of /v1/messages and /v1/responses, translated to a chat and read as one. Properties: no body
+ * causes a server error; the result is a chat that a template accepts, or a refusal in the route's own
+ * words; what an answer repeats of a request is JSON. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* What the targets of models/ share: using a model's files and tokenizers as the engine does. */
+/* Shared by the targets of models/: using a model's files and tokenizers as the engine does. */
 #ifndef TD_TESTS_FUZZ_MODELS_H
 #define TD_TESTS_FUZZ_MODELS_H
 

@@ -1,6 +1,5 @@
-/* main() of a replay: runs a target once over every file given, and over every file of a folder given; or,
- * with
- * --random N SEED, over N inputs of random bytes, and tells the processor time of the slowest. */
+/* main() of a replay: runs a target once over every given file, and over every file of a given folder. With
+ * --random N SEED it runs over N inputs of random bytes, and prints the CPU time of the slowest. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>

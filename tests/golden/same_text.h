@@ -1,4 +1,4 @@
-/* Golden texts that our own code wrote: compared line by line, or written anew. For test_golden_programs.c
+/* Golden texts that our own code wrote: compared line by line, or written again. For test_golden_programs.c
  * and tests/sim/sim_decisions.c. */
 #ifndef TD_TESTS_GOLDEN_SAME_TEXT_H
 #define TD_TESTS_GOLDEN_SAME_TEXT_H

@@ -1,11 +1,12 @@
-/* What option cpu_exact 0 changes in a whole model: the logits of golden answers, fed as they are, beside
- * those of the exact backend. With int8 activations and K and V as f16, as it is; and with the latter alone.
+/* The effect of option cpu_exact 0 on a whole model: the logits of golden answers, whose tokens are fed,
+ * compared with those of the exact backend. Once as it is, with int8 activations and K and V as f16, and
+ * once with K and V as f16 alone.
  *
  *   test_golden_int8 GOLDEN.json FILE.gguf [PROMPTS]
  *
- * Per token: the root mean square of the difference, as a share of the logits' own standard deviation; the
- * divergence of the two distributions (KL, in nats); whether the best token is the same. And the batch rule:
- * the same bits whether the answer is computed at once or token by token. */
+ * Per token: the root mean square of the difference, relative to the logits' own standard deviation; the
+ * divergence of the two distributions (KL, in nats); whether the best token is the same. Also the batch
+ * rule: the same bits whether the answer is computed in one step or token by token. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,11 +1,11 @@
-/* Whole models against transformers: greedy tokens must equal the golden ones at every step, and the bits of
- * the logits must not depend on batch-mates, chunks, pages or threads.
+/* Whole models compared with transformers: greedy tokens must equal the golden ones at every step, and the
+ * bits of the logits must not depend on batch-mates, chunks, pages or threads.
  *
  *   test_golden_models GOLDEN.json FOLDER       every model of the file: FOLDER/NAME or FOLDER/NAME.gguf
  *   test_golden_models GOLDEN.json FILE.gguf    the file's only model
  *
- * A small engine of its own (run_scenario) makes the plans: decodes first, then chunks of several prompts up
- * to a token budget. After a wrong token the golden one is fed, so that one early mistake is not counted many
+ * A small engine (run_scenario) makes the plans: decodes first, then chunks of several prompts up to a
+ * token budget. After a wrong token it feeds the golden one, so that one early mistake does not count many
  * times. */
 #include <dirent.h>
 #include <inttypes.h>

@@ -1,8 +1,8 @@
 /* test_golden_programs PROGRAMS MODELS [--write]: what each served architecture computes, as text.
  *
- * PROGRAMS holds a file for each kind of model, whose name is the model's in MODELS: its program as
- * td_program_print has it. So a change of what a model computes is seen in the difference of a few lines.
- * --write writes the files instead. */
+ * PROGRAMS has a file for each kind of model, named like the model in MODELS, with its program as
+ * td_program_print writes it. So a change of what a model computes shows as a difference of a few lines.
+ * --write writes the files. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,9 @@
-/* Renders chat templates for the tests: one JSON object a line in, one a line out.
+/* Renders chat templates for the tests: one JSON object per line in, one per line out.
  *   in:  {"template": text, "trusted": {...}, "input": {...}, "now": seconds}
- *   out: {"ok": bool, "stage": "compile" | "render", "text": text, "error": text, "spans": [[start, end],
- * ...]} Spans are byte ranges of trusted text. The same template as on the line before is compiled once. */
+ *   out: {"ok": bool, "stage": "compile" | "render", "text": text, "error": text,
+ *         "spans": [[start, end], ...]}
+ * Spans are byte ranges of trusted text. If the template is the same as on the line before, it is not
+ * compiled again. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,10 +5,10 @@
  * A request on standard input is four numbers (32 bits, this machine's byte order) and a payload:
  *   op, n_bytes, n_spans, max_tokens, then n_spans pairs of numbers [start, end), then n_bytes bytes.
  * op 0: encode with the spans trusted; 1: encode with everything trusted; 2: decode (bytes are ids); 3:
- * decode without special tokens; 4: encode trusted, with BOS as the model adds it; 5: the byte lengths of the
- * pieces into which the splitters cut the text, no matter its added tokens or normal form. The answer is a
- * count and that many ids (encode) or bytes (decode); count 2^32 - 1 is a refusal, and then a second count
- * and a message. --time prints the processor time of loading and of all encoding to standard error. */
+ * decode without special tokens; 4: encode trusted, with BOS as the model adds it; 5: the byte lengths of
+ * the parts into which the splitters split the text, ignoring added tokens and normalisation. The answer is
+ * a count and that many ids (encode) or bytes (decode). The count 2^32 - 1 means a refusal; a second count
+ * and a message follow. --time prints the CPU time of loading and of all encoding to standard error. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

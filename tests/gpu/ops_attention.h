@@ -1,5 +1,5 @@
-/* The attention section of test_ops: rope_kv and attention, several rows with a past, in pages scattered over
- * the store. */
+/* The attention section of test_ops: rope_kv and attention, several rows with a past, in pages scattered
+ * over the store. */
 #ifndef TD_TESTS_GPU_OPS_ATTENTION_H
 #define TD_TESTS_GPU_OPS_ATTENTION_H
 

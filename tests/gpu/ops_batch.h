@@ -1,9 +1,9 @@
-/* Rows with a past, for the sections of test_ops about attention: made-up q, k and v, in pages scattered over
- * a KV store; what is written to the device, the step under test, and what float64 says of it.
+/* Rows with a past, for test_ops's sections about attention: random q, k and v, in pages scattered over a
+ * KV store; uploads to the device, the step under test, and the float64 reference.
  *
- * Values of a token lie where its page does, so that a prefix that rows share is made, written and rotated
- * once. Whatever goes to the device goes in steps of as many tokens, of as many rows, as fit: beside a GPU it
- * is the steps' number that costs. */
+ * Values of a token are stored at the index of its page, so that a prefix that rows share is made, written
+ * and rotated once. Uploads are done in steps with as many tokens and rows as fit, because on a GPU the
+ * number of steps determines the time. */
 #ifndef TD_TESTS_GPU_OPS_BATCH_H
 #define TD_TESTS_GPU_OPS_BATCH_H
 

@@ -1,4 +1,4 @@
-/* The cuts section of test_ops: attention of chunks beside decodes, however the step's prefill is cut. */
+/* The cuts section of test_ops: attention of chunks beside decodes, with every cut of the step's prefill. */
 #ifndef TD_TESTS_GPU_OPS_CUTS_H
 #define TD_TESTS_GPU_OPS_CUTS_H
 

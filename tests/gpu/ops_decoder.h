@@ -1,5 +1,5 @@
-/* The section of test_ops about whole decode steps: a small decoder's captured steps beside the same steps op
- * by op, and both beside the CPU backend. */
+/* The section of test_ops about whole decode steps: a small decoder's captured steps compared with the same
+ * steps op by op, and both compared with the CPU backend. */
 #ifndef TD_TESTS_GPU_OPS_DECODER_H
 #define TD_TESTS_GPU_OPS_DECODER_H
 

@@ -1,4 +1,4 @@
-/* Product and SwiGLU in one op, against float64, where the backend has that. */
+/* GEMM and SwiGLU in one op, against float64, if the backend has it. */
 #ifndef TD_TESTS_GPU_OPS_GLU_H
 #define TD_TESTS_GPU_OPS_GLU_H
 

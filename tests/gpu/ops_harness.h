@@ -1,6 +1,6 @@
-/* What the sections of test_ops share: the backend under test, inputs, a plan filled by hand, the comparison
- * with a reference. Activations reach the device by upload_f32, as the words that a download of them gives: a
- * weight would start reader threads and take pinned memory each time. */
+/* Shared by the sections of test_ops: the backend under test, inputs, a plan filled by hand, the comparison
+ * with a reference. Activations are uploaded by upload_f32, as the words that a download returns, because
+ * loading them as weights would start reader threads and take pinned memory each time. */
 #ifndef TD_TESTS_GPU_OPS_HARNESS_H
 #define TD_TESTS_GPU_OPS_HARNESS_H
 

@@ -1,4 +1,4 @@
-/* Linears: products and sums of weights in parts, with biases, of few rows and many; and the batch rule. */
+/* Linears: whole weights and weights in parts, with biases, of few rows and many; and the batch rule. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

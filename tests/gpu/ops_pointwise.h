@@ -1,4 +1,4 @@
-/* The section of test_ops about what is neither a product nor attention: norms, embedding, SwiGLU, made-up
+/* The section of test_ops about everything except GEMMs and attention: norms, embedding, SwiGLU, dummy
  * weights; against float64. */
 #ifndef TD_TESTS_GPU_OPS_POINTWISE_H
 #define TD_TESTS_GPU_OPS_POINTWISE_H

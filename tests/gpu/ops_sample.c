@@ -1,9 +1,9 @@
 /* The backend under test and the CPU backend choose the same token for the same logits, sampling state and
- * position: there is no tolerance. When the backend under test is the CPU itself, the portable loops are the
+ * position, without tolerance. If the backend under test is the CPU itself, the portable loops are the
  * reference.
  *
- * Rows are random in everything: scale, ties, masses of -inf, NaN, one finite logit, temperature, top-p,
- * top-k, min-p, seed. They run in steps of 1 to 256 rows, op by op and (where the backend can) from captured
+ * Rows are random in everything: scale, ties, masks of -inf, NaN, one finite logit, temperature, top-p,
+ * top-k, min-p, seed. They run in steps of 1 to 256 rows, op by op and (if the backend can) from captured
  * steps with more rows than the step. */
 #include "ops_sample.h"
 

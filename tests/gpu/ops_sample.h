@@ -1,4 +1,4 @@
-/* The sampling section of test_ops: the backend's tokens against the CPU's, and what they cost. */
+/* The sampling section of test_ops: the backend's tokens compared with the CPU's, and their cost. */
 #ifndef TD_TESTS_GPU_OPS_SAMPLE_H
 #define TD_TESTS_GPU_OPS_SAMPLE_H
 

@@ -1,9 +1,9 @@
 /* Rows that are not plain, on the backend under test and on the CPU backend: tokens, flags and
- * log-probabilities are the same bits. They run in steps one behind the other over the same logits, so that
- * what a step chose counts in the next; there are more slots than places for state, so that state is lost and
- * made again.
+ * log-probabilities have the same bits. They run in consecutive steps over the same logits, so that the
+ * tokens of one step count in the next. There are more slots than sampler states, so that state is lost and
+ * rebuilt.
  *
- * When the backend under test is the CPU itself, the portable loops are the reference. */
+ * If the backend under test is the CPU itself, the portable loops are the reference. */
 #include "ops_sample.h"
 #include "ops_watch.h"
 #include "sample_side.h"

@@ -1,4 +1,4 @@
-/* Tuning: linears are as right after it, and what was measured is found again. */
+/* Tuning: linears are equally accurate after it, and the measurements are found again. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

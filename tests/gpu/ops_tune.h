@@ -1,4 +1,4 @@
-/* Tuning of linears: in one go, in pieces, and where it ends early. */
+/* Tuning of linears: in one go, in pieces, and if it ends early. */
 #ifndef TD_TESTS_GPU_OPS_TUNE_H
 #define TD_TESTS_GPU_OPS_TUNE_H
 

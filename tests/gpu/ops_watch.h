@@ -1,6 +1,6 @@
-/* A step that does not end: whoever waits for steps here says what is tested and which step it is, so that
- * the process can tell when time is over, and end with exit code 124. A device that hangs tells nothing
- * itself. */
+/* Detects a step that does not end. Code that waits for steps registers here what it tests and which step
+ * it is. If the time limit passes, the process prints that and ends with exit code 124, because a hung
+ * device reports nothing itself. */
 #ifndef TD_TESTS_GPU_OPS_WATCH_H
 #define TD_TESTS_GPU_OPS_WATCH_H
 

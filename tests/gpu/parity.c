@@ -1,12 +1,12 @@
-/* The logits of two backends for the same tokens: `parity MODEL CASES [BACKEND]`, the CPU's beside BACKEND's
- * (cuda).
+/* The logits of two backends for the same tokens, the CPU's and BACKEND's (cuda): `parity MODEL CASES
+ * [BACKEND]`.
  *
- * A case is a line of JSON: "ids", a prompt and an answer behind it; "n_prompt"; and where another answer
- * parted from this one, "differs_at", an index into the answer, and "other", the token that stood there. Both
- * backends are given the same tokens, so their errors do not add up from token to token. The answer's tokens
- * are decode rows of the prompt's own step, over the same pages: each sees what it would see alone. A third
- * side is the CPU's again, rounding as a GPU does (rounded.h): what bf16 alone does to these logits. A line
- * of JSON comes out for each case; what is good enough is for the caller to say. */
+ * A case is a line of JSON: "ids", a prompt followed by an answer; "n_prompt"; and if another answer
+ * diverged from this one, "differs_at", an index into the answer, and "other", its token there. Both
+ * backends get the same tokens, so errors do not add up from token to token. The answer's tokens are decode
+ * rows in the prompt's own step, over the same pages: each sees what it would see alone. A third side is
+ * the CPU again, rounding as a GPU does (rounded.h): the effect of bf16 alone on these logits. The program
+ * prints a line of JSON for each case; the caller decides what is good enough. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

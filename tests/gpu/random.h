@@ -1,5 +1,5 @@
-/* Random numbers of the programs here: xorshift64 (Marsaglia 2003), each file with a state, and so a
- * sequence, of its own. */
+/* Random numbers of the programs here: xorshift64 (Marsaglia 2003). Each file has its own state, and so its
+ * own sequence. */
 #ifndef TD_TESTS_GPU_RANDOM_H
 #define TD_TESTS_GPU_RANDOM_H
 

@@ -1,27 +1,26 @@
 /* Attention on random batches, against float64: `random_plans [hybrid] [BACKEND [PLANS [SEED [FIRST]]]]`.
  *
- * A batch has 1 to 1024 rows of 1 to 100,000 keys; rows are alone or hang on a tree of up to ten levels, some
- * of them to their last token but one, and stand in any order. Its number says which shape of heads it has
- * and which of the ways that the engine has for decodes it goes (every row by itself, sharing whatever it
- * costs, auto); batches of
- * one kind follow each other on one backend, as what a step leaves behind must not be another's. Each is one
- * step, done twice, and once more captured where the backend captures: the bits must be the same; then the
- * step after it, in which rows are a token longer.
+ * A batch has 1 to 1024 rows of 1 to 100,000 keys. Rows are alone or belong to a tree of up to ten levels,
+ * some of them to all but their last token, in any order. The batch's number determines its shape of heads,
+ * and which policy of the engine its decodes follow (every row by itself, sharing at any cost, auto).
+ * Batches of one kind follow each other on one backend, because what a step leaves behind must not affect
+ * another. Each batch is one step, run twice, and once more captured if the backend captures: the bits must
+ * be the same. Then comes the next step, in which rows are a token longer.
  *
- * `hybrid`: one to CHUNKS_MAX of a batch's rows are prefill chunks, ragged or thin, behind as many keys as
- * any row and hung on the same tree. The ways are how prefill can be cut (pairs, KV splits, decodes beside it
- * on SMs of their own or after it) and what the engine chooses. Such steps are not captured, and no step
- * follows them.
+ * `hybrid`: one to CHUNKS_MAX of a batch's rows are prefill chunks, ragged or thin, after as many keys as
+ * any row, in the same tree. They run with each cut of prefill (pairs, KV splits, decodes beside it on
+ * separate SMs or after it) and with the engine's choice. Such steps are not captured, and no step follows
+ * them.
  *
- * What is compared are outputs of heads and rows at random, as many as PAIR_KEYS allows, all of a small
- * batch. Afterwards the new tokens' places are NaN again, as are those behind a row's end, and what its page
- * table would have next: a key too many shows. A key too few shows by values of which one in LOUD is so much
- * larger: of 100,000 like ones a page could be lost, and nobody would see it in outputs that are bf16. One
- * query in KEEN is so much larger that its maximum grows far in the middle of its keys.
+ * The outputs of random heads and rows are compared, as many as PAIR_KEYS allows, or all of a small batch.
+ * Afterwards the positions of the new tokens are NaN again, as are those after a row's end, and the next
+ * page of its page table. So a key too many shows. To make a key too few show, one value in LOUD is much
+ * larger: among 100,000 similar keys a lost page could not be seen in bf16 outputs. One query in KEEN is
+ * much larger, so that its maximum grows far in the middle of its keys.
  *
- * Values come from a table of rows: embed fetches them, so a batch costs no upload, and the reference reads
- * what is in the cache. Rotation is by nothing (frequencies of zero), so that stored keys are the table's to
- * the bit; test_ops tests it. SEED and its number make a batch: with FIRST it can be had alone. */
+ * Values come from a table of rows: embed fetches them, so a batch needs no upload, and the reference reads
+ * what is in the cache. Rotation has no effect (frequencies of zero), so that stored keys equal the table's
+ * bits; test_ops tests rotation. SEED and a batch's number determine it: with FIRST it can be run alone. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

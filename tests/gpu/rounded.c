@@ -1,5 +1,5 @@
-/* See rounded.h. A program is run op by op, each a step of its own. On the CPU an activation's address is
- * that of its floats. */
+/* See rounded.h. A program is run op by op, each in a step of its own. On the CPU, the address of an
+ * activation is that of its floats. */
 #include "rounded.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* A backend with a sampler, and random rows for it: what the sampling sections of test_ops share. */
+/* Shared by the sampling sections of test_ops: a backend with a sampler, and random rows for it. */
 #ifndef TD_TESTS_GPU_SAMPLE_SIDE_H
 #define TD_TESTS_GPU_SAMPLE_SIDE_H
 

@@ -1,8 +1,8 @@
 /* Every op of a backend against float64 references written here: `test_ops cpu` or `test_ops cuda`.
  *
- * All inputs are bf16 numbers, exact on every backend; tolerances are those of bf16 or f32 results. KV pages
- * beyond a row's length are poisoned with NaN. No test framework: this also runs where only a compiler and
- * the device are. */
+ * All inputs are bf16 numbers, exact on every backend; tolerances are those of bf16 or f32 results. KV
+ * pages beyond a row's length are filled with NaN. It uses no test framework, so that it runs on machines
+ * that only have a compiler and the device. */
 #include <malloc.h>
 #include <math.h>
 #include <stdio.h>

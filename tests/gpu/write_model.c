@@ -1,7 +1,7 @@
-/* Writes the made-up weights of a folder's config.json (load_format = dummy) as model.safetensors, and a
- * tokenizer.json of single bytes where there is none: `write_model FOLDER [SEED]`. For measuring how a large
- * model loads where no real one is, and for seeing that what was loaded is what was written: both formats
- * must give the same tokens. */
+/* Writes the dummy weights of a folder's config.json (load_format = dummy) as model.safetensors, and a
+ * tokenizer.json of single bytes if there is none: `write_model FOLDER [SEED]`. It is for measuring how a
+ * large model loads without a real one, and for checking that the loaded weights are those written: both
+ * formats must give the same tokens. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
-/* bench_attention_plan [--quick]: host time of the attention planner and the work list, made from nothing and
- * with only lengths grown, with and without shared prefixes; then, in predicted time, what sharing makes of
- * PAT's trees: every key once, every row by itself, ours. */
+/* bench_attention_plan [--quick]: host time of the attention planner and the work list, both from scratch
+ * and when only lengths have grown, with and without shared prefixes. Then, in predicted time, how each
+ * policy shares PAT's trees: every key once, every row by itself, ours. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* bench_engine [--quick]: what a step costs the host, all of it: the engine's loop with the real scheduler
- * and hand-over on a device that takes no time, all rows decoding, nobody listening. With a cost model, as in
- * the daemon. */
+/* bench_engine [--quick]: what a step costs the host in all: the engine's loop with the real scheduler and
+ * hand-over, on a device that takes no time, with all rows decoding and no reader. It has a cost model, as
+ * in the daemon. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-/* bench_forecast [--quick]: how right the forecast is (scheduler/forecast.c): the delay till the start as
- * told at submission, and the ends of answers as told while somebody waits, against what came. Loads come and
- * go: half of the time more than can be served. Steps take exactly what the cost model says, so all that is
- * off is the forecast's. */
+/* bench_forecast [--quick]: how accurate the forecast is (scheduler/forecast.c). It compares the delay
+ * until the start as predicted at submission, and the ends of answers as predicted while a request waits,
+ * with the real ones. Load varies: half of the time there is more than can be served. Steps take exactly
+ * what the cost model says, so every error is the forecast's. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

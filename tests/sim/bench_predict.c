@@ -1,12 +1,13 @@
-/* bench_predict MODEL [--rounds N] [--kinds N] [--calibrate-ms N] [--threads N]: how right the cost model is
- * on this very machine, beside how far this machine repeats itself.
+/* bench_predict MODEL [--rounds N] [--kinds N] [--calibrate-ms N] [--threads N]: how accurate the cost
+ * model is on this machine, compared with how well this machine repeats its own times.
  *
- * The model is loaded and calibrated as in the daemon. Then steps that calibration never saw (ragged decodes,
- * several chunks behind context of any length) are run by hand, all kinds once a round, in another order each
- * round. The same step's times differ by themselves: |time / median of its kind - 1| is the floor that no
- * prediction can be below. Beside the clock, the processor time that the step had and the time that it waited
- * for a processor (Linux: schedstat) say whether others are in it, and two fixed pieces of work before each
- * step, one in registers and one in memory, what speed the machine had just then. */
+ * The model is loaded and calibrated as in the daemon. Then steps that calibration never saw (ragged
+ * decodes, several chunks after context of any length) are run by hand, all kinds once per round, in
+ * another order each round. The times of the same step differ: |time / median of its kind - 1| is the floor
+ * below which no prediction can be. In addition to the clock, the program records the CPU time of the step
+ * and the time that it waited for a CPU (Linux: schedstat), which show whether other processes interfered.
+ * Two fixed pieces of work before each step, one in registers and one in memory, show how fast the machine
+ * was just then. */
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>

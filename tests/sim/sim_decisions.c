@@ -1,11 +1,10 @@
-/* sim_decisions FOLDER [--write]: what the scheduler decides and predicts, as text, beside the texts in
- * FOLDER.
+/* sim_decisions FOLDER [--write]: prints the scheduler's decisions and predictions as text and compares
+ * them with the files in FOLDER.
  *
- * Our own code wrote them: they prove nothing right, but hold what is decided. A change that means to decide
- * otherwise writes them anew (--write), and its author reads which lines differ: by the columns of a world's
- * line it is seen whether schedules, counters or predictions moved. All numbers are sums and products of
- * doubles without contraction, so every machine prints the same; what goes through log and exp is printed
- * with few digits. */
+ * Our own code wrote these files, so they prove nothing right, but detect changes. If you change decisions
+ * on purpose, write them again (--write) and read the diff: the columns of a world's line show whether
+ * schedules, counters or predictions moved. All numbers are sums and products of doubles without
+ * contraction, so every machine prints the same; results of log and exp are printed with few digits. */
 #include "sim_decisions.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Decisions as text, for sim_decisions.c: a part each. */
+/* The parts of sim_decisions.c: each prints one kind of decision as text. */
 #ifndef TD_TESTS_SIM_DECISIONS_H
 #define TD_TESTS_SIM_DECISIONS_H
 

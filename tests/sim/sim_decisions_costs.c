@@ -1,4 +1,4 @@
-/* Cost models fitted, guessed and learned, and chances of lengths: see sim_decisions.h. */
+/* Cost models, fitted, guessed and learned, and the chances of lengths: see sim_decisions.h. */
 #include "scheduler/cost_fit.h"
 #include "scheduler/cost_guess.h"
 #include "scheduler/cost_learn.h"

@@ -1,4 +1,4 @@
-/* How long steps are, and what chunks they take: see sim_decisions.h. */
+/* The length of steps, and the chunks in them: see sim_decisions.h. */
 #include "sim_decisions.h"
 #include "sim_world.h"
 

@@ -1,4 +1,4 @@
-/* Random worlds, a line each: see sim_decisions.h. */
+/* Random worlds, one line each: see sim_decisions.h. */
 #include <inttypes.h>
 #include <string.h>
 

@@ -1,5 +1,6 @@
-/* Who gives way to an account that holds less, and who passes a front, by brute force: what scheduler/fair.c
- * must agree with. Places are told exactly; of pages what is certain without the tree. */
+/* Which account gives way to one that holds less, and which may pass a front, by brute force.
+ * scheduler/fair.c must agree. Places are predicted exactly; for pages, only what is certain without the
+ * tree. */
 #include "sim_world.h"
 
 enum { FAIR_STEPS = 16, FAIR_VICTIMS = 16, KEPT_SHARE = 8 }; /* the README's */

@@ -1,5 +1,5 @@
-/* Who is next, and who gives way, by brute force over all requests: what the scheduler's heaps must agree
- * with. */
+/* Which request is next, and which gives way, by brute force over all requests. The scheduler's heaps must
+ * agree. */
 #include "sim_world.h"
 
 enum { KEPT_SHARE = 8 };

@@ -1,6 +1,6 @@
-/* sim_scheduler [--steps N] [--seed S]: the scheduler through N random steps in many small random worlds,
- * every invariant checked after each. The same seed gives the same schedule, which the program proves before
- * it starts. */
+/* sim_scheduler [--steps N] [--seed S]: runs the scheduler through N random steps in many small random
+ * worlds, and checks every invariant after each. The same seed gives the same schedule, which the program
+ * proves before it starts. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,12 +1,11 @@
-/* A world around one scheduler: random requests, a device that is a model of one, and what must be true of
- * both.
+/* A world around one scheduler: random requests, a simulated device, and what must be true of both.
  *
- * The device holds, for every line of every page, what the plans wrote there: the hash of the namespace and
- * of all tokens up to that one, which is exactly what a KV line is a function of. It follows the page table
- * through page_updates alone. It runs plans in order; one may have been planned before the outcome of the one
- * before was known, and what a row computes there whose request has ended must hurt nobody. So a page shared
- * wrongly, reused too early, or a table entry not told, shows as a row that reads a line which is not its
- * own. */
+ * The simulated device holds, for every line of every page, what the plans wrote there: the hash of the
+ * namespace and of all tokens up to that one, which is exactly what a KV line is a function of. It learns
+ * the page table from page_updates alone. It runs plans in order. A plan may have been made before the
+ * outcome of the plan before was known; what a row of it computes for a request that has ended must not
+ * affect any other. So a page shared wrongly or reused too early, or a missing update of a table entry,
+ * shows as a row that reads a line that is not its own. */
 #ifndef TD_TESTS_SIM_WORLD_H
 #define TD_TESTS_SIM_WORLD_H
 

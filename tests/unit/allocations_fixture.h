@@ -1,5 +1,5 @@
-/* Allocations that are counted, and of which one fails. The linker puts these in place of libc's
- * (tests/CMakeLists.txt); a shared library is told of them by who uses it. */
+/* Counts allocations and makes one of them fail. The linker puts these functions in place of libc's
+ * (tests/CMakeLists.txt); a test must register them itself with a shared library. */
 #ifndef TD_TESTS_ALLOCATIONS_FIXTURE_H
 #define TD_TESTS_ALLOCATIONS_FIXTURE_H
 

@@ -1,5 +1,5 @@
-/* For test_kernels_attention_*: batches whose rows share pages, planners, and plans with their work lists as
- * the backend makes them. */
+/* For test_kernels_attention_*: batches whose rows share pages, planners, and plans with their work lists
+ * as the backend makes them. */
 #ifndef TD_TESTS_ATTENTION_PLAN_FIXTURE_H
 #define TD_TESTS_ATTENTION_PLAN_FIXTURE_H
 

@@ -1,5 +1,4 @@
-/* A library in the place of libnvidia-ml.so.1, for test_engine_gpu_watch. FAKE_NVML says what is wrong with
- * it. */
+/* A replacement for libnvidia-ml.so.1, for test_engine_gpu_watch. FAKE_NVML selects what goes wrong. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* What this process holds: descriptors, so that a test can ask whether all were given back. */
+/* The resources that this process holds: descriptors, so that a test can check for leaks. */
 #ifndef TD_TESTS_HELD_FIXTURE_H
 #define TD_TESTS_HELD_FIXTURE_H
 

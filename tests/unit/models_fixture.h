@@ -1,4 +1,4 @@
-/* A backend that only records what it is given, and reads every byte of it: for tests of loading. */
+/* A backend that only records what it gets, and reads every byte of it: for tests of loading. */
 #ifndef TD_TESTS_MODELS_FIXTURE_H
 #define TD_TESTS_MODELS_FIXTURE_H
 

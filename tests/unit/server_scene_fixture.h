@@ -1,4 +1,4 @@
-/* A call whose choice says what the test lets it, and what is made of that. */
+/* A call whose choice produces the tokens that the test gives it, and the answer made from them. */
 #ifndef TD_TESTS_SERVER_SCENE_FIXTURE_H
 #define TD_TESTS_SERVER_SCENE_FIXTURE_H
 

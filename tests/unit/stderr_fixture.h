@@ -1,4 +1,4 @@
-/* What this process writes to standard error, up to a pipe's size. */
+/* Captures what this process writes to standard error, up to a pipe's size. */
 #ifndef TD_TESTS_STDERR_FIXTURE_H
 #define TD_TESTS_STDERR_FIXTURE_H
 

@@ -1,5 +1,5 @@
-/* Dialects and what is read in them, case by case: marks inside strings, how much is held back, half calls,
- * reasoning, special tokens. Random texts: test_answers_splits. */
+/* Dialects and how answers are read by them, case by case: marks inside strings, how much text is held
+ * back, incomplete calls, reasoning, special tokens. test_answers_splits has random texts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

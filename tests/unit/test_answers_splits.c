@@ -1,5 +1,6 @@
-/* Random calls in each format, cut at random bytes: nothing is lost and nothing is invented. What looks like
- * a call and is none is given back whole. TANDEM_SPLITS: how many texts of each format (default 4,000). */
+/* Random calls in each format, split at random bytes: nothing is lost and nothing is invented. Text that
+ * looks like a call but is not one is returned whole. TANDEM_SPLITS: number of texts per format (default
+ * 4,000). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

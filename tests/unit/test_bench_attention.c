@@ -1,5 +1,5 @@
-/* What `tandem-bench attention` measures: the cells are those that are defined, traces are made of their seed
- * alone and hold what their definition says, and the figures of a trace are means over its held-out seeds. */
+/* What `tandem-bench attention` measures: its cells are the defined ones, traces depend on their seed alone
+ * and follow their definition, and the figures of a trace are means over its held-out seeds. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
-/* From events to figures: percentiles against NumPy's, event streams cut at every place, tokens counted
- * however a server tells them, figures of records made by hand; floors against the figures in which they were
- * published. */
+/* From events to figures: percentiles compared with NumPy's, event streams split at every byte, token
+ * counts however a server reports them, figures of hand-made records, and floors compared with published
+ * figures. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* What a daemon's steps took, as the simulator reads it. */
+/* The file of a daemon's step times, as the simulator reads it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* The simulator on cases whose times can be worked out by hand, and that the same load gives the same run. */
+/* The simulator on cases whose times can be worked out by hand; and the same load gives the same run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

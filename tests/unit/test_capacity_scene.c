@@ -1,4 +1,4 @@
-/* What tandem-plan makes of its options: whose step times the simulated daemon has. */
+/* How tandem-plan uses its options: which step times the simulated daemon has. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

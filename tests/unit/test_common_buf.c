@@ -1,4 +1,4 @@
-/* Byte strings, arenas, UTF-8, error messages: what holds at their edges. */
+/* Byte strings, arenas, UTF-8 and error messages, at their edge cases. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

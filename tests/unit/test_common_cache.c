@@ -1,4 +1,4 @@
-/* Cache files: where they lie, what may stand there, and that a reader never sees half of one. */
+/* Cache files: their paths, their allowed contents, and that a reader never sees a half-written one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Files and the kernel's answers: what is interrupted is done again, what comes in pieces is put together,
- * and what fails is told. And what a cgroup says of cores. */
+/* Files and the kernel's answers: interrupted calls are repeated, short reads are joined, errors are
+ * reported. Also what a cgroup says about cores. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>

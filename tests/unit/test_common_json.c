@@ -1,5 +1,5 @@
-/* JSON in: verdicts and values against Python's json module (tests/vectors/common_json.txt), then our own
- * bounds and the typed getters. */
+/* JSON parsing: verdicts and values compared with Python's json module (tests/vectors/common_json.txt),
+ * then our own limits and the typed getters. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

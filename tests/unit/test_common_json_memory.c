@@ -1,5 +1,5 @@
-/* JSON for which memory is short: whichever allocation fails, it is told for what it is, and all that was
- * taken is given back. And the ends of texts at which the guard looks ahead. */
+/* JSON when memory runs out: whichever allocation fails, the error says so, and nothing leaks. Also texts
+ * that end where the guard looks ahead. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

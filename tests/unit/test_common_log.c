@@ -1,5 +1,5 @@
-/* The log: one line a message, dates, levels, JSON that can be read back, whatever is quoted; and whom it
- * waits for. */
+/* The log: one line per message, dates, levels, JSON that can be parsed again whatever it quotes, and which
+ * readers it waits for. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* Names of pulled models stay below their folder, and mean what lies there. */
+/* Names of pulled models stay below their folder, and resolve to the files there. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* Errors: what they name and say, however long it is. */
+/* Errors: the parameter that they name and their message, however long it is. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* The limits table: sane as a whole, and no limit that nobody asks for twice under one name. */
+/* The limits table: each row is consistent, names are unique, and limits do not contradict one another.
+ * Also checked arithmetic. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

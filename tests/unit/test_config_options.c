@@ -1,4 +1,4 @@
-/* Options: the file's lines, the command line's forms, and what is said about those that are wrong. */
+/* Options: lines of the file, forms of the command line, and the messages for wrong ones. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

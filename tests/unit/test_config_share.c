@@ -1,4 +1,4 @@
-/* Shared budgets: what is promised to whoever holds little, by random sequences. */
+/* Shared budgets: the guarantees for holders of little, checked with random sequences. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

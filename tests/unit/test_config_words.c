@@ -1,5 +1,5 @@
-/* What options say of themselves: --print-config and --help to the letter, warnings of the environment, and
- * what is told of a name that is none. */
+/* Texts about options: --print-config and --help to the letter, warnings about the environment, and the
+ * message for an unknown name. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

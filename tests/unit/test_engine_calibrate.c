@@ -1,6 +1,6 @@
-/* Measuring on purpose (engine/calibrate.c) on a device that takes as long for a step as a cost model says:
- * the model is found again and kept, and no more time is taken than is allowed. A start (engine/times.c)
- * believes what is kept, else guesses, and never runs a step. */
+/* Calibration (engine/calibrate.c) on a device whose step times follow a cost model: the model is recovered
+ * and kept, within the allowed time. A start (engine/times.c) uses kept times, or else a guess, and never
+ * runs a step. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

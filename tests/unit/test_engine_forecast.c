@@ -1,6 +1,6 @@
-/* How often the step loop asks for a forecast (engine/predict.c): rarely while it works, and always so that
- * what an idle engine shows is right. And which answers it learns from. On a clock that moves with the device
- * alone. */
+/* How often the step loop computes a forecast (engine/predict.c): rarely while it works, but such that an
+ * idle engine shows the right one. And from which answers it learns. On a clock that only the device moves.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

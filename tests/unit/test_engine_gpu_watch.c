@@ -1,5 +1,5 @@
-/* What is told of a GPU (engine/gpu_watch.h), with a library of our own in NVML's place (fake_nvml.c): values
- * as they come, what a device does not tell, calls that do not come back. */
+/* The metrics of a GPU (engine/gpu_watch.h), with a fake NVML library (fake_nvml.c): changing values,
+ * values that a device does not have, calls that do not return. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

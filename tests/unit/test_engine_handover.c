@@ -1,6 +1,6 @@
-/* The hand-over between loop and engine thread (engine/requests.c), with a stand-in for the engine thread
- * that obeys the same rules as step.c but has no model: every request's tokens must arrive whole, in order
- * and once, whatever is cancelled in between, and every slot must come back. Run under TSan in CI. */
+/* The hand-over between loop and engine thread (engine/requests.c). The engine thread is a stand-in that
+ * follows the rules of step.c but has no model. Every request's tokens must arrive complete, in order and
+ * once, whatever is cancelled in between, and every slot must be returned. Runs under TSan in CI. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
-/* What is done in idle moments (engine/idle.c) and which steps are captured when (engine/capture.c), with the
- * real step loop and scheduler: when pieces begin, that they give way to whoever comes, what a busy engine
- * captures, what of the steps is learned meanwhile, and when it ends. The device has pieces that take a
- * millisecond and decide something now and then; its clock moves with what the engine does and waits for,
- * nothing else. */
+/* Work in idle moments (engine/idle.c) and which steps are captured when (engine/capture.c), with the real
+ * step loop and scheduler: when pieces of work begin, that they yield to requests, what a busy engine
+ * captures, what is learned about steps meanwhile, and when it ends. On the test's device a piece takes a
+ * millisecond and now and then changes an algorithm. Its clock moves only with the engine's work and waits.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

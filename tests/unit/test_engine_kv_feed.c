@@ -1,5 +1,5 @@
-/* KV events between the engine's thread and a reader (engine/kv_feed.h): all of them, in order, whole, also
- * when there are more than the ring holds and the reader is slow. */
+/* KV events between the engine's thread and a reader (engine/kv_feed.h): all of them, in order, complete,
+ * also if there are more than the ring holds and the reader is slow. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
-/* What a run learned of its steps (engine/learn.c): kept at an orderly end and only then, taken by the next
- * start, and never written over what somebody else put there. With the real step loop and scheduler, on a
- * device that takes so many times what it took while it was measured, and a clock that moves with it alone.
- */
+/* What a run learned about its steps (engine/learn.c): it is kept only at an orderly end, used by the next
+ * start, and never overwrites a file that another process wrote. With the real step loop and scheduler, on
+ * a device that is slower than when it was measured by a given factor, and a clock that only the device
+ * moves. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

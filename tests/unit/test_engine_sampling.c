@@ -1,8 +1,8 @@
-/* Sampler state through the engine: the real step loop, scheduler and CPU backend, with a model whose logits
- * are a random row for each token, so that greedy answers are known beforehand. There are fewer pages and
- * sampler states than requests want: answers are preempted, and their counts are lost and made again. With
- * one step under way, and with two, where a step is sampled before the host knows what the one before it
- * chose. */
+/* Sampler state through the engine: the real step loop, scheduler and CPU backend, with a model whose
+ * logits are a random row for each token, so that greedy answers are known beforehand. There are fewer
+ * pages and sampler states than requests need, so answers are preempted, and their counts are lost and
+ * rebuilt. With one step under way, and with two, where a step is sampled before the host knows the tokens
+ * of the step before. */
 #include <math.h>
 #include <sched.h>
 #include <setjmp.h>

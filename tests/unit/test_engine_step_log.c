@@ -1,6 +1,6 @@
-/* Records of the last steps (engine/step_log.h): every record that is read is whole, in order, and read or
- * missed once, while the writer overtakes the reader as often as it likes. Every word of a record is a
- * function of its number. */
+/* Records of the last steps (engine/step_log.h): every record is read or missed exactly once, complete and
+ * in order, while the writer overtakes the reader any number of times. Every word of a record is a function
+ * of its number. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

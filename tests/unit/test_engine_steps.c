@@ -1,7 +1,6 @@
-/* The step loop itself (engine/step.c) with the real scheduler and hand-over, on a device that has no model:
- * the token after token t at position p is a function of both. So each answer is known beforehand, and every
- * way in which rows, slots or steps could be mixed up shows in it. With one step under way and with two; run
- * under TSan in CI. */
+/* The step loop (engine/step.c) with the real scheduler and hand-over, on a device without a model: the
+ * token after token t at position p is a function of both. So each answer is known beforehand, and any
+ * mix-up of rows, slots or steps shows in it. With one step under way and with two. Runs under TSan in CI. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

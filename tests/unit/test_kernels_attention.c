@@ -1,7 +1,7 @@
 /* rope_kv and attention of the CPU backend against float64, and the batch rule: the same bits for any
  * chunking, mix of rows, page size, pages, threads and instruction set, with K and V as floats and as f16.
- * All pages are filled with NaN first: a key that a query must not see must not enter its sum even times
- * zero. */
+ * All pages are filled with NaN first, so that a key that a query must not see is noticed even if it is
+ * multiplied by zero. */
 #include "kernels_fixture.h"
 
 #include "kernels/cpu/cpu.h"

@@ -1,5 +1,6 @@
-/* Plans and work lists run in float64: prefix splits as CTAs do them, private KV as work items have it,
- * partials added up where a row ends. What comes out is attention, whichever order splits are done in. */
+/* Runs plans and work lists in float64: prefix splits as CTAs compute them, private KV as in the work
+ * items, partials reduced where a row ends. The result must be attention, in whatever order splits are
+ * computed. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

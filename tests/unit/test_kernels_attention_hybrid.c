@@ -1,5 +1,5 @@
-/* How a step's prefill is cut: every key that a query sees in one KV split, whole KV tiles each, within the
- * memory for partials; and what the planner chooses where the choice is clear. */
+/* How a step's prefill is cut: every key that a query sees is in exactly one KV split, splits are whole KV
+ * tiles, and partials fit their memory. Also the planner's choice where it is clear. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
-/* The attention planner: costs near the best there are, nothing written past its buffers, what cannot be
- * planned refused. What plans hold is test_kernels_attention_shared's, what they compute
- * test_kernels_attention_float64's. */
+/* The attention planner: costs close to the best possible, nothing written past its buffers, and refusals
+ * of what cannot be planned. test_kernels_attention_shared checks the contents of plans,
+ * test_kernels_attention_float64 what they compute. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

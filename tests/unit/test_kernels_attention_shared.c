@@ -1,6 +1,6 @@
-/* Decode attention's plan and work list: prefix splits of what rows share, and each row's private KV.
- * Together they have every key of every row exactly once, every prefix split is some CTA's that begins before
- * the rows which wait for it, and what a row is told of partials is where these are. */
+/* Decode attention's plan and work list: prefix splits of shared keys, and each row's private KV. Together
+ * they have every key of every row exactly once. Every prefix split belongs to a CTA that begins before the
+ * rows that wait for it, and a row's references to partials are right. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* How a step's attention is cut into work items: every query token in one item, every key of a decode in one
- * share, within the bounds that the device's memory and grids are made for. */
+/* How a step's attention is divided into work items: every query token is in one item and every key of a
+ * decode in one KV split, within the limits of the device's memory and grids. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* The cache of measured algorithms: what is written is read, and no damaged, foreign or hostile file is
- * taken. */
+/* The cache of measured algorithms: what was written can be read, and no damaged, foreign or hostile file
+ * is accepted. */
 #include "kernels_fixture.h"
 
 #include <unistd.h>

@@ -1,6 +1,6 @@
-/* Each sampler that the API serves, alone and all together: 100,000 draws of each agree with probabilities
- * made in double by sorting (chi-square), none is outside the kept set, and greedy rows take the best. Seeds
- * are fixed, so the outcome is too. scripts/fidelity reads the lines that are printed. */
+/* Each sampler of the API, alone and all together: 100,000 draws agree with probabilities computed in
+ * double by sorting (chi-square), none is outside the kept set, and greedy rows take the best token. Seeds
+ * are fixed, so the outcome is too. scripts/fidelity reads the printed lines. */
 #include "kernels_fixture.h"
 
 enum { VOCAB = 67, ROWS = 16, N_PROMPT = 14, N_TOKENS = 26, DRAWS = 100000, TABLES = 5, GREEDY = 200 };

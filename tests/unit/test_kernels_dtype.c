@@ -1,5 +1,5 @@
 /* Block layouts against the gguf package's widening (tests/vectors/make_dtype_vectors.py), bit for bit, and
- * the two 16-bit conversions over all their values. */
+ * the two 16-bit conversions for all values. */
 #include "kernels_fixture.h"
 
 #include "kernels/cpu/isa.h"

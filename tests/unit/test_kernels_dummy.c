@@ -1,4 +1,5 @@
-/* Made-up weights: the hash against published values, the values' bell, and that seeds and places differ. */
+/* Dummy weights: the hash compared with published values, the distribution of the values, and that seeds
+ * and positions give different ones. */
 #include "kernels_fixture.h"
 
 #include "kernels/dummy.h"

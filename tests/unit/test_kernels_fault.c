@@ -1,4 +1,4 @@
-/* TANDEM_FAULT: the step that is named fails or stalls, and no other, also where two are under way. */
+/* TANDEM_FAULT: exactly the named step fails or stalls, also if two are under way. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

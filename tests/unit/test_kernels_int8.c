@@ -1,6 +1,6 @@
-/* The int8 products of each instruction set that the machine has, and those of AVX-512 with each of its
- * registers as two of AVX2's, give the bits of the plain ones. So all of AVX-512 but the instructions
- * themselves is tested on machines without it. */
+/* The int8 GEMMs of each instruction set of this machine give the bits of the scalar ones. So do those of
+ * AVX-512 when each of its registers is emulated by two of AVX2. Thus a machine without AVX-512 tests all
+ * of that code except the instructions themselves. */
 #include "kernels_fixture.h"
 
 #include "kernels/cpu/int8.h"

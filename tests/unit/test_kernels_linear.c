@@ -1,5 +1,5 @@
-/* linear and embed of the CPU backend against float64 over td_dtype_to_f32, and the batch rule: the same bits
- * for any number of rows, threads and instruction set. */
+/* linear and embed of the CPU backend against float64 over td_dtype_to_f32, and the batch rule: the same
+ * bits for any number of rows, threads and instruction set. */
 #include "kernels/cpu/int8.h"
 #include "kernels_fixture.h"
 

@@ -1,5 +1,5 @@
-/* What is not plain in sampling, against float64: penalties, logit_bias, min_tokens, masks; the state behind
- * them, over steps, tenants and lost states; log-probabilities and the likeliest tokens. */
+/* Sampling beyond the plain kind, against float64: penalties, logit_bias, min_tokens, masks; their state
+ * over steps, new requests in a slot and lost states; log-probabilities and the likeliest tokens. */
 #include "kernels_fixture.h"
 
 #include "kernels/cpu/cpu.h"

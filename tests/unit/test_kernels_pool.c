@@ -1,4 +1,4 @@
-/* The thread pool: every task once, all done at return, workers sleep and wake. Meant for TSan too. */
+/* The thread pool: every task runs once, all are done at return, workers sleep and wake. Also for TSan. */
 #include "kernels_fixture.h"
 
 #include <stdatomic.h>

@@ -1,4 +1,4 @@
-/* Programs as data: passes, extents, what a step without samples leaves out, faults on request, and what
+/* Programs as data: passes, extents, what a step without samples leaves out, injected faults, and what
  * backends refuse. */
 #include "kernels_fixture.h"
 

@@ -1,6 +1,6 @@
-/* Reading weights by several threads: every type from memory and from a file, large and small matrices mixed,
- * against the reference conversion; and what happens when a file was cut, a sink fails or the load is given
- * up. */
+/* Reading weights with several threads: every type from memory and from a file, large and small matrices
+ * mixed, compared with the reference conversion. Also a truncated file, a failing sink, and a load that is
+ * given up. */
 #include "kernels_fixture.h"
 
 #include <fcntl.h>

@@ -1,6 +1,6 @@
-/* The sampler against float64: greedy, the kept sets of min-p, top-k and top-p by sorting, chi-square of the
- * draws, and a draw that depends on seed and position alone. The vector code and the definition that every
- * backend shares (sample_math.h) agree bit for bit. */
+/* The sampler against float64: greedy, the kept sets of min-p, top-k and top-p by sorting, chi-square of
+ * the draws, and a draw that depends only on seed and position. The vector code agrees bit for bit with the
+ * definition that all backends share (sample_math.h). */
 #include "kernels_fixture.h"
 
 #include "kernels/cpu/cpu.h"

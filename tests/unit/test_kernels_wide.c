@@ -1,6 +1,6 @@
-/* The loops in the shapes that AVX-512 has, built here from portable C: the tile kernel with two weight rows
- * in one vector, and attention of more queries at once, give the bits of the plain ones. So the shapes are
- * tested on machines without AVX-512. */
+/* The loops in AVX-512's shapes, built here from portable C: the tile kernel with two weight rows in one
+ * vector, and attention of more queries together, give the bits of the plain ones. So machines without
+ * AVX-512 test these shapes. */
 #define TD_WIDE_PAIR
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/vec_scalar.h"

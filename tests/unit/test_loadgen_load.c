@@ -1,5 +1,5 @@
-/* Loads: the random numbers against NumPy's own, presets against the script that defines them, lengths and
- * traces. The expected values were printed by NumPy 2. */
+/* Loads: the random numbers compared with NumPy's, presets compared with the script that defines them,
+ * lengths and traces. NumPy 2 printed the expected values. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Descriptions: what config.json, generation_config.json and GGUF metadata are taken to mean, and what is
+/* Descriptions: how config.json, generation_config.json and GGUF metadata are interpreted, and what is
  * refused. Rotary frequencies are compared with numbers that transformers 5.23 computed. */
 #include <math.h>
 

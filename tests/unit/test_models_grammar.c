@@ -1,6 +1,6 @@
-/* Grammars: what texts they take, byte by byte and by tokens; masks beside the matcher's own word for every
- * token; what is refused, by its name; rollback, budgets. Verdicts on schemas are those of JSON
- * Schema 2020-12 (python-jsonschema agrees). */
+/* Grammars: which texts they accept, byte by byte and token by token; masks compared with the matcher's
+ * verdict on every token; refusals that name the keyword; rollback, budgets. Verdicts on schemas are those
+ * of JSON Schema 2020-12 (python-jsonschema agrees). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* What schemas say with `not`, `if`, `dependent*` and branches that overlap: verdicts on texts, which are
- * those of JSON Schema 2020-12, and what cannot be said exactly, by its name. */
+/* Schemas with `not`, `if`, `dependent*` and overlapping branches: verdicts on texts, which are those of
+ * JSON Schema 2020-12, and refusals, by name, of what cannot be expressed exactly. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
-/* Hostile model files all the way: every byte of a GGUF model's header and of a folder's config.json is
- * changed in many ways, and what still opens is described and loaded. Nothing may crash, read out of bounds
- * or ask for memory that the file's size does not justify; any refusal is fine. */
+/* Hostile model files: every byte of a GGUF model's header and of a folder's config.json is changed in many
+ * ways. If the file still opens, it is described and loaded. Nothing may crash, read out of bounds or ask
+ * for memory that the file's size does not justify; any refusal is fine. */
 #include "models_fixture.h"
 
 #include "config/limits.h"

@@ -1,5 +1,5 @@
-/* Binding tensors to roles: each one missing, misshapen or surplus is named. The backend here only records
- * what it is given; what real ones compute with it is compared with transformers in tests/golden. */
+/* Binding tensors to roles: each missing, misshapen or surplus one is named. The backend here only records
+ * what it gets; tests/golden compares the computations of real backends with transformers. */
 #include "models_fixture.h"
 
 /* ---- a model of 2 layers: width 8, ffn 12, heads 2 and 1 of 4, vocabulary 6 ---- */

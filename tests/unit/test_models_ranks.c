@@ -1,6 +1,6 @@
-/* A model cut for two ranks: what each loads of every matrix, from a file and made up, gives the whole
- * model's products. Outputs of matrices that are cut by outputs lie side by side, to the bit; of those that
- * are cut by inputs they add up. */
+/* A model cut for two ranks: the parts that the ranks load of every matrix, from a file and as dummy
+ * weights, give the whole model's results. Outputs of matrices cut by outputs are concatenated, bit for
+ * bit; those of matrices cut by inputs are added. */
 #include "kernels_fixture.h"
 #include "models_fixture.h"
 

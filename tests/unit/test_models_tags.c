@@ -1,5 +1,5 @@
-/* Structural tags: what texts they take, special tokens that only they may ask for, what is refused by name.
- */
+/* Structural tags: which texts they accept, special tokens that only they may require, and what is refused
+ * by name. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

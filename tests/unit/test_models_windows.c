@@ -1,5 +1,5 @@
-/* A model whose layers differ in their windows: layers of one window are a KV group, and every op names its
- * own layer of it. What such a store computes is test_kernels_attention's. */
+/* A model whose layers have different windows: layers with the same window are a KV group, and every op
+ * refers to its own layer of it. test_kernels_attention tests what such a store computes. */
 #include "kernels_fixture.h"
 
 #include "models/model.h"

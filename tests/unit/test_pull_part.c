@@ -1,4 +1,4 @@
-/* A file that is not whole yet, beside another process that names it between open and lock. */
+/* An incomplete file, with another process that gives it its name between open and lock. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>

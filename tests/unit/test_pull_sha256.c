@@ -1,4 +1,5 @@
-/* SHA-256 beside Python's hashlib, at every length where padding changes, and by parts of every size. */
+/* SHA-256 compared with Python's hashlib, at every length where padding changes, and in parts of every
+ * size. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>

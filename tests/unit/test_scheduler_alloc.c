@@ -1,5 +1,4 @@
-/* A scheduler for which memory is short: whichever allocation fails, there is an error, and all that was
- * taken is given back. */
+/* A scheduler when memory runs out: whichever allocation fails, there is an error and nothing leaks. */
 #include "allocations_fixture.h"
 #include "test_scheduler_fixture.h"
 

@@ -1,4 +1,4 @@
-/* The budget of a step: chunks against the SLO, the floor, tiles, lengths by need, the correction. */
+/* The budget of a step: chunks under the SLO, the floor, tiles, lengths by need, the correction. */
 #include "test_scheduler_fixture.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* The check itself: td_sched_check is what sim_scheduler and every test of this room lean on, so each thing
- * that it looks at is broken once, in a scheduler that is otherwise right, and it has to abort. */
+/* The check itself. sim_scheduler and every test of this room rely on td_sched_check. So each thing that it
+ * checks is broken once, in a scheduler that is otherwise right, and it has to abort. */
 #include "test_scheduler_fixture.h"
 
 #include <signal.h>

@@ -1,4 +1,4 @@
-/* The cost model: what is in a plan, and the time that a table gives it. */
+/* The cost model: the load of a plan, and the time that a table gives for it. */
 #include "test_scheduler_fixture.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Who holds less gets from who holds more, within a bound, and only until they are even (scheduler/fair.c).
- */
+/* Accounts that hold less get from accounts that hold more, within a bound, and only until they are even
+ * (scheduler/fair.c). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

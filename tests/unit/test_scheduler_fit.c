@@ -1,4 +1,4 @@
-/* Fitting a cost model: what made the samples is found again, through noise and disturbed steps. */
+/* Fitting a cost model: the model that made the samples is recovered, despite noise and disturbed steps. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* Predicted queue delays and ends of answers against those that came, in a scheduler whose steps take exactly
- * what its cost model says. */
+/* Predicted queue delays and ends of answers compared with the real ones, in a scheduler whose steps take
+ * exactly what its cost model says. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,6 @@
-/* What steps take, guessed and learned (scheduler/cost_guess.c, cost_learn.c): a guess scales as a device
- * does, and a few steps make predictions right, also of kinds that were not seen. By counts, no clock. */
+/* Step times, guessed and learned (scheduler/cost_guess.c, cost_learn.c): a guess scales as a device does,
+ * and a few steps make predictions right, also for kinds of steps not seen yet. By counts, without a clock.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Who is next: long prompts beside short ones, accounts, priorities that age, prompts computed once,
- * deadlines. Time is what a device of 50 us a token would take. */
+/* Which request is next: long prompts beside short ones, accounts, priorities that age, prompts computed
+ * once, deadlines. Time is that of a device that takes 50 us per token. */
 #include <stdio.h>
 
 #include "scheduler/cost_model.h"

@@ -1,6 +1,5 @@
-/* Life tables of answers (scheduler/output_lengths.c) against the distributions that their answers are drawn
- * from.
- */
+/* Life tables of answers (scheduler/output_lengths.c) compared with the distributions from which the
+ * answers are drawn. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

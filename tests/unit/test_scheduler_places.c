@@ -1,4 +1,4 @@
-/* Places that stay free for accounts that run nothing. */
+/* Places that are kept free for accounts with nothing running. */
 #include "test_scheduler_fixture.h"
 
 static const td_sched_config four_places = {.n_slots = FX_SLOTS,

@@ -1,4 +1,4 @@
-/* What a step consists of: decodes first, chunks that fill the budget, ends of requests, refusals. */
+/* The contents of a step: decodes first, chunks that fill the budget, ends of requests, refusals. */
 #include "test_scheduler_fixture.h"
 
 #include "scheduler/cost_model.h"

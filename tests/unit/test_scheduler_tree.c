@@ -1,6 +1,5 @@
-/* The prefix tree against a model with nothing clever in it: an array with one entry for every possible
- * prefix of up to DEPTH pages drawn from WAYS different ones, so that matches, switches, splits and evictions
- * can be foretold exactly. */
+/* The prefix tree compared with a simple model: an array with one entry for every possible prefix of up to
+ * DEPTH pages drawn from WAYS different ones. It predicts matches, switches, splits and evictions exactly. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Addresses of clients: who counts as one, and ranges of them. */
+/* Addresses of clients: which addresses count as one client, and ranges of addresses. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,4 @@
-/* What answers look like, to the byte: whole and streamed, by chat and Anthropic's messages; errors, and what
- * the log has. */
+/* Answers byte for byte: whole and streamed, of chats and Anthropic's messages; errors, and the log lines. */
 #include "server_scene_fixture.h"
 
 #include <inttypes.h>

@@ -1,5 +1,4 @@
-/* Pace of a request body, under a clock that is made up: 1 KiB/s over windows of 5 s, looked at every 100 ms.
- */
+/* The pace of a request body, with a fake clock: 1 KiB/s over windows of 5 s, checked every 100 ms. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* A connection's life by the clock: each deadline holds at its very millisecond and not a moment before, and
- * what a sweep does in each state. And what an engine says of an answer, as metrics and the log have it. */
+/* A connection's life by the clock: each deadline takes effect at its exact millisecond and not before, and
+ * what a sweep does in each state. Also what the engine reports about an answer, in metrics and the log. */
 #include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* Who gets in and who is ended for want of room for answers (server/held.c), beside a plain walk over all
- * connections that says the same. */
+/* Which answers are admitted and which are ended when there is no room for answers (server/held.c),
+ * compared with a plain walk over all connections. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* The HTTP policy over byte strings: what must be refused, what must pass, and that neither depends on how
- * the bytes were cut. */
+ * the bytes were split. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

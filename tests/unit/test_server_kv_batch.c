@@ -1,4 +1,4 @@
-/* KV events in MessagePack, to the byte. */
+/* KV events in MessagePack, byte for byte. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* The listening sockets: no failure while a connection is accepted ends accepting, and health tells of one
- * that lasts. */
+/* The listening sockets: no failure while a connection is accepted stops the server from accepting, and
+ * /health reports a lasting one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
-/* Want of memory while a request is read or answered: the client is told 503 out_of_memory or is cut off, and
- * never gets an answer that looks whole and is not. Each allocation in turn fails, alone and with all that
- * follow. */
+/* Memory runs out while a request is read or answered: the client gets 503 out_of_memory or a cut
+ * connection, and never an incomplete answer that looks complete. Each allocation in turn fails, alone and
+ * with all that follow. */
 #include <malloc.h>
 #include <math.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* Messages and tools of a request: what is taken, and how it is brought to one form. */
+/* Messages and tools of a request: what is accepted, and how it is converted to one form. */
 #include "server_request_fixture.h"
 
 static void expect_messages(const char *json, int status, const char *param, const char *normal)

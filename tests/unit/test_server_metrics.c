@@ -1,4 +1,4 @@
-/* The whole of /metrics: every sample, once, in its order, with a value that no other has. */
+/* All of /metrics: every sample, once, in its order, with a value that no other has. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

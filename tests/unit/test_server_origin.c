@@ -1,5 +1,5 @@
-/* Host, Origin and CORS: which requests a daemon without keys takes, and what pages of other origins may do.
- */
+/* Host, Origin and CORS: which requests a daemon without keys accepts, and what pages of other origins may
+ * do. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* The server's smaller parts: API keys, listen addresses, metrics text, error objects, JSON of answers and
+/* Small parts of the server: API keys, listen addresses, metrics text, error objects, JSON of answers and
  * streams. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* Limits of a key: buckets that fill, what refuses and when to come again, and the headers. */
+/* Limits of a key: token buckets, which limit refuses and when to retry, and the headers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

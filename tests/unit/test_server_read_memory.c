@@ -1,5 +1,5 @@
-/* Want of memory while a request's fields are read: whichever allocation fails, it is a 503 that says so, and
- * all that was taken is given back. And that each body was worth it: with memory it is read. */
+/* Memory runs out while a request's fields are read: whichever allocation fails, it is a 503 that says so,
+ * and nothing leaks. Each body is also read once with memory, to show that it is valid. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* The request schema: the borders of every field, made from the limits table; neutral values; names in
+/* The request schema: the bounds of every field, made from the limits table; neutral values; names in
  * errors. */
 #include "server_request_fixture.h"
 

@@ -1,4 +1,4 @@
-/* Answers of responses, completions and embeddings, to the byte; log-probabilities in their four forms. */
+/* Answers of responses, completions and embeddings, byte for byte; log-probabilities in their four forms. */
 #include "server_scene_fixture.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Bodies of Anthropic's messages and OpenAI's responses: the chat that each is made into, to the byte, or the
- * error and whose fault it is. Quotes are written as ' here. */
+/* Bodies of Anthropic's messages and OpenAI's responses: the chat that each becomes, byte for byte, or its
+ * error. Quotes are written as ' here. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Workers: whose job is next, and what large jobs leave to others. Jobs wait at gates, so that the order does
- * not hang on time. */
+/* Workers: whose job is next, and what large jobs leave to others. Jobs wait at gates, so that the order
+ * does not depend on time. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* One template per feature, with what jinja2 3.1.6 makes of it (sandboxed, trim_blocks, lstrip_blocks, loop
+/* One template per feature, with the output of jinja2 3.1.6 (sandboxed, trim_blocks, lstrip_blocks, loop
  * controls, the tojson of chat templates). */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* Our renderings against what jinja2 made of the same templates, conversations and random programs
+/* Our renderings compared with those of jinja2 for the same templates, conversations and random programs
  * (tests/golden_template/golden.json, written by make_golden.py). */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* What the client wrote is never vouched for, whatever the template does with it. */
+/* Text from the client is never marked as trusted, whatever the template does with it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

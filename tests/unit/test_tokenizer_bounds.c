@@ -1,4 +1,4 @@
-/* Where a tokenizer's limits bind, to the last step and byte; and decoders whose steps stand in another
+/* A tokenizer's limits take effect at the exact step and byte; and decoders whose steps are in another
  * order. */
 #include "test_tokenizer_util.h"
 

@@ -1,4 +1,5 @@
-/* How text is cut: expressions beside what is written out by hand, what is refused, and how long it takes. */
+/* How text is split: regular expressions compared with hand-written splitters, what is refused, and how
+ * long it takes. */
 #include "test_tokenizer_util.h"
 
 #define MODERN(letters, others, digits)                                                                      \

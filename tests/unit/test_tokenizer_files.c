@@ -1,4 +1,5 @@
-/* Tokenizer files that lie, or ask for what is not served: refused by name, never a crash. */
+/* Tokenizer files that are inconsistent, or need something that is not served: refused by name, never a
+ * crash. */
 #include "test_tokenizer_util.h"
 
 #include <unistd.h>

@@ -1,7 +1,8 @@
-/* The tokenizer against the reference: the ids of the hard texts in tests/golden_text.
+/* The tokenizer compared with the reference: the ids of the hard texts in tests/golden_text.
  *
- * small.json and its variants run everywhere. Real tokenizers run where they are: TANDEM_TEST_MODEL names the
- * SmolLM2 GGUF, TANDEM_TEST_TOKENIZERS the folder that tests/golden_text/fetch_tokenizers.py made. */
+ * small.json and its variants run everywhere. Real tokenizers run if they are there: TANDEM_TEST_MODEL
+ * names the SmolLM2 GGUF, TANDEM_TEST_TOKENIZERS the folder that tests/golden_text/fetch_tokenizers.py
+ * made. */
 #include "test_tokenizer_util.h"
 
 typedef struct text {

@@ -1,5 +1,5 @@
-/* Tokenizers for which memory is short: whichever allocation fails while one is loaded or encodes, it is
- * told, or the ids are the same without it; and all that was taken is given back. */
+/* Tokenizers when memory runs out: whichever allocation fails while one is loaded or encodes, there is an
+ * error, or the ids are the same without it; and nothing leaks. */
 #include <errno.h>
 #include <pthread.h>
 

@@ -1,5 +1,5 @@
-/* Expressions drawn from the grammar against the reference: how `tokenizers` cuts texts by them
- * (tests/golden_text/make_split_cases.py), by the table and by backtracking. */
+/* Random regular expressions compared with the reference: how `tokenizers` splits texts by them
+ * (tests/golden_text/make_split_cases.py), with the table and by backtracking. */
 #include "test_tokenizer_util.h"
 
 static size_t cut(const td_regex *r, const char *text, size_t n, const cJSON *want)

@@ -1,5 +1,5 @@
-/* Every short text: what is written by hand cuts as the expression that it stands for, from the first byte to
- * the last, and flags of added tokens are read or refused wherever a file may have them. */
+/* Every short text: the hand-written splitters split exactly as the expressions that they replace, and
+ * flags of added tokens are read or refused wherever a file may have them. */
 #include "test_tokenizer_util.h"
 
 /* ---- splitters ---- */

@@ -1,5 +1,5 @@
-/* SentencePiece's BPE: a small model in its three forms against SentencePiece and `tokenizers` (the goldens
- * of tests/golden_text/make_spm_goldens.py), and what its files may lie about. */
+/* SentencePiece's BPE: a small model in its three forms compared with SentencePiece and `tokenizers` (the
+ * goldens of tests/golden_text/make_spm_goldens.py), and inconsistencies in its files. */
 #include "test_tokenizer_util.h"
 
 static char **texts;

@@ -1,4 +1,4 @@
-/* What the tokenizer's tests share: files of tests/golden_text, encoding, decoding. */
+/* Shared by the tokenizer's tests: files of tests/golden_text, encoding, decoding. */
 #ifndef TEST_TOKENIZER_UTIL_H
 #define TEST_TOKENIZER_UTIL_H
 

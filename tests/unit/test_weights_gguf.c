@@ -1,4 +1,4 @@
-/* GGUF: what a good file yields, and that no bytes whatsoever do harm. */
+/* GGUF: the contents of a good file, and that no bytes can do harm. */
 #include "weights_fixture.h"
 
 #include <time.h>

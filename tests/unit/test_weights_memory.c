@@ -1,6 +1,5 @@
-/* A model that is opened for want of something: whichever allocation fails, it is told for what it is, and
- * all memory, mappings and descriptors that were taken are given back. And what stands in a folder beside
- * weights. */
+/* Opening a model when memory, mappings or descriptors run out: whichever allocation fails, the error says
+ * so, and nothing leaks. Also the other files in a folder of weights. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,5 @@
-/* Model folders: safetensors single and sharded, the JSON files beside them, and what hostile ones get. */
+/* Model folders: safetensors, single and sharded, the JSON files beside them, and the errors for hostile
+ * ones. */
 #include "weights_fixture.h"
 
 #include <fcntl.h>
