@@ -247,7 +247,7 @@ static void test_reasoning(void **state)
   expect(&r, "<think>x", false, "C:<think>x|");
 }
 
-/* A token says what is said behind it: held back until then, or in the middle of a character. */
+/* A token's text is the text after it: held back until then, or in the middle of a character. */
 static void test_which_tokens_said_what(void **state)
 {
   static const char *const tokens[] = {
@@ -267,7 +267,7 @@ static void test_which_tokens_said_what(void **state)
     assert_int_equal(said.pieces[0].token_end, 3);
     assert_int_equal(td_said_token_begin(&said, 1), 3);
     assert_int_equal(said.pieces[1].token_end, 5);
-    assert_int_equal(said.pieces[3].token_end, 8); /* a call's last mark says nothing */
+    assert_int_equal(said.pieces[3].token_end, 8); /* a call's last mark yields no text */
     td_said_clear(&said);
     assert_int_equal(td_said_token_begin(&said, 0), 8);
     td_said_deinit(&said);
@@ -275,7 +275,7 @@ static void test_which_tokens_said_what(void **state)
   }
 }
 
-/* Text is said at once, but for what may be a mark; a call as soon as its arguments begin. */
+/* Text is passed on immediately, except what may be a mark; a call as soon as its arguments begin. */
 static void test_how_much_is_held_back(void **state)
 {
   static const struct {
@@ -300,8 +300,8 @@ static void test_how_much_is_held_back(void **state)
   td_reader_destroy(r);
 }
 
-/* As many blanks as are ever held back, and one more or less, before a mark and behind a call: each as it
- * would be said of the text in one piece. */
+/* The largest number of blanks that is ever held back, and one more or less, before a mark and after a call.
+ * The result must not depend on how the text is split. */
 static void test_as_many_blanks_as_are_held(void **state)
 {
   enum { HELD = 64 };
@@ -334,7 +334,7 @@ static void test_as_many_blanks_as_are_held(void **state)
 
 /* ---- plans ---- */
 
-/* Each list may be as long as a body. Looked through for each other's, these would take hours. */
+/* Each list may be as long as a body. Searching one for each element of the other would take hours. */
 static void test_plans_of_long_lists(void **state)
 {
   enum { PROPERTIES = 1000, REQUIRED = 1 << 20 };
@@ -365,7 +365,7 @@ static void test_plans_of_long_lists(void **state)
   assert_non_null(plan = td_plan_make(&rules));
   char *printed = cJSON_PrintUnformatted(plan);
   const char *p3 = strstr(printed, "\"p3="), *p7 = strstr(printed, "\", p7="), *p = strstr(printed, "\", p=");
-  assert_true(p3 && p7 && p && p3 < p7 && p7 < p); /* those that must be, then the others */
+  assert_true(p3 && p7 && p && p3 < p7 && p7 < p); /* required ones first, then the others */
   assert_null(strstr(p7 + 1, "p3="));
   cJSON_free(printed);
   cJSON_Delete(plan);

@@ -35,7 +35,7 @@ static int32_t find_token(const void *arg, const char *text, bool *special)
 static void make_dialect(const char *format, td_dialect *d)
 {
   td_dialect_signs s = {.calls = format, .reasoning = "think", .find = find_token};
-  s.template = "[ARGS] <|python_tag|> <|python_start|> [CALL_ID]"; /* all marks that are optional */
+  s.template = "[ARGS] <|python_tag|> <|python_start|> [CALL_ID]"; /* all optional marks */
   if (strcmp(format, "mistral") == 0 && rnd(2))
     s.template = "[TOOL_CALLS]";
   s.n_template = strlen(s.template);
@@ -60,7 +60,7 @@ typedef struct expected {
   size_t n_content;
   const char *names[CALLS_MAX];
   cJSON *args[CALLS_MAX];
-  char *exact[CALLS_MAX]; /* the very text of arguments; NULL: any that says the same */
+  char *exact[CALLS_MAX]; /* the exact text of arguments; NULL: any text with the same meaning */
   uint32_t n_calls;
 } expected;
 
@@ -396,7 +396,7 @@ static void drain(td_said *said, got *g)
       assert_true(g->n_calls < 64);
       snprintf(g->names[g->n_calls++], sizeof g->names[0], "%.*s", (int)p->n, text);
     } else if (p->kind == TD_SAID_ARGUMENTS) {
-      assert_int_equal(p->call + 1, g->n_calls); /* one call after the other */
+      assert_int_equal(p->call + 1, g->n_calls); /* calls in order */
       td_buf_append(&g->args[p->call], text, p->n);
     } else {
       td_buf_append(p->kind == TD_SAID_CONTENT ? &g->content : &g->reasoning, text, p->n);
@@ -516,7 +516,7 @@ static void one_text(const char *format)
   }
   bool strips = n > 0 && e.n_content && e.content[0] == 'x' && !*e.reasoning && strspn(b.data, " \t\n") &&
                 !starts_only(&d);
-  if (strips && strchr(" \t\n", b.data[0])) { /* they stand before prose, not before a call */
+  if (strips && strchr(" \t\n", b.data[0])) { /* blanks before prose, not before a call */
     size_t k = strspn(b.data, " \t\n");
     if (b.data[k] == 'x') {
       memmove(b.data, b.data + k, b.len_bytes - k + 1);
@@ -554,8 +554,8 @@ static void without_marks(const td_dialect *d, const char *text, size_t n, td_bu
   }
 }
 
-/* A call with a byte changed, left out or doubled, or the end cut off: however it is cut, the same is said;
- * if no call is, all of it is content; arguments of calls are JSON. */
+/* A call with a byte changed, removed or doubled, or the end cut off. The result does not depend on how it is
+ * split; without calls, all of it is content; arguments of calls are JSON. */
 static void one_broken(const char *format)
 {
   const td_json_limits limits = {64, 100000, TD_ERR_REQUEST};
@@ -598,7 +598,7 @@ static void one_broken(const char *format)
     if (td_json_check(text_of(&once.args[i]), once.args[i].len_bytes, &limits, &err) != TD_OK)
       fail_msg("%s: %s\nof %.*s", err.message, text_of(&once.args[i]), (int)b.len_bytes, b.data);
   }
-  assert_true(stream.n_calls >= once.n_calls); /* what was said to a stream cannot be taken back */
+  assert_true(stream.n_calls >= once.n_calls); /* what was sent in a stream cannot be taken back */
   without_marks(&d, b.data, b.len_bytes, &plain);
   if (once.n_calls == 0 && strcmp(text_of(&plain), text_of(&once.content)) != 0) {
     print_message("text: %.*s\n", (int)b.len_bytes, b.data);

@@ -14,8 +14,7 @@
 #include "bench/attention_policies.h"
 #include "bench/attention_traces.h"
 
-/* Lengths of all steps of a trace, checked on the way; returns a sum that says whether two runs are the same.
- */
+/* Checks the lengths of all steps of a trace; returns a checksum, by which two runs can be compared. */
 static uint64_t check_trace(uint32_t trace, uint64_t seed)
 {
   const struct td_attention_trace *d = &td_attention_traces[trace];
@@ -100,7 +99,7 @@ static void test_cells(void **unused)
       &c,
       &(td_cells_request){
           .kinds = {true, true, false}, .head_dim = 64, .n_heads = 16, .n_kv_heads = 8, .max_keys = 80000});
-  assert_true(c.n > 1 && c.n < 20); /* trees alone are measured with these heads */
+  assert_true(c.n > 1 && c.n < 20); /* only trees are measured with these heads */
   for (size_t i = 0; i < c.n; i++) {
     double keys = 0;
     for (uint32_t r = 0; r < c.cells[i].n_rows; r++)

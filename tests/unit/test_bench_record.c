@@ -169,8 +169,8 @@ static void test_last_event(void **state)
   assert_int_equal(r.outcome, TD_END_EVENT);
 }
 
-/* Three requests: tokens every 10 ms from 100 ms on; one with a stall of 300 ms; one that failed; and a warm
- * one. */
+/* Three requests with tokens every 10 ms from 100 ms on; one with a stall of 300 ms; one that failed; and a
+ * warm-up request. */
 static void make_records(td_record r[4])
 {
   for (int i = 0; i < 4; i++) {
@@ -198,10 +198,10 @@ static void test_measures(void **state)
   assert_true(fabs(m.all.tbt.p50 - 10) < 1e-6 && m.all.tbt.n == 20 && fabs(m.all.tbt.max - 300) < 1e-6);
   assert_true(fabs(m.all.tpot.max - 39) < 1e-6 && fabs(m.all.e2e.min - 200) < 1e-6);
   assert_true(m.all.n_stalled[0] == 1 && m.all.n_stalled[1] == 0);
-  assert_int_equal(m.all.n_good, 1); /* the stalled one's own p99 is above 50 ms */
+  assert_int_equal(m.all.n_good, 1); /* the p99 of the stalled one is above 50 ms */
   assert_true(fabs(m.all.seconds - 2.15) < 1e-9 &&
-              fabs(m.all.out_tokens_per_s - 23 / 2.15) < 1e-6); /* the failed one's token too */
-  c.window_s = 1.155; /* tokens that came until then: 11 of the first, 6 of the second */
+              fabs(m.all.out_tokens_per_s - 23 / 2.15) < 1e-6); /* the token of the failed one counts too */
+  c.window_s = 1.155; /* tokens received until then: 11 of the first, 6 of the second */
   td_record_measure(r, 4, &c, &m);
   assert_true(fabs(m.all.out_tokens_per_s - 17 / 1.155) < 1e-6 &&
               fabs(m.all.requests_per_s - 1 / 1.155) < 1e-6);
@@ -214,7 +214,7 @@ static void test_while_all_decode(void **state)
   td_record r[2];
   td_record_measures m;
   td_measure_config c = {.slo_ttft_ms = 1e9, .slo_tbt_ms = 1e9, .stall_ms = {1e9, 1e9}};
-  for (int i = 0; i < 2; i++) { /* the second begins 1 s later, and is four times slower before that */
+  for (int i = 0; i < 2; i++) { /* the second starts 1 s later, and was four times slower before that */
     r[i] = (td_record){.n_in = 1, .n_out = 20};
     for (int k = 0; k < 20; k++)
       take(&r[i], token, 1.0 * i + 0.1 * k);

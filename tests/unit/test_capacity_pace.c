@@ -38,7 +38,7 @@ static void the_nearest_step_of_the_kind(void **state)
     for (int kind = 0; kind < 2; kind++)
       assert_true(td_pace_at(&p, cases[i].at_us, kind) == cases[i].factors[kind]);
   td_pace_deinit(&p);
-  assert_true(td_pace_at(&p, 5, true) == 1); /* of what was never seen nothing is known */
+  assert_true(td_pace_at(&p, 5, true) == 1); /* nothing is known about steps that were never seen */
 }
 
 static void given_times(void **state)

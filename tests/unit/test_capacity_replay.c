@@ -67,7 +67,7 @@ static void test_spread(void **state)
   td_spread_add(&s, 100, 1);
   td_spread_add(&s, 200, 1);
   td_spread_add(&s, 600, 1);
-  ABOUT(td_spread_at(&s, 0.25), 150); /* between two ranks, as tandem-bench has it */
+  ABOUT(td_spread_at(&s, 0.25), 150); /* between two ranks, as in tandem-bench */
   ABOUT(td_spread_at(&s, 0.95), 560);
   td_spread_deinit(&s);
   td_spread_add(&s, 0, 3);
@@ -120,8 +120,8 @@ static void test_step_times(void **state)
   td_load_deinit(&l);
 }
 
-/* Two streams, requests of three steps: the next is due when one has ended. With a request more than places
- * its stream is none the wiser; one that is refused makes room at once. */
+/* Two streams with requests of three steps: the next is due when one has ended. If there are more requests
+ * than places, streams do not notice; a refused request makes room immediately. */
 static void test_closed_streams(void **state)
 {
   td_load l = {0};
@@ -150,7 +150,7 @@ static void test_closed_streams(void **state)
   td_load_deinit(&l);
 }
 
-/* Two warm requests whose prompts come again: what they took is in no figure. */
+/* Two warm-up requests whose prompts are sent again: their times are in no figure. */
 static void test_warm_requests(void **state)
 {
   td_load l = {0};
@@ -172,13 +172,13 @@ static void test_warm_requests(void **state)
   NEAR(r.m.out_tokens_per_s, 6 / 0.003, 1e-12);
   NEAR(r.busy_share, 1, 1e-12);
   NEAR(r.prefix_hit_share, 48 / 80.0,
-       1e-12); /* the last token of a prompt is always computed, and its page */
+       1e-12); /* the last token of a prompt is always computed, with its page */
   free(lives);
   td_load_deinit(&l);
 }
 
-/* Two rows at most and four tokens a step: A's prompt of 10 takes 4 + 4 + 2; B, of 5, comes at 1.5 ms. Steps
- * of a ms: 1: A4  2: A4  3: A2 B2 (A's first token)  4: A B3 (B's first)  5: A B ... */
+/* At most two rows and four tokens per step: A's prompt of 10 takes 4 + 4 + 2; B, of 5, arrives at 1.5 ms.
+ * Steps of 1 ms: 1: A4 2: A4 3: A2 B2 (A's first token) 4: A B3 (B's first) 5: A B ... */
 static void test_chunks(void **state)
 {
   td_load l = {0};
@@ -196,8 +196,8 @@ static void test_chunks(void **state)
   td_load_deinit(&l);
 }
 
-/* A decodes; B comes at 1.5 ms, in step 2. Planned from scratch it begins with step 3; where step 3 was
- * planned while 2 ran, with step 4. */
+/* A decodes; B arrives at 1.5 ms, during step 2. Without planning ahead it starts in step 3; if step 3 was
+ * planned during step 2, in step 4. */
 static void test_planned_ahead(void **state)
 {
   for (int ahead = 0; ahead < 2; ahead++) {
@@ -228,7 +228,7 @@ static void test_host_time(void **state)
   td_load_deinit(&l);
 }
 
-/* Steps without prompts twice, with prompts three times as long as the model says. */
+/* Steps without prompts take twice, steps with prompts three times as long as the model says. */
 static void test_correction(void **state)
 {
   td_load l = {0};
@@ -243,8 +243,8 @@ static void test_correction(void **state)
   td_load_deinit(&l);
 }
 
-/* The same, kept with the calibration; what is given, and a run's own pace, stand in for it, of the kinds
- * that they have. */
+/* The same, kept with the calibration. Factors given by option, and a run's own pace, replace it for the
+ * kinds of steps that they have. */
 static void test_learned(void **state)
 {
   td_cost_model learned = constant;
@@ -275,8 +275,8 @@ static void test_learned(void **state)
   }
 }
 
-/* What the cost model has learned its scheduler knows from the start, and it stays; what is given it has to
- * learn. */
+/* The scheduler knows from the start what the cost model has learned, and keeps it; factors given by option
+ * it has to learn. */
 static void test_who_knows_what_is_learned(void **state)
 {
   for (int given = 0; given < 2; given++) {
@@ -314,7 +314,7 @@ static void test_who_knows_what_is_learned(void **state)
   }
 }
 
-/* One row at most: two requests at once take turns on one daemon and none on two. */
+/* At most one row: two simultaneous requests take turns on one daemon but not on two. */
 static void test_replicas(void **state)
 {
   for (uint32_t n = 1; n <= 2; n++) {
@@ -398,7 +398,7 @@ static td_load make_mixed(uint64_t seed, size_t n)
   return l;
 }
 
-/* To the last bit; and another order of hash buckets is no other schedule. */
+/* Equal to the last bit. Another order of hash buckets gives the same schedule. */
 static void test_same_again(void **state)
 {
   td_load l = make_mixed(5, 400);
@@ -422,7 +422,7 @@ static void test_same_again(void **state)
   td_load_deinit(&l);
 }
 
-/* A small pool: requests are preempted, all end, and each has all its tokens. */
+/* A small pool: requests are preempted, but all end with all their tokens. */
 static void test_pressure(void **state)
 {
   td_load l = make_mixed(6, 300);
@@ -439,9 +439,9 @@ static void test_pressure(void **state)
   td_load_deinit(&l);
 }
 
-/* One at a time, a millisecond each, arrivals even: 1000 a second can be held and no more. */
-/* Equal prompts at equal distances, and once twenty at a time: the lengths of steps settle again, so first
- * tokens do not come now early, now late, as they would where a length hunts after the queue. */
+/* One at a time, a millisecond each, at equal intervals: 1000 per second can be served and no more. */
+/* Equal prompts at equal intervals, and once twenty together: the lengths of steps settle again. Otherwise,
+ * if the length followed the queue with a delay, first tokens would alternate between early and late. */
 static void test_lengths_settle(void **state)
 {
   static const double rates[] = {2, 6, 9, 12, 14};
@@ -467,7 +467,7 @@ static void test_lengths_settle(void **state)
       least = fmin(least, lives[i].first_us - lives[i].due_us);
       most = fmax(most, lives[i].first_us - lives[i].due_us);
     }
-    assert_true(r.m.tbt.max <= 50.001 || rates[k] < 3); /* a step of prompts alone is filled */
+    assert_true(r.m.tbt.max <= 50.001 || rates[k] < 3); /* a step without decodes is filled */
     assert_true(most - least <= 2e3 * r.m.tbt.p99);     /* two steps */
     assert_true(rates[k] > 12 || most < 90e3);
     free(lives);
@@ -489,12 +489,12 @@ static void test_search(void **state)
   assert_int_equal(td_search(&s, &c, 0.01, &found, &err), TD_OK);
   assert_true(found.rate > 985 && found.rate < 1005);
   assert_true(found.at.held && found.at.queue_ms.p50 <= 1);
-  /* a first token takes a millisecond: half of that is held at no rate */
+  /* a first token takes a millisecond, so no rate can keep half of that */
   c.slo.ttft_p99_ms = 0.5;
   assert_int_equal(td_search(&s, &c, 0.01, &found, &err), TD_OK);
   assert_true(found.rate == 0 && !found.all_at_once);
   td_load_deinit(&s.load);
-  /* two of one step: all at once, which is no rate, and nobody may divide by it or draw it */
+  /* two requests that arrive together have no rate; nothing may divide by it or draw it */
   c = make_config(&constant, 2, 64);
   for (int i = 0; i < 2; i++)
     add(&s.load, i * 10, (uint64_t)i, 8, 1);
@@ -512,7 +512,7 @@ static void test_devices(void **state)
   NEAR(one.weight_bytes, 16.06e9, 0.002);
   NEAR(one.n_kv_tokens, 900000, 0.01); /* vLLM at 0.92 of the memory: 920,080 */
   td_device two = td_device_tp2(&one);
-  NEAR(two.n_kv_tokens, 2.136 * (double)one.n_kv_tokens, 0.01); /* weights are there once */
+  NEAR(two.n_kv_tokens, 2.136 * (double)one.n_kv_tokens, 0.01); /* weights are loaded once */
   td_step_work decode = {
       .n_tokens = 1, .n_rows = 1, .n_logits = 1, .n_decode_rows = 1, .decode_kv_tokens = 16384};
   double halves = td_cost_step_us(&one.cost, &decode) / 2;

@@ -26,7 +26,7 @@ static td_scene_options options(const char *correction)
                             .correction = correction};
 }
 
-/* A calibration brings what its daemon learned under load, unless it is said what steps take. */
+/* A calibration includes what its daemon learned under load, unless an option gives the factors. */
 static void what_was_learned(void **state)
 {
   static td_scene s;

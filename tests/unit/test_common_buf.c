@@ -63,7 +63,7 @@ static void test_buf_cap(void **state)
   assert_true(b.failed);
   assert_int_equal(b.len_bytes, 100);
   td_buf_consume(&b, 100);
-  td_buf_append_char(&b, 'y'); /* a failure stays, so that checking once at the end is enough */
+  td_buf_append_char(&b, 'y'); /* failures are sticky, so that one check at the end is enough */
   assert_int_equal(b.len_bytes, 0);
   assert_null(td_buf_take(&b, NULL));
   td_buf_clear(&b);
@@ -106,7 +106,7 @@ static void test_buf_json_ints(void **state)
   td_buf b, want;
   td_buf_init(&b, 0);
   td_buf_init(&want, 0);
-  for (uint32_t i = 0; i < 1000; i++) /* all lengths, both signs, the ends */
+  for (uint32_t i = 0; i < 1000; i++) /* all lengths, both signs, the extremes */
     v[i] = (int32_t)(i * 2654435761u) >> i % 32;
   v[63] = INT32_MIN, v[64] = INT32_MAX, v[65] = -1, v[127] = 0, v[128] = 10;
   for (size_t n = 0; n <= 1000; n += n < 200 ? 1 : 80) {
@@ -133,7 +133,7 @@ static void test_buf_numbers(void **state)
     td_buf_append_uint(&b, whole[i]);
     td_buf_printf(&want, "%llu", (unsigned long long)whole[i]);
   }
-  for (uint32_t i = 0; i < 3000; i++) { /* no halves, where rounding is a matter of taste */
+  for (uint32_t i = 0; i < 3000; i++) { /* no halves, whose rounding is ambiguous */
     double v = i < 2000 ? i / 1000.0 + 0.0001 : (i - 2000) * 12345.6 + 0.01;
     td_buf_append_tenths(&b, v);
     td_buf_printf(&want, "%.1f", v);
@@ -254,7 +254,7 @@ static void test_arena_cap(void **state)
 
 /* ---- UTF-8 ---- */
 
-/* RFC 3629's table, written down anew: by decoding, not by ranges of second bytes. */
+/* A second implementation of RFC 3629's table: by decoding, not by ranges of second bytes. */
 static size_t reference_length(const unsigned char *p, size_t n)
 {
   size_t len = p[0] < 0x80             ? 1

@@ -70,13 +70,13 @@ static void test_read_and_write(void **state)
   assert_true(found && text.len_bytes == 8 && memcmp(text.data, "eight..8", 8) == 0);
   td_buf_clear(&text);
   assert_int_equal(td_cache_write(path, "nine...89", 9, &err), TD_OK);
-  assert_int_equal(td_cache_read(path, &text, &found, &err), TD_ERR_CONFIG); /* past the cap */
+  assert_int_equal(td_cache_read(path, &text, &found, &err), TD_ERR_CONFIG); /* over the cap */
   assert_int_equal(unlink(path), 0);
   assert_int_equal(mkfifo(path, 0600), 0);
-  assert_int_equal(td_cache_read(path, &text, &found, &err), TD_ERR_CONFIG); /* and does not hang */
+  assert_int_equal(td_cache_read(path, &text, &found, &err), TD_ERR_CONFIG); /* and it does not hang */
   assert_int_equal(unlink(path), 0);
   assert_int_equal(td_cache_read(folder, &text, &found, &err), TD_ERR_CONFIG);
-  assert_int_equal(rmdir(folder), 0); /* no temporary file stays */
+  assert_int_equal(rmdir(folder), 0); /* no temporary file remains */
   assert_int_equal(td_cache_write(path, "x", 1, &err), TD_ERR_IO);
   td_buf_deinit(&text);
 }

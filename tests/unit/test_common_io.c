@@ -27,7 +27,8 @@
 /* ---- faults: the next n calls fail so; pieces of at most so many bytes ---- */
 
 static int n_faults, fault_errno;
-static bool fail_read, fail_write, fail_sync, fail_rename; /* none: opening fails, and reading at a place */
+static bool fail_read, fail_write, fail_sync,
+    fail_rename; /* if none is set: opening fails, and positioned reads fail */
 static size_t piece = SIZE_MAX;
 static int opened_with; /* flags */
 
@@ -117,8 +118,8 @@ static void test_read_at(void **state)
   assert_int_equal(unlink(name), 0);
 }
 
-/* What is refused, waits for nobody: a FIFO has no writer here. Nor is a pipe of ours, whose writer is there.
- */
+/* A refusal does not wait: neither for a FIFO, which has no writer here, nor for a pipe of ours, whose writer
+ * exists. */
 static void test_files_of_options(void **state)
 {
   char folder[] = "/tmp/td_io_XXXXXX", path[64], pipe_path[32], got[16];
@@ -159,7 +160,7 @@ static void test_files_of_options(void **state)
   assert_false(td_file_can_be_read_again(pipe_path));
   assert_non_null(f = td_file_open(pipe_path, &why));
   pid_t child = fork();
-  if (child == 0) { /* it writes after the read has begun, or before: the reader waits */
+  if (child == 0) { /* it writes before or after the read has begun; the reader waits */
     usleep(20000);
     _exit(__real_write(fds[1], "later", 5) != 5);
   }
@@ -243,7 +244,7 @@ static void test_cache_path_lengths(void **state)
 
 /* ---- cores ---- */
 
-static const char *cpu_max, *cfs_quota, *cfs_period; /* what the files hold; NULL: there is none */
+static const char *cpu_max, *cfs_quota, *cfs_period; /* contents of the files; NULL: no such file */
 
 FILE *__real_fopen(const char *path, const char *mode);
 FILE *__wrap_fopen(const char *path, const char *mode);
@@ -278,7 +279,7 @@ static void test_cores(void **state)
                {NULL, NULL, "100000\n", 0},
                {NULL, "x\n", "100000\n", 0},
                {NULL, "100000\n", "x\n", 0},
-               {"100000 100000\n", "300000\n", "100000\n", 1}}; /* the newer one counts */
+               {"100000 100000\n", "300000\n", "100000\n", 1}}; /* the newer cgroup version has precedence */
   cpu_set_t all, one;
   assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
   uint32_t n = (uint32_t)CPU_COUNT(&all);
@@ -309,7 +310,7 @@ ssize_t __wrap_getrandom(void *p, size_t n, unsigned flags)
   return no_entropy ? -1 : __real_getrandom(p, n, flags);
 }
 
-/* No number twice, of the kernel's or without it, and the kernel is not asked for each. */
+/* No number repeats, with or without the kernel's generator, and the kernel is not called for each. */
 static void test_random(void **state)
 {
   enum { N = 200 };
@@ -327,7 +328,7 @@ static void test_random(void **state)
       assert_true(v[i] != v[k]);
 }
 
-/* The same seed and bytes give the same, and each of them counts: all lengths, each byte. */
+/* The same seed and bytes give the same hash, and every byte counts, at all lengths. */
 static void test_hash(void **state)
 {
   unsigned char bytes[40] = {0};
@@ -351,7 +352,7 @@ static void test_hash(void **state)
 
 /* ---- the end of the road ---- */
 
-/* What td_bug says to stderr, which is a pipe: full, and read by nobody, or empty. */
+/* What td_bug writes to stderr, if that is a pipe that is full and not read, or empty. */
 static void die_of_a_bug(bool full, char *text, size_t size)
 {
   int fds[2], status;

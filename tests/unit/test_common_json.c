@@ -16,8 +16,8 @@
 
 static const td_json_limits body_limits = {64, 65536, TD_ERR_REQUEST};
 
-/* Parses a copy of exactly n bytes, so that a sanitizer sees reads beyond; td_json_check must agree on all
- * but repeated keys. */
+/* Parses a copy of exactly n bytes, so that a sanitizer detects reads beyond; td_json_check must agree on
+ * everything except repeated keys. */
 static td_status parse(const char *text, size_t n, const td_json_limits *limits, cJSON **out, td_error *err)
 {
   char *copy = malloc(n ? n : 1);
@@ -63,8 +63,8 @@ static void must_be_same_ids(const cJSON *a, const cJSON *b)
     assert_true(td_json_ids_next(&x) == td_json_ids_next(&y));
 }
 
-/* With and without an array that stays text: the same verdict, the same words, the same members. True if one
- * did. */
+/* Compares parsing with and without an array that stays text: same verdict, same message, same members.
+ * Returns true if one stayed text. */
 static bool parse_ids(const char *text, const td_json_limits *limits)
 {
   cJSON *tree, *with_ids;
@@ -132,7 +132,8 @@ static void test_nul_in_a_body(void **state)
                                                            "0000"); /* what looks like half of one */
   assert_string_equal(td_json_get(root, "m")->valuestring, "98765432109876543210");
   assert_true(td_json_is_ids(td_json_get(root, "prompt")));
-  assert_int_equal(td_json_get_string(root, "a", &got, &err), TD_ERR_REQUEST); /* a getter gives C strings */
+  assert_int_equal(td_json_get_string(root, "a", &got, &err),
+                   TD_ERR_REQUEST); /* a getter returns C strings */
   assert_non_null(strstr(err.message, "U+0000"));
   td_buf printed; /* as it was written */
   td_buf_init(&printed, 0);
@@ -214,7 +215,7 @@ static void test_ids_are_counted(void **state)
   assert_false(parse_ids("{\"prompt\":[1]}", &flat));
   td_buf_init(&b, 0);
   unsigned n_text = 0;
-  for (unsigned n = 1; n < 100; n++) { /* n/16 values besides object, array and string */
+  for (unsigned n = 1; n < 100; n++) { /* n/16 values in addition to object, array and string */
     td_buf_clear(&b);
     td_buf_append_str(&b, "{\"prompt\":[");
     for (unsigned i = 0; i < n; i++)
@@ -377,13 +378,14 @@ static td_status parse_repeated(const char *head, const char *part, size_t times
 static void test_node_limit(void **state)
 {
   td_json_limits limits = {64, 100, TD_ERR_REQUEST};
-  assert_int_equal(parse_repeated("[", "null", 99, "]", &limits), TD_OK); /* the array is one */
+  assert_int_equal(parse_repeated("[", "null", 99, "]", &limits), TD_OK); /* the array itself counts as one */
   assert_int_equal(parse_repeated("[", "null", 100, "]", &limits), TD_ERR_REQUEST);
   assert_int_equal(parse_repeated("[", "0", 99 * 16 + 15, "]", &limits), TD_OK);
   assert_int_equal(parse_repeated("[", "0", 100 * 16, "]", &limits), TD_ERR_REQUEST);
   assert_int_equal(parse_repeated("[", "[0]", 94, "]", &limits), TD_OK);
   assert_int_equal(parse_repeated("[", "[0]", 95, "]", &limits), TD_ERR_REQUEST);
-  /* beyond the cheap numbers they count whole: a file of "0," gets no more tree than its nodes allow */
+  /* beyond the cheap numbers each counts fully: a file of "0," gets no larger tree than its limit of nodes
+   * allows */
   size_t cheap = td_limit_max(TD_LIMIT_JSON_CHEAP_NUMBERS);
   limits.max_nodes = cheap / 16 + 100;
   assert_int_equal(parse_repeated("[", "0", cheap + 99, "]", &limits), TD_OK);
@@ -408,7 +410,7 @@ static void test_depth_limit(void **state)
   cJSON_Delete(root);
 }
 
-/* Many keys that share their beginning, then one repeated: sorted, so never quadratic. */
+/* Many keys with a common beginning, then one repeated: keys are sorted, so this is not quadratic. */
 static void test_many_keys(void **state)
 {
   td_json_limits limits = {64, 400000, TD_ERR_REQUEST};
@@ -440,7 +442,7 @@ static void test_big_integers_in_their_places(void **state)
   assert_string_equal(td_json_get(root, "b")->valuestring, "12345678901234567891");
   assert_true(td_json_get(root, "c")->valuedouble == 0.5);
   assert_string_equal(td_json_get(root, "d")->valuestring, "9007199254740993");
-  char *printed = cJSON_PrintUnformatted(root); /* what a chat template's tojson relies on */
+  char *printed = cJSON_PrintUnformatted(root); /* a chat template's tojson relies on this */
   assert_non_null(strstr(printed, "-12345678901234567890"));
   cJSON_free(printed);
   cJSON_Delete(root);
@@ -509,7 +511,7 @@ static void test_get_int64(void **state)
   expect_int("[1]", false, 42, 0, 10);
   expect_int("{}", false, 42, 0, 10);
   expect_int("9007199254740993", true, 9007199254740993, INT64_MIN, INT64_MAX);
-  expect_int("9007199254740993.0", false, 42, INT64_MIN, INT64_MAX); /* a double made 992 of it */
+  expect_int("9007199254740993.0", false, 42, INT64_MIN, INT64_MAX); /* as a double it would be ...992 */
   expect_int("9223372036854775807", true, INT64_MAX, INT64_MIN, INT64_MAX);
   expect_int("-9223372036854775808", true, INT64_MIN, INT64_MIN, INT64_MAX);
   expect_int("9223372036854775808", false, 42, INT64_MIN, INT64_MAX);

@@ -53,8 +53,8 @@ static void each_allocation_may_fail(void **state)
   }
 }
 
-/* Where the guard looks ahead, every text is cut at every byte, in memory of its own size: a sanitizer sees
- * who reads behind it. */
+/* Where the guard looks ahead, every text is cut at every byte, in memory of its exact size, so that a
+ * sanitizer detects reads beyond it. */
 static void cut_texts_are_refused(void **state)
 {
   static const char *const texts[] = {
@@ -73,14 +73,14 @@ static void cut_texts_are_refused(void **state)
       assert_non_null(copy);
       memcpy(copy, texts[i], n);
       td_status st = td_json_parse_ids(copy, n, &limits, "prompt", &root, &err);
-      assert_int_equal(st, TD_ERR_REQUEST); /* the whole ones too: a lone surrogate, a dash */
+      assert_int_equal(st, TD_ERR_REQUEST); /* complete ones too: a lone surrogate, a dash */
       assert_null(root);
       free(copy);
     }
   }
 }
 
-/* An arena tells want of memory from its own cap, and goes on with what it has. */
+/* An arena distinguishes running out of memory from its own cap, and keeps working with what it has. */
 static void arenas(void **state)
 {
   td_arena a;

@@ -45,7 +45,7 @@ static void read_all(void)
   n_read += count_lines(all, (size_t)n);
 }
 
-/* Who reads at all does so after 5 ms. A wait takes a little longer than was asked. */
+/* A reader, if there is one, reads after 5 ms. A wait takes slightly longer than requested. */
 int __wrap_poll(struct pollfd *fds, nfds_t n, int max_ms)
 {
   enum { READER_MS = 5, LATE_US = 1300 };
@@ -103,7 +103,7 @@ static void test_json(void **state)
   cJSON_Delete(b);
 }
 
-/* Too long a message is cut, too long a field left out; the line stays whole. */
+/* A message that is too long is cut, and a field that is too long left out; the line stays complete. */
 static void test_long(void **state)
 {
   static char big[9000];
@@ -122,7 +122,7 @@ static void test_long(void **state)
   cJSON_Delete(b);
 }
 
-/* Priorities of syslog where stderr is the journal's stream, and no date. */
+/* Syslog priorities if stderr is the journal's stream, and no date. */
 static void test_journal(void **state)
 {
   char stream[64];
@@ -165,8 +165,8 @@ static void expect_lost(size_t n_lost, const char *next)
   assert_true(at && strstr(at, next) && count_lines(text, strlen(text)) == 2);
 }
 
-/* Nobody reads: lines wait once, what came in is whole, and the next line that goes says how many are lost.
- * An error waits again. */
+/* Without a reader, the log waits once. Lines that were written are complete, and the next line written says
+ * how many are lost. An error line waits again. */
 static void nobody_reads(bool json)
 {
   enum { LINES = 4000 };
@@ -194,7 +194,7 @@ static void test_nobody_reads(void **state)
   nobody_reads(true);
 }
 
-/* Of whoever is slow nothing is lost, as long as lines wait no more than they may in a second. */
+/* A slow reader loses nothing, as long as the log does not wait more than it may in a second. */
 static void test_a_slow_reader(void **state)
 {
   enum { LINES = 2000, MANY = 20000 };

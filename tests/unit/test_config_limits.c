@@ -20,7 +20,7 @@ static void test_rows(void **state)
     assert_non_null(l->name);
     if (!(l->min <= l->max) || l->max > 9007199254740992.0)
       fail_msg("%s: min %g max %g", l->name, l->min, l->max);
-    /* a default outside: absent means "as far as the context goes", and that there is no timeout */
+    /* a default outside the bounds means absent: "to the end of the context", or no timeout */
     bool absent_is_none =
         i == TD_LIMIT_MAX_TOKENS || i == TD_LIMIT_TIMEOUT_MS || i == TD_LIMIT_TTFT_TIMEOUT_MS;
     if (!absent_is_none && !(l->min <= l->def && l->def <= l->max))

@@ -114,7 +114,7 @@ static void test_file_refused(void **state)
   refused("model = a\x7f\n", 1, "not text");
   refused("model = a\xc2\x9b\n", 1, "byte 10");
   refused("\n\nmodel = a\rb\n", 3, "not text");
-  refused("workers = 1\n workers = 2", 2, "twice"); /* an indented line is a line of its own */
+  refused("workers = 1\n workers = 2", 2, "twice"); /* an indented line is a separate line */
 }
 
 static void test_bad_numbers(void **state)
@@ -147,7 +147,7 @@ static void test_nul_and_long_lines(void **state)
   static char text[20000];
   memset(text, 0, sizeof text);
   strcpy(text, "workers = 3\n#");
-  memset(text + 13, 'x', 8191); /* a line of 8192 bytes with its '#' */
+  memset(text + 13, 'x', 8191); /* a line of 8192 bytes including its '#' */
   strcat(text, "\nworker_queue = 7\n");
   assert_int_equal(read_text(&o, text, &err), TD_OK);
   assert_int_equal(td_option(&o, TD_LIMIT_WORKER_QUEUE), 7);
@@ -220,13 +220,12 @@ static void test_command_line(void **state)
   assert_int_equal(action, TD_ACTION_HELP);
   assert_int_equal(ARGS("--version"), TD_OK);
   assert_int_equal(action, TD_ACTION_VERSION);
-  assert_int_equal(ARGS("--model", "--help"), TD_OK); /* a value, odd as it is */
+  assert_int_equal(ARGS("--model", "--help"), TD_OK); /* a value, though an odd one */
   assert_int_equal(action, TD_ACTION_RUN);
   assert_string_equal(o.model, "--help");
 }
 
-/* Defaults of sampling: numbers with a point, within the bounds of the request's fields; negative: not set.
- */
+/* Sampling defaults: decimal numbers within the bounds of the request's fields; negative means not set. */
 static void test_sampling_defaults(void **state)
 {
   td_options o;
@@ -284,7 +283,7 @@ static void test_file_then_command_line(void **state)
   td_options_action action;
   const char *text = "model = from-file\nworkers = 3\nstep_tokens = 100\n";
   write_file(text, strlen(text));
-  assert_int_equal(ARGS("--workers=5", "--config", path), TD_OK); /* wherever it stands, it is read first */
+  assert_int_equal(ARGS("--workers=5", "--config", path), TD_OK); /* it is read first, wherever it is */
   assert_string_equal(o.model, "from-file");
   assert_int_equal(td_option(&o, TD_LIMIT_WORKERS), 5);
   assert_int_equal(td_option(&o, TD_LIMIT_STEP_TOKENS), 100);
@@ -365,10 +364,10 @@ static void test_renewal(void **state)
   unsigned n = 0;
   for (int i = 0; i < td_n_option_rows; i++)
     n += td_option_renews(&td_option_rows[i]);
-  assert_int_equal(n, N_RENEWABLE); /* each name of the list is an option's */
+  assert_int_equal(n, N_RENEWABLE); /* each name in the list is an option */
 }
 
-/* Of what is printed for all of the environment: that other uses of the prefix are no options. */
+/* In the warnings about the environment: other uses of the prefix are not options. */
 static void test_variables_that_are_no_options(void **state)
 {
   static const char *const others[] = {
@@ -410,7 +409,7 @@ static td_status take(td_options *o, const char *key, const char *value, td_erro
   return row < 0 ? TD_ERR_CONFIG : td_option_take(o, row, value, "test", TD_FROM_COMMAND_LINE, err);
 }
 
-/* Every option that the tables know can be set to its bounds and not beyond, and stands in the help. */
+/* Every option of the tables can be set to its bounds and not beyond, and is in the help. */
 static void test_every_limit(void **state)
 {
   td_options o;
@@ -421,7 +420,7 @@ static void test_every_limit(void **state)
     const td_limit *l = &td_limits[i];
     bool option = l->kind == TD_LIMIT_KIND_OPTION;
     if (i == TD_LIMIT_TEMPERATURE || i == TD_LIMIT_TOP_P || i == TD_LIMIT_TOP_K || i == TD_LIMIT_MIN_P)
-      continue; /* the operator's default of a request's field: test_sampling_defaults */
+      continue; /* the operator's default for a request field: test_sampling_defaults */
     for (int side = 0; side < 2; side++) {
       snprintf(value, sizeof value, "%.0f", side ? l->max : l->min);
       assert_int_equal(take(&o, l->name, value, &err), option ? TD_OK : TD_ERR_CONFIG);
@@ -456,5 +455,5 @@ int main(void)
   };
   int held = count_descriptors(),
       failed = cmocka_run_group_tests_name("config options", tests, make_file, remove_file);
-  return failed + (count_descriptors() != held); /* files are closed, those with errors too */
+  return failed + (count_descriptors() != held); /* files are closed, even those with errors */
 }

@@ -37,13 +37,13 @@ static void test_alone(void **state)
 
 static void test_edges(void **state)
 {
-  assert_false(td_share_allows(10, 11, 0, 0)); /* the total may have been lowered under what is held */
+  assert_false(td_share_allows(10, 11, 0, 0)); /* the total may have been lowered below what is held */
   assert_false(td_share_allows(10, 3, 0, UINT64_MAX));
   assert_true(td_share_allows(UINT64_C(1) << 40, 0, 0, UINT64_C(3) << 38));
   assert_true(td_share_allows(3, 2, 0, 1) && !td_share_allows(3, 3, 0, 1) && !td_share_allows(3, 2, 1, 1));
 }
 
-/* Those that take all they get, in equal turns, end with equal parts. */
+/* Holders that take all they can get, in equal turns, end with equal shares. */
 static void test_hogs_share(void **state)
 {
   for (uint32_t n = 1; n <= 64; n++) {
@@ -56,11 +56,11 @@ static void test_hogs_share(void **state)
     }
     for (uint32_t i = 0; i < n; i++)
       assert_true(fabs((double)held[i] - 3.0 * (double)total / (1 + 3.0 * n)) <= 4);
-    assert_true(td_share_allows(total, taken, 0, (total - taken) / 2)); /* and a newcomer finds room */
+    assert_true(td_share_allows(total, taken, 0, (total - taken) / 2)); /* and a new holder finds room */
   }
 }
 
-/* Any sequence of takes and gives: never more than the total, and the promise of share.h. */
+/* For any sequence of takes and gives: never more than the total, and share.h's guarantee. */
 static void test_promise(void **state)
 {
   uint64_t total = 0, taken = 0, held[HOLDERS] = {0}, n_refused = 0, n_promised = 0;

@@ -65,7 +65,8 @@ static void test_print_config(void **state)
       {"top_k", "40", 1, "top_k = 40  # file, line 1"},
       {"log_level", "warn", 1, "log_level = warn  # file, line 1"},
       {"workers", "3", 1, "workers = 3  # file, line 1"},
-      {"step_tokens", "1024", 1, "step_tokens = 1024  # file, line 1"}, /* no bytes: no letter */
+      {"step_tokens", "1024", 1,
+       "step_tokens = 1024  # file, line 1"}, /* not a number of bytes, so no letter */
       {"kv_bytes", "0", 1, "kv_bytes = 0  # file, line 1"},
       {"http_body_bytes", "3145728", 1, "http_body_bytes = 3M  # file, line 1"},
       {"http_bodies_bytes", "1073741824", 1, "http_bodies_bytes = 1G  # file, line 1"},
@@ -82,7 +83,7 @@ static void test_print_config(void **state)
   for (const td_option_row *r = td_option_rows; r < td_option_rows + td_n_option_rows; r++) {
     char begin[100];
     snprintf(begin, sizeof begin, "%s = ", r->name);
-    assert_true(r->kind == TD_OPTION_SECTION || strstr(text, begin)); /* each has its line */
+    assert_true(r->kind == TD_OPTION_SECTION || strstr(text, begin)); /* each has a line */
   }
   free(text);
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -140,7 +141,7 @@ static void test_help(void **state)
     else if (*r->def)
       snprintf(want, sizeof want, " (default %s)", r->def);
     else
-      snprintf(want, sizeof want, "%s", r->help + strlen(r->help) - 5); /* and nothing behind it */
+      snprintf(want, sizeof want, "%s", r->help + strlen(r->help) - 5); /* and nothing after it */
     if (strncmp(end - strlen(want), want, strlen(want)) != 0)
       fail_msg("%s does not end in '%s'", r->name, want);
   }
@@ -213,7 +214,7 @@ static void test_unknown(void **state)
   }
 }
 
-/* One letter off in names of up to five letters, two in longer ones; the nearer wins. */
+/* One wrong letter in names of up to five letters, two in longer ones; the closest name wins. */
 static void test_nearest(void **state)
 {
   static const char *const cases[][2] = {
@@ -242,7 +243,7 @@ static void test_nearest(void **state)
   }
 }
 
-/* Each word of an option that has words is taken, as it stands; nothing near it is. */
+/* Each keyword of an option is accepted exactly as written; similar ones are not. */
 static void test_each_word(void **state)
 {
   int n = 0;

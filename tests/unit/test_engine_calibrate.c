@@ -33,13 +33,13 @@ enum {
 typedef struct device {
   td_backend base;
   double slow;   /* how many times slower than the model */
-  double beside; /* beside chunks, KV costs decodes so many times as much; 0: the same */
+  double beside; /* factor by which KV costs decodes more beside chunks; 0: no difference */
   double hot, hot_after_us,
-      hot_us; /* so many times slower for heavy steps, once at such for so long; how long it is now */
-  double busy, busy_share; /* such a share of the steps take so many times longer still */
+      hot_us; /* factor for heavy steps, after this many us of them; duration of heavy work so far */
+  double busy, busy_share; /* this share of steps takes longer by this factor */
   double end_us[2];        /* of those under way, oldest first */
   uint32_t n_under_way, n_steps, n_logits[2];
-  bool fails, busy_first; /* busy_first: the first step is the one that takes longer */
+  bool fails, busy_first; /* busy_first: the first step is one that takes longer */
   /* what is not usual, 0 else */
   uint32_t max_rows, max_tokens, n_pages, context, window;
   size_t host_page_bytes; /* KV in host memory, in such pages */
@@ -54,16 +54,17 @@ static const td_cost_model truth = {.n_points = 4,
                                     .prefill_us_per_chunk = 20,
                                     .prefill_us_per_pair = 0.002};
 
-/* Time passes only where the device works, so no load on this machine can change what is measured. */
+/* Time passes only while the device works, so the load of this machine cannot change a measurement. */
 static double now;
-uint64_t __wrap_td_clock_us(void); /* the linker puts it in place of the engine's */
+uint64_t __wrap_td_clock_us(void); /* the linker replaces the engine's function with this one */
 uint64_t __wrap_td_clock_us(void) { return (uint64_t)now; }
 
 static uint64_t steps_ever;
 
 static void device_set_sampling(td_backend *b, uint32_t slot, const td_sampling *s) {}
 
-/* A power limit: who computes without a break slows down after a while, and reading memory cools. */
+/* A power limit: a device that computes without a break slows down after a while; reading memory lets it
+ * cool. */
 static double heat(device *d, const td_step_work *w, double us)
 {
   bool heavy = w->n_tokens >= HEAVY_TOKENS && w->n_rows > w->n_decode_rows;
@@ -72,8 +73,8 @@ static double heat(device *d, const td_step_work *w, double us)
   return hot ? d->hot : 1;
 }
 
-/* Steps run one after another. Plans must be whole: the table names pages of the store, rows do not share
- * them. */
+/* Steps run one after another. Plans must be complete: the table has pages of the store, and rows do not
+ * share them. */
 static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *plan)
 {
   device *d = (device *)b;
@@ -111,7 +112,7 @@ static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *p
 static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
 {
   device *d = (device *)b;
-  static const int32_t ids[MOST_PAGES]; /* a row has a page at least */
+  static const int32_t ids[MOST_PAGES]; /* a row has at least one page */
   static const uint8_t none[MOST_PAGES];
   static uint8_t ones[MOST_PAGES];
   memset(ones, 1, sizeof ones);
@@ -238,7 +239,8 @@ static void empty_folder(void)
   closedir(dir);
 }
 
-/* Median error over steps of all sizes; other programs may disturb some, so not the largest. */
+/* The median error over steps of all sizes, and not the largest, because other programs may disturb some
+ * steps. */
 static double median_error(const td_cost_model *m, double slow)
 {
   uint32_t n = 0, above = 0;
@@ -271,15 +273,15 @@ static void finds_the_device_and_keeps_it(void **state)
   assert_int_equal(know(&d, "a device", &again), TD_TIMES_KEPT);
   assert_memory_equal(&m, &again, sizeof m);
   assert_int_equal(know(&d, "another device", &again), TD_TIMES_BUILT_IN);
-  d.slow = 2; /* a busy machine: what was measured is believed all the same */
+  d.slow = 2; /* a busy machine: measured times are used nevertheless */
   assert_int_equal(know(&d, "a device", &again), TD_TIMES_KEPT);
   assert_memory_equal(&m, &again, sizeof m);
-  calibrate(&d, 1, 20000, "a device", &again, TD_OK); /* but for who measures on purpose */
+  calibrate(&d, 1, 20000, "a device", &again, TD_OK); /* except by an explicit calibration */
   assert_true(again.tokens_us[0] > 1.5 * m.tokens_us[0]);
   assert_int_equal(count_files(), 1);
 }
 
-/* Decodes are measured as they are served: one behind the other, so that what the host does beside them costs
+/* Decodes are measured as they are served: one after the other, so that host work during a step costs
  * nothing. */
 static void two_under_way(void **state)
 {
@@ -290,7 +292,7 @@ static void two_under_way(void **state)
   assert_true(median_error(&m, 1) <= 0.05);
 }
 
-/* Steps that usually take longer will be predicted to; those that do now and then will not. */
+/* Steps that usually take longer are predicted to take longer; those that do so now and then are not. */
 static void a_busy_machine(void **state)
 {
   device d = {.slow = 1, .busy = 1.25, .busy_share = 0.67},
@@ -303,7 +305,7 @@ static void a_busy_machine(void **state)
   assert_true(median_error(&m, 1) <= 0.05);
 }
 
-/* Weights that are read from a file with the first step are no part of it. */
+/* Time to read weights from a file during the first step is not part of it. */
 static void the_first_step_does_not_count(void **state)
 {
   device d = {.slow = 1, .busy = 100, .busy_first = true};
@@ -314,8 +316,8 @@ static void the_first_step_does_not_count(void **state)
   assert_true(td_cost_step_us(&m, &w) < 1.1 * td_cost_step_us(&truth, &w));
 }
 
-/* Close to the highest rate of long prompts steps have many decodes behind much context, beside a chunk. What
- * decodes alone, and a few beside chunks, take does not say what these do. */
+/* Close to the highest rate of long prompts, steps have many decodes with much context, beside a chunk. The
+ * times of decodes alone, and of a few beside chunks, do not tell what these take. */
 static void full_steps_of_long_prompts(void **state)
 {
   td_cost_model of = truth, m;

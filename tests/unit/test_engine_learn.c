@@ -41,7 +41,7 @@ static const td_cost_model truth = {.n_points = 4,
 
 static double now;
 static void (*when_asked)(void);   /* once, the next time that somebody asks what time it is */
-uint64_t __wrap_td_clock_us(void); /* the linker puts it in place of the engine's */
+uint64_t __wrap_td_clock_us(void); /* the linker replaces the engine's function with this one */
 uint64_t __wrap_td_clock_us(void)
 {
   void (*then)(void) = when_asked;

@@ -297,7 +297,7 @@ static void test_decodes_are_colocated_where_that_pays(void **ignored)
   free_list(&policy);
 }
 
-/* Sixteen query rows are a decode's item, but not those of as many tokens, unless no tile can be cut. */
+/* Sixteen query rows make an item of a decode, but not of as many tokens, unless no tile can be cut. */
 static void test_some_short_chunks_are_prefill(void **ignored)
 {
   (void)ignored;
@@ -315,8 +315,8 @@ static void test_some_short_chunks_are_prefill(void **ignored)
   }
 }
 
-/* Where decodes are about as long as prefill, none of their items is long; where they outlast it by far, they
- * fill all SMs. A policy that says how they are cut is obeyed. */
+/* If decodes take about as long as prefill, none of their items is long; if they take much longer, they fill
+ * all SMs. A policy that says how they are cut is obeyed. */
 static void test_long_decodes_are_cut_beside_prefill(void **ignored)
 {
   (void)ignored;
@@ -342,8 +342,7 @@ static void test_long_decodes_are_cut_beside_prefill(void **ignored)
   free_list(&by_policy);
 }
 
-/* The same step on a GPU whose memory is slower: decodes outlast prefill there, so they get SMs of their own.
- */
+/* The same step on a GPU with slower memory: decodes outlast prefill there, so they get separate SMs. */
 static void test_memory_decides_where_decodes_run(void **ignored)
 {
   (void)ignored;
@@ -354,8 +353,8 @@ static void test_memory_decides_where_decodes_run(void **ignored)
   assert_true(c.colocated_keys == 0 && c.sms_beside > 0);
 }
 
-/* Where a row's result must not depend on the batch, where the step may be a captured one, where the kernel
- * has no such ways. */
+/* Three exceptions: if a row's result must not depend on the batch, if the step may be captured, and if the
+ * kernel has no such modes. */
 static void test_nothing_is_cut_where_it_must_not_be(void **ignored)
 {
   (void)ignored;

@@ -26,9 +26,9 @@ typedef struct small_tree {
   small_node nodes[6]; /* parents first */
 } small_tree;
 
-/* The cost of all, if bit (node) of `stay` says whether a node's span begins at it (its keys above are
- * another's) or is pushed, and bit (8 + node) whether its own rows stay. Written down anew: from plan.h's
- * description of costs. */
+/* The total cost. Bit (node) of `stay` says whether a node's span begins at it (its keys above belong to
+ * another span) or is pushed down; bit (8 + node) says whether its own rows stay. A second implementation,
+ * from plan.h's description of costs. */
 static double assignment_us(const small_tree *t, const td_attention_planner_config *c, uint32_t stay)
 {
   double us = 0, key_us = 4.0 * c->head_dim / c->cost.memory_bytes_us,
@@ -67,7 +67,7 @@ static double assignment_us(const small_tree *t, const td_attention_planner_conf
             (end[i] - first_key[i]) * (fmax(key_us, multiply) + (n_tiles - 1) * fmax(l2_us, multiply));
       us += n_staying[i] * partial_us;
     }
-    if (!(stay >> (8 + i) & 1) && u->n_rows > 0) /* pushed rows read the keys themselves */
+    if (!(stay >> (8 + i) & 1) && u->n_rows > 0) /* pushed rows read the keys by themselves */
       us += (end[i] - first_key[i]) * (n_staying[i] ? u->n_rows * l2_us : key_us + (u->n_rows - 1) * l2_us);
   }
   return us * c->n_kv_heads;
@@ -78,7 +78,7 @@ static int32_t last_key_page(const td_attention_group *g)
   return page_table[g->first_page + g->n_keys / 16 - 1];
 }
 
-/* What the plan does with the tree, priced by the same formula. */
+/* The cost of the plan's choices for the tree, by the same formula. */
 static double planned_us(const small_tree *t, const td_attention_planner_config *c, const view *v,
                          const td_attention_private *of_rows, const uint32_t *node_of_row,
                          const int32_t *last_page_of_node)
@@ -98,7 +98,7 @@ static double planned_us(const small_tree *t, const td_attention_planner_config 
                v->groups[k].n_keys == sp->n_keys;
     us += c->cost.start_us + sp->n_keys * fmax(again ? l2_us : key_us, multiply) + sp->n_members * partial_us;
   }
-  for (uint32_t i = 0; i < t->n; i++) { /* what of the tree rows read by themselves */
+  for (uint32_t i = 0; i < t->n; i++) { /* keys of the tree that rows read by themselves */
     uint32_t end = 0, n = 0;
     for (uint32_t a = i;; a = t->nodes[a].parent) {
       end += t->nodes[a].keys;
@@ -118,9 +118,9 @@ static double planned_us(const small_tree *t, const td_attention_planner_config 
   return us * c->n_kv_heads;
 }
 
-/* The worst of many small trees: what the plan takes to what the best assignment takes. */
+/* The worst of many small trees: the plan's cost divided by the best assignment's. */
 typedef struct nearness {
-  double worst, worst_of_choices; /* with what all assignments have in common; without it */
+  double worst, worst_of_choices; /* including costs that all assignments share; without them */
 } nearness;
 
 static nearness near_the_best(const td_attention_policy *policy, uint32_t n_rounds)
@@ -144,13 +144,13 @@ static nearness near_the_best(const td_attention_policy *policy, uint32_t n_roun
     for (uint32_t i = 0; i < t.n; i++)
       t.nodes[i] = (small_node){i ? below(i) : 0, keys[below(7)], below(3) ? below(5) : below(60)};
     for (uint32_t i = 0; i < t.n;
-         i++) { /* no leaf without two rows, so that the nodes are those of the pages' tree */
+         i++) { /* every leaf has two rows, so that the nodes are those of the pages' tree */
       bool leaf = true;
       for (uint32_t k = i + 1; k < t.n; k++)
         leaf &= t.nodes[k].parent != i;
       t.nodes[i].n_rows += leaf ? 2 : 1;
     }
-    /* a node's pages are made by its first row; rows of nodes below go along with the parent's */
+    /* a node's first row makes its pages; rows of lower nodes use the parent's */
     for (uint32_t i = 0; i < t.n; i++) {
       uint32_t end = t.nodes[i].keys, above = 0;
       for (uint32_t a = i; a != 0; end += t.nodes[a].keys)
@@ -188,8 +188,8 @@ static nearness near_the_best(const td_attention_policy *policy, uint32_t n_roun
 
 static bool pat_shares(uint32_t n_keys, uint32_t n_rows) { return n_keys > 4ull * n_rows; }
 
-/* Within 10 % of an exhaustive optimum; PAT's rule, which knows nothing of these costs, is not: so this can
- * be seen to fail. */
+/* Within 10 % of an exhaustive optimum. PAT's rule, which ignores these costs, is not, which shows that this
+ * test can fail. */
 static void test_costs_are_near_the_best(void **unused)
 {
   (void)unused;
@@ -236,7 +236,7 @@ static void test_too_much_is_refused(void **unused)
   }
 }
 
-/* Where slots do not suffice nothing is shared, and that is counted; once they do, it is shared. */
+/* If there are not enough slots, nothing is shared, and that is counted; once there are, it is shared. */
 static void test_too_few_slots(void **unused)
 {
   (void)unused;
@@ -255,7 +255,7 @@ static void test_too_few_slots(void **unused)
   }
 }
 
-/* Chains of as many levels as there can be, of rows that share all of them in splits of every length: a
+/* Chains with the largest number of levels, whose rows share all of them in splits of every length: a
  * policy's groups always find slots. */
 static void test_slots_suffice_for_policies(void **unused)
 {
@@ -314,7 +314,7 @@ static void test_a_very_long_prefix(void **unused)
 
 enum { GUARDED = 13, GUARD_BYTES = 4096, GUARD = 0xa5 };
 
-/* A planner's arrays in memory of ours, each with a guard behind it. */
+/* A planner's arrays in the test's memory, each followed by a guard. */
 typedef struct guarded {
   td_attention_planner *p;
   unsigned char *memory[GUARDED];
@@ -362,8 +362,8 @@ static void check_guards(const guarded *g)
       assert_int_equal(g->memory[i][g->bytes[i] + k], GUARD);
 }
 
-/* Batches of any size and kind through a planner for few: planned or refused, and the guards stay whole.
- * After a refusal the next batch is planned as if there had been none. */
+/* Batches of any size and kind for a planner made for few rows: planned or refused, and the guards stay
+ * intact. After a refusal, the next batch is planned as if there had been none. */
 static void test_nothing_is_written_past_the_buffers(void **unused)
 {
   (void)unused;
@@ -396,7 +396,7 @@ static void test_nothing_is_written_past_the_buffers(void **unused)
   assert_true(n_refused > 200 && n_planned > 200);
 }
 
-/* Rows that are not what a plan can have: no key, or more keys than their table has pages. */
+/* Rows that a plan cannot have: no key, or more keys than their table has pages. */
 static void test_rows_without_pages_are_refused(void **unused)
 {
   (void)unused;
@@ -410,7 +410,8 @@ static void test_rows_without_pages_are_refused(void **unused)
   rows[2].kv_len = kv_len;
   plan.page_table_len = 3 * STRIPE + (rows[3].kv_len + 15) / 16;
   make(p, &plan);
-  rows[3].kv_len = (rows[3].kv_len + 15) / 16 * 16 + 1; /* grown past it, which the lazy way must see too */
+  rows[3].kv_len = (rows[3].kv_len + 15) / 16 * 16 +
+                   1; /* grown past it, which must be noticed when only lengths have grown, too */
   assert_int_equal(td_attention_planner_make(p, &plan, &err), TD_ERR_CAPACITY);
   assert_non_null(strstr(err.message, "page table"));
   plan.page_table_len++;

@@ -21,7 +21,7 @@ static td_attention_planner_config served_config(void)
   return c;
 }
 
-/* Some rows are chunks of prompts, or have a few tokens; tokens one after another. */
+/* Some rows are prompt chunks, or have a few consecutive tokens. */
 static void mix(td_plan *plan)
 {
   plan->n_tokens = 0;
@@ -66,8 +66,8 @@ static uint64_t time_of(const td_attention_item *it)
   return it->kv_end - it->kv_begin + TD_ATTENTION_SPLIT_FIXED_KEYS;
 }
 
-/* Each piece after the first ones goes to the block that has least to do. n_blocks of them, with
- * items->n_next more pieces. Returns how many times turns would have been another's. */
+/* Assigns each prefix split after the first ones to the CTA with the least work. There are n_blocks CTAs and
+ * items->n_next more splits. Returns how often taking turns would have chosen another CTA. */
 static uint32_t check_chains(const td_work_list *items, uint32_t n_blocks)
 {
   uint64_t *time = calloc(n_blocks + 1, sizeof *time);
@@ -93,8 +93,8 @@ static uint32_t check_chains(const td_work_list *items, uint32_t n_blocks)
   return n_others;
 }
 
-/* Rows that share something stand after those that do not, in the order of the plan's members, and so do
- * pieces in that of their first ones. */
+/* Rows that share something are after those that do not, in the order of the plan's members, and so are
+ * splits in the order of their first members. */
 static void check_order(const td_work_list *items, const view *v)
 {
   for (uint32_t s = 1; s < v->h->n_groups; s++)
@@ -106,9 +106,9 @@ static void check_order(const td_work_list *items, const view *v)
   }
 }
 
-static uint32_t n_not_in_turns; /* pieces that were seen */
+static uint32_t n_not_in_turns; /* splits that were seen */
 
-/* Who writes which partial: pieces as blocks do them, each once. */
+/* Records which partial each split writes, as CTAs compute them, each once. */
 static written *write_partials(const view *v, const td_attention_planner_config *c, const td_work_list *items)
 {
   const td_attention_header *h = v->h;
@@ -149,8 +149,8 @@ static written *write_partials(const view *v, const td_attention_planner_config 
   return w;
 }
 
-/* The partials that the row's end adds up, one after another: its keys [0, own.begin), each once. Returns how
- * many there are. */
+/* Checks the partials that the end of the row reduces: they cover its keys [0, own.begin), each once. Returns
+ * how many there are. */
 static uint32_t check_shared(const view *v, const td_plan *plan, uint32_t row, td_attention_private own,
                              uint32_t n_heads, const written *w)
 {
@@ -190,13 +190,13 @@ static uint32_t check_shared(const view *v, const td_plan *plan, uint32_t row, t
     assert_int_equal(key, own.begin);
   }
   assert_true(own.begin % plan->page_tokens == 0 &&
-              own.begin < r->kv_len); /* what the step writes is the row's own */
+              own.begin < r->kv_len); /* the keys that the step writes are the row's private KV */
   return n_all;
 }
 
 /* ---- rows' own keys ---- */
 
-/* Items of a decode row: its keys [own.begin, kv_len), each once. */
+/* Checks the items of a decode row: they cover its keys [own.begin, kv_len), each once. */
 static void check_own(const td_work_list *items, const td_plan *plan, uint32_t row, td_attention_private own,
                       uint32_t group)
 {
@@ -216,7 +216,7 @@ static void check_own(const td_work_list *items, const td_plan *plan, uint32_t r
     assert_true(it->n_partials == 1 ||
                 (it->partial == it->first_partial + n && it->partial < items->n_partials));
     assert_true(it->kv_end % 16 == 0 ||
-                it->kv_end == r->kv_len); /* only a row's last keys are less than a strip */
+                it->kv_end == r->kv_len); /* only a row's last keys may be less than a KV tile */
     key = it->kv_end;
     n_of_row = it->n_partials;
     n++;
@@ -224,7 +224,7 @@ static void check_own(const td_work_list *items, const td_plan *plan, uint32_t r
   assert_true(r->q_len * group > DECODE_ROWS || (key == r->kv_len && n == n_of_row));
 }
 
-/* What the device gets: block_bytes of the block, and what is behind them is not there. */
+/* What the device gets: block_bytes of the block. Everything after them is poisoned. */
 static view view_of_device(const td_attention_planner *p, unsigned char *copy)
 {
   view v = view_of(p);
@@ -256,7 +256,7 @@ static void check_step(steps *run, const td_plan *plan)
   }
   for (uint32_t i = 0; i < v.h->n_slots; i++)
     n_written += w[i].is;
-  assert_int_equal(n_written, n_read); /* all that is written is added up, once */
+  assert_int_equal(n_written, n_read); /* everything written is reduced once */
   if (n_singles == plan->n_rows)       /* the grid of a captured step */
     assert_in_range(td_work_list_ctas(&run->items, WARPS), 1,
                     td_work_list_ctas_max(&cut, plan->n_rows) +
@@ -317,7 +317,7 @@ static void number_tokens(td_plan *plan)
     rows[i].q_start = plan->n_tokens;
 }
 
-/* The same rows with a prompt among them, which comes for one step. */
+/* The same rows with a prompt among them, which is there for one step. */
 static void check_step_with_prompt(steps *r, td_plan *plan)
 {
   uint32_t at = below(plan->n_rows + 1), offset = (ROWS_MAX - 1) * STRIPE;
@@ -332,8 +332,8 @@ static void check_step_with_prompt(steps *r, td_plan *plan)
   memmove(&rows[at], &rows[at + 1], (plan->n_rows - at) * sizeof *rows);
 }
 
-/* Rows grow by a token a step, some leave, a prompt comes now and then; in every other round there stand some
- * between them that have two tokens a step. */
+/* Rows grow by a token per step, some leave, and a prompt arrives now and then. In every other round there
+ * are also rows with two tokens per step between them. */
 static void test_steps_one_after_another(void **unused)
 {
   (void)unused;
@@ -371,8 +371,8 @@ static void test_steps_one_after_another(void **unused)
   assert_true(n_sharing > 1000 && n_grown > 200);
 }
 
-/* A policy's KV splits: as many of each decode's private KV as it says, of one length but for what is left,
- * as far as 128 keys are in each. */
+/* A policy's KV splits: the number that it gives for each decode's private KV, equally long except for
+ * rounding, as far as each has 128 keys. */
 static void test_a_policy_says_how_many_splits(void **unused)
 {
   (void)unused;
@@ -427,15 +427,17 @@ static void test_long_groups_are_split_and_short_ones_are_not(void **unused)
     assert_in_range(g->n_splits, spans[i].least, spans[i].most);
     assert_true(g->split_keys * g->n_splits >= spans[i].shared &&
                 g->split_keys * g->n_splits < spans[i].shared + g->split_keys);
-    double all_us = s.longest_us * g->n_splits *
-                    c.n_kv_heads; /* if none were shorter: but for rounding none is, and the last */
+    double all_us =
+        s.longest_us * g->n_splits *
+        c.n_kv_heads; /* the number if none were shorter; except for rounding, only the last one is */
     assert_true(all_us >= 0.99 * s.shared_us && all_us <= 1.15 * s.shared_us);
   }
   td_attention_planner_destroy(p);
 }
 
-/* What was fastest on an H200, of whole spans, halves, thirds ...: a span has at most 64 query rows, and 49
- * pieces run at once for each head, 37 or 33. The last two have spans of several lengths. */
+/* The fastest choice on an H200, of whole spans, halves, thirds ...: a span has at most 64 query rows, and 49
+ * splits run at the same time for each head, or 37 or 33. The last two cases have spans of several lengths.
+ */
 static void test_pieces_are_as_many_as_was_fastest(void **unused)
 {
   (void)unused;
@@ -459,7 +461,7 @@ static void test_pieces_are_as_many_as_was_fastest(void **unused)
   for (uint32_t i = 0; i < sizeof trees / sizeof *trees; i++) {
     c.gqa_group = trees[i].group;
     c.reduces_in_tiles = trees[i].group > 4;
-    td_attention_planner *p = planner_of(&c); /* another one: rows that only grew keep their cuts */
+    td_attention_planner *p = planner_of(&c); /* a new planner, because rows that only grew keep their cuts */
     td_plan plan = tree_plan(trees[i].n, trees[i].nodes, trees[i].tokens, 16);
     make(p, &plan);
     assert_int_equal(td_attention_planner_block(p)->n_splits, trees[i].pieces);
@@ -467,10 +469,10 @@ static void test_pieces_are_as_many_as_was_fastest(void **unused)
   }
 }
 
-/* Blocks for pieces, decodes' items after them, and places for both, in a batch of rows that share some
- * tokens: of 49 places all are the pieces' but where rows have more than six times as many keys, then three
- * quarters, two thirds where many rows have more of them, and where few long ones that have six times as many
- * find places too, a third. */
+/* CTAs for prefix splits, decodes' items after them, and places for both, in a batch of rows that share some
+ * tokens. Of 49 places, splits have all unless rows have more than six times as many private keys. Then they
+ * have three quarters, or two thirds if many rows have more of them, or a third if a few long rows with six
+ * times as many keys find places too. */
 static void test_pieces_leave_room_to_rows(void **unused)
 {
   (void)unused;
@@ -495,8 +497,8 @@ static void test_pieces_leave_room_to_rows(void **unused)
   }
 }
 
-/* Groups of 8: 49 spans of 8 members each, so that all 49 places have a piece, or those that many rows leave,
- * from 8 for each place on. */
+/* Groups of 8: 49 spans of 8 members each, so that each of the 49 places has a split, or each that many rows
+ * leave, from 8 for each place on. */
 static void test_many_rows_have_a_third_of_the_places(void **unused)
 {
   (void)unused;
@@ -517,7 +519,7 @@ static void test_many_rows_have_a_third_of_the_places(void **unused)
   }
 }
 
-/* More places for each head than there are blocks for pieces at most. */
+/* More places for each head than the largest number of CTAs for splits. */
 static void test_more_places_than_blocks(void **unused)
 {
   (void)unused;
@@ -533,8 +535,8 @@ static void test_more_places_than_blocks(void **unused)
   close_run(&r);
 }
 
-/* What spans of two kinds take together is what they take by themselves, but for how they are cut: each has
- * the cost of its kind. */
+/* Spans of two kinds together cost what they cost by themselves, except for how they are cut: each has the
+ * cost of its kind. */
 static void test_spans_in_another_order_keep_their_costs(void **unused)
 {
   (void)unused;
@@ -554,8 +556,8 @@ static void test_spans_in_another_order_keep_their_costs(void **unused)
   assert_true(fabs(total_us[2] / (total_us[0] + total_us[1]) - 1) < 0.02);
 }
 
-/* 64 rows that share 4,096 tokens, four spans, have six times as many keys by themselves from 1,536 each on.
- */
+/* 64 rows that share 4,096 tokens, four spans; from 1,536 private keys each on, private keys are six times as
+ * many. */
 static void test_blocks_for_pieces_follow_rows_that_grow(void **unused)
 {
   (void)unused;
@@ -578,8 +580,8 @@ static void test_blocks_for_pieces_follow_rows_that_grow(void **unused)
   close_run(&r);
 }
 
-/* As one H200 took a step with and without sharing, 512 tokens of each row behind what all share. Where both
- * took the same within 3 us a layer, either will do. */
+/* Times of an H200 for a step with and without sharing, with 512 private tokens of each row after the shared
+ * ones. If both took the same within 3 us a layer, either choice is right. */
 static void test_what_is_not_worth_it_is_not_shared(void **unused)
 {
   (void)unused;
@@ -609,7 +611,7 @@ static void test_what_is_not_worth_it_is_not_shared(void **unused)
   }
 }
 
-/* What is shared, and so what is saved, is the same however long rows' own keys become. */
+/* The number of shared keys, and so the saving, does not depend on how long private keys become. */
 static void test_what_is_worth_it_stays_so(void **unused)
 {
   (void)unused;
@@ -630,7 +632,7 @@ static void test_what_is_worth_it_stays_so(void **unused)
     }
 }
 
-/* What sharing saves is as much as the planner predicts, to the last tenth of a microsecond. */
+/* Sharing saves as much as the planner predicts, to a tenth of a microsecond. */
 static void test_what_sharing_saves_decides(void **unused)
 {
   (void)unused;
@@ -641,8 +643,8 @@ static void test_what_sharing_saves_decides(void **unused)
   make(p, &plan);
   double alone_us = 4.0 * 128 * 8 * 2048 * 64 / 10.7e6,
          saves_us = alone_us - td_attention_planner_stats(p).shared_us / c.n_resident;
-  /* four tiles of 16 rows, each in 8 pieces of 256 keys, 8 heads: the first from memory, the others from the
-   * L2 cache */
+  /* four tiles of 16 rows, each in 8 splits of 256 keys, 8 heads: the first reads from memory, the others
+   * from the L2 cache */
   double row_us = 4.0 * 128 / (4.47e6 / 396), again_us = 4.0 * 128 / (7.5e6 / 396),
          partial_us = 0.3 + 2 * 4 * 272 / (7.5e6 / 396);
   double expected_us = 8 * (2048 * (row_us + 3 * again_us) + 4 * 8 * (3 + 16 * partial_us));
@@ -658,7 +660,7 @@ static void test_what_sharing_saves_decides(void **unused)
   }
 }
 
-/* Of 64 decodes of 8,192 keys beside a chunk of 1,024 tokens. shared_keys: of them, in common. */
+/* 64 decodes of 8,192 keys beside a chunk of 1,024 tokens. shared_keys: how many of these keys are shared. */
 static td_work_list_config hybrid_step(steps *r, td_plan *plan, uint32_t shared_keys)
 {
   uint32_t tokens[2] = {shared_keys, 8192 - shared_keys};
@@ -674,7 +676,7 @@ static td_work_list_config hybrid_step(steps *r, td_plan *plan, uint32_t shared_
   return c;
 }
 
-/* Prefix splits and private KV begin with prefill, as they stand, on SMs of their own. */
+/* Prefix splits and private KV begin with prefill, unchanged, on separate SMs. */
 static void test_what_is_shared_goes_beside_prefill(void **unused)
 {
   (void)unused;
@@ -689,7 +691,7 @@ static void test_what_is_shared_goes_beside_prefill(void **unused)
   assert_int_equal(s.private_keys, 64 * 4096);
   assert_true(s.shared_keys == 4 * 4096 && n_prefix_ctas(&r) > 0);
   assert_true(r.items.prefill.sms_beside > 0 && r.items.prefill.colocated_keys == 0);
-  list.hybrid.colocated_rows = 8; /* the kernel that colocates reduces no prefix splits */
+  list.hybrid.colocated_rows = 8; /* the colocating kernel cannot reduce prefix splits */
   td_work_list_make(&r.items, &plan, &list, r.p);
   assert_true(r.items.prefill.sms_beside > 0 && r.items.prefill.colocated_keys == 0);
   list.hybrid.policy = &serial;
@@ -698,7 +700,7 @@ static void test_what_is_shared_goes_beside_prefill(void **unused)
   close_run(&r);
 }
 
-/* What decodes share is read once: where that leaves little, fewer SMs are left to them. */
+/* Shared keys of decodes are read once; if little remains, fewer SMs are left to decodes. */
 static void test_shared_keys_count_once_beside_prefill(void **unused)
 {
   (void)unused;

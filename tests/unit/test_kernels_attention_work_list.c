@@ -38,7 +38,7 @@ static void make_rows(td_plan *plan, td_plan_row *rows)
   for (uint32_t i = 0; i < n; i++) {
     uint32_t q = below(3) ? 1 : 1 + below(below(2) ? 8 : 300),
              past = below(4) ? below(below(2) ? 3000 : 80) : below(100000);
-    if (tokens + q > TOKENS_MAX - (n - i - 1)) /* the rest needs one each */
+    if (tokens + q > TOKENS_MAX - (n - i - 1)) /* the remaining rows need one each */
       q = 1;
     rows[plan->n_rows++] =
         (td_plan_row){.q_start = tokens, .q_len = q, .kv_len = past + q, .page_table_offset = 7 * i};
@@ -97,7 +97,7 @@ static void check_partials(const td_work_list *out)
   assert_int_equal(n, out->n_partials);
 }
 
-/* Narrow are short rows of a step that has many, and they are not cut. */
+/* Warp-level items are short rows of a step that has many of them, and they are not cut. */
 static void check_narrow(const td_work_list *out, const td_plan *plan, const td_work_list_config *cut)
 {
   uint32_t n_narrow = out->n_items - out->n_wide, works = td_work_list_ctas(out, WARPS);
@@ -108,7 +108,7 @@ static void check_narrow(const td_work_list *out, const td_plan *plan, const td_
               (works - (out->n_wide - out->n_prefill)) * WARPS >= n_narrow);
 }
 
-/* Tiles of a row come longest first; for check_row they must come in order. */
+/* Tiles of a row are in order of length, longest first; check_row needs them in order of position. */
 static int by_query(const void *x, const void *y)
 {
   const td_attention_item *a = x, *b = y;
@@ -163,7 +163,7 @@ static void test_cuts(void **unused)
   free_items(&out);
 }
 
-/* A captured step's grid is made for any step of so many decodes. */
+/* A captured step's grid must be large enough for any step of that many decodes. */
 static void test_recorded_grids_are_large_enough(void **unused)
 {
   (void)unused;
@@ -189,8 +189,8 @@ static void test_recorded_grids_are_large_enough(void **unused)
   free_items(&out);
 }
 
-/* What a window leaves out is no item's, but for less than a split's alignment; so a long row is cut like one
- * that has no more than the window. */
+/* Keys outside a window are in no item, except for a split's alignment. So a long row is cut like one that
+ * has no more keys than the window. */
 static void test_windows_leave_keys_out(void **unused)
 {
   (void)unused;
@@ -222,15 +222,16 @@ static void test_windows_leave_keys_out(void **unused)
       const td_attention_item *a = &out.items[i], *b = &of_short.items[i];
       assert_int_equal(a->kv_end - a->kv_begin, b->kv_end - b->kv_begin);
       assert_true(a->kv_begin % 128 == 0 && (a->n_partials == 1 || a->partial == b->partial));
-      assert_true(a->kv_end + window > a->position); /* some query sees some of it */
+      assert_true(a->kv_end + window > a->position); /* some query sees some of these keys */
     }
   }
   free_items(&out);
   free_items(&of_short);
 }
 
-/* How long items take whose blocks begin in order, so many at once, where one ends: tokens of all of memory's
- * rate, of which a block gets its share, but never more than two shares of a full device. */
+/* The time of items whose CTAs begin in order, a given number at a time, each where another ends: in tokens
+ * at the full rate of memory. A CTA gets an equal share of that rate, but never more than two shares of a
+ * full device. */
 static double time_of(const td_work_list *items, uint32_t n_places)
 {
   uint64_t left[512];
@@ -253,7 +254,7 @@ static double time_of(const td_work_list *items, uint32_t n_places)
   }
 }
 
-/* Equal rows: the device is never left to few blocks for long. */
+/* Equal rows: the device never runs only a few CTAs for long. */
 static void test_places_are_filled(void **unused)
 {
   (void)unused;
@@ -275,8 +276,8 @@ static void test_places_are_filled(void **unused)
   free_items(&out);
 }
 
-/* Equal rows after one round and more, of which the last would fill some of the places: they are cut, for one
- * round or several, so that they fill nearly all of them in each. An H200's blocks. */
+/* Equal rows that fill one round of places or more, and some of the places of the last: they are cut so that
+ * they nearly fill each round, whether one or several. For an H200's CTAs. */
 static void test_the_last_rows_fill_their_rounds(void **unused)
 {
   (void)unused;
@@ -305,8 +306,8 @@ static void test_the_last_rows_fill_their_rounds(void **unused)
   free_items(&out);
 }
 
-/* How long items take whose CTAs begin in order, each where one ends first, if a CTA reads at the same rate
- * whether its neighbours' places are taken or not: in tokens, with a CTA's begin and end. */
+/* The time of items whose CTAs begin in order, each where one ends first, if a CTA reads at the same rate
+ * whether the places beside it are taken or not: in tokens, including a CTA's begin and end. */
 static uint64_t time_in_places(const td_work_list *items, uint32_t n_places)
 {
   enum { PLACES_MAX = 512, CTA_TOKENS = 128 };
@@ -322,9 +323,9 @@ static uint64_t time_in_places(const td_work_list *items, uint32_t n_places)
   return last;
 }
 
-/* Equal rows of any number and length, an H200's blocks: searched, not listed. Those that take memory 200 us
- * fill 85 % of the places' time (68 % where 34 rows of 16,384 ran in one round of two splits each), shorter
- * ones 70 %. */
+/* Equal rows of any number and length, for an H200's CTAs, by search and not from a list. Rows that take 200
+ * us of memory time fill 85 % of the places' time (68 % when 34 rows of 16,384 ran in one round of two splits
+ * each), shorter ones 70 %. */
 static void test_no_number_of_rows_leaves_places_idle(void **unused)
 {
   (void)unused;
@@ -357,8 +358,8 @@ static void test_no_number_of_rows_leaves_places_idle(void **unused)
   free_items(&out);
 }
 
-/* Rows that nearly fill the places are cut in two, unless they are short or fill the places but for one: SMs
- * with fewer CTAs would stand idle at the end. */
+/* Rows that nearly fill the places are cut in two, unless they are short or fill all places but one.
+ * Otherwise SMs with fewer CTAs would be idle at the end. */
 static void test_nearly_as_many_rows_as_places_are_halved(void **unused)
 {
   (void)unused;
@@ -384,8 +385,8 @@ static void test_nearly_as_many_rows_as_places_are_halved(void **unused)
   free_items(&out);
 }
 
-/* Rows of any lengths: longer ones come first, or nearly, so that no long one begins when others end. What is
- * asked for is the mean over batches: it is 84 %, and 80 % in the plan's order. */
+/* Rows of any lengths: longer ones come first, or nearly, so that no long one begins when others end. The
+ * requirement is on the mean over batches: it is 84 %, and 80 % in the plan's order. */
 static void test_long_rows_begin_first(void **unused)
 {
   (void)unused;
@@ -420,7 +421,8 @@ static void test_long_rows_begin_first(void **unused)
   free_items(&out);
 }
 
-/* As many rows as places or more, of which one is much longer: it is cut, or all would wait for it. */
+/* As many rows as places or more, one of which is much longer: it is cut, because otherwise all would wait
+ * for it. */
 static void test_a_long_row_among_many_is_cut(void **unused)
 {
   (void)unused;
@@ -451,8 +453,8 @@ static void test_a_long_row_among_many_is_cut(void **unused)
   free_items(&out);
 }
 
-/* A row alone has a share for each place, of which the longer ones come first and have 128 tokens more. Where
- * nearly as many are all as long, or the longer ones would have twice as many tokens, all have as many. */
+/* A single row has a split for each place. The longer ones come first and have 128 tokens more. If nearly all
+ * would be equally long, or the longer ones would have twice as many tokens, all have the same number. */
 static void test_a_row_fills_the_places(void **unused)
 {
   (void)unused;
@@ -483,8 +485,8 @@ static void test_a_row_fills_the_places(void **unused)
   free_items(&out);
 }
 
-/* One kv head, so that there are hundreds of places for each: equal rows that are fewer are all cut, because
- * partials suffice. */
+/* One kv head, so that there are hundreds of places for each: equal rows, fewer than places, are all cut,
+ * because there is enough room for partials. */
 static void test_partials_suffice(void **unused)
 {
   (void)unused;
@@ -520,8 +522,8 @@ static uint64_t tokens_of(const td_plan *plan)
   return n;
 }
 
-/* What has grown is as good as what is made: no share is longer than the row's first, no narrow row longer
- * than those can be. */
+/* A grown work list is as good as a new one: no split is longer than the row's first, and no warp-level row
+ * is longer than such rows may be. */
 static void check_grown(const td_work_list *out, const td_plan *plan, const td_work_list_config *cut,
                         uint64_t made_tokens, uint32_t made_longest, uint32_t narrow)
 {
@@ -587,12 +589,12 @@ static void test_rows_grow(void **unused)
       check_grown(&out, &plan, &cut, made_tokens, made_longest, narrow);
     }
   }
-  assert_true(n_grown > 2000 && n_made > 400); /* both were seen */
+  assert_true(n_grown > 2000 && n_made > 400); /* both cases occurred */
   free_items(&out);
 }
 
-/* 64 rows, which need no cuts, grow by a token a step until all are a 64th and 16 tokens longer, then they
- * are made anew. */
+/* 64 rows, which need no cuts, grow by a token per step until all are a 64th and 16 tokens longer; then the
+ * items are made again. */
 static void test_rows_grow_by_a_part(void **unused)
 {
   (void)unused;
@@ -616,7 +618,7 @@ static void test_rows_grow_by_a_part(void **unused)
   free_items(&out);
 }
 
-/* A row that was not cut, as it was no longer than the shares of another, becomes longer than these. */
+/* A row that was not cut, because it was no longer than another row's splits, becomes longer than these. */
 static void test_a_row_outgrows_shares(void **unused)
 {
   (void)unused;
@@ -629,7 +631,7 @@ static void test_a_row_outgrows_shares(void **unused)
                              .decode_rows = DECODE_ROWS,
                              .prefill_rows = PREFILL_ROWS,
                              .warp_rows_min = WARP_ROWS_MIN};
-  td_work_list_make(&out, &plan, &cut, NULL); /* of which nothing stays */
+  td_work_list_make(&out, &plan, &cut, NULL); /* nothing of which is kept */
   rows[0].kv_len = 97000, rows[1].kv_len = 1000;
   cut.n_resident = 396;
   td_work_list_make(&out, &plan, &cut, NULL);
@@ -642,8 +644,8 @@ static void test_a_row_outgrows_shares(void **unused)
   free_items(&out);
 }
 
-/* A row's last share, one of the shorter, grows until it is as long as the first, and one token more makes
- * items anew. */
+/* A row's last split, one of the shorter ones, grows until it is as long as the first; one token more makes
+ * the items again. */
 static void test_a_shorter_share_grows(void **unused)
 {
   (void)unused;
@@ -665,7 +667,7 @@ static void test_a_shorter_share_grows(void **unused)
   free_items(&out);
 }
 
-/* A planner with a plan of these rows, which all have the same pages. */
+/* A planner with a plan of these rows, all of which have the same pages. */
 static td_attention_planner *plan_rows(const td_plan *from)
 {
   static int32_t pages[ROWS_MAX];
@@ -699,7 +701,7 @@ static void test_others_do_not_grow(void **unused)
                              .decode_rows = DECODE_ROWS,
                              .prefill_rows = PREFILL_ROWS,
                              .warp_rows_min = WARP_ROWS_MIN};
-  assert_false(td_work_list_grow(&out, &plan, NULL)); /* nothing was made */
+  assert_false(td_work_list_grow(&out, &plan, NULL)); /* no list was made yet */
   td_plan empty = {0};
   td_work_list_make(&out, &empty, &cut, NULL);
   rows[0] = (td_plan_row){.q_len = 100, .kv_len = 100};
@@ -710,7 +712,7 @@ static void test_others_do_not_grow(void **unused)
   td_work_list_make(&out, &plan, &cut, NULL);
   assert_true(td_work_list_grow(&out, &plan, NULL));
   td_attention_planner *planner = plan_rows(&plan);
-  assert_false(td_work_list_grow(&out, &plan, planner)); /* other CTAs for prefix splits */
+  assert_false(td_work_list_grow(&out, &plan, planner)); /* the number of CTAs for prefix splits differs */
   td_attention_planner_destroy(planner);
   plan.n_rows = 19;
   assert_false(td_work_list_grow(&out, &plan, NULL));
@@ -728,10 +730,10 @@ static void test_others_do_not_grow(void **unused)
   rows[19].q_len = 1;
   assert_false(td_work_list_grow(&out, &plan, NULL));
   rows[19].q_len = rows[19].kv_len = 17;
-  td_work_list_make(&out, &plan, &cut, NULL); /* a prompt's */
+  td_work_list_make(&out, &plan, &cut, NULL); /* a row of a prompt */
   assert_false(td_work_list_grow(&out, &plan, NULL));
   rows[19].q_len = 1;
-  plan.n_rows = 19; /* the prompt has left, and the decodes are as many as they were */
+  plan.n_rows = 19; /* the prompt has left, and the number of decodes is unchanged */
   assert_false(td_work_list_grow(&out, &plan, NULL));
   free_items(&out);
 }

@@ -91,7 +91,7 @@ static void test_too_many(void **state)
   td_lt_cache_deinit(&c);
 }
 
-/* Every byte of a file changed in turn, and every length of it, and another identity. */
+/* Changes every byte of a file in turn, cuts it to every length, and changes the identity. */
 static void test_file(void **state)
 {
   char folder[] = "/tmp/td_lt_XXXXXX", path[TD_CACHE_PATH_BYTES], text[4096];
@@ -132,7 +132,7 @@ static void test_file(void **state)
   assert_int_equal(td_lt_cache_read(&back, folder, IDENTITY, &found, &err),
                    TD_ERR_CONFIG); /* no regular file */
   assert_int_equal(unlink(path), 0);
-  assert_int_equal(rmdir(folder), 0); /* no temporary file stays */
+  assert_int_equal(rmdir(folder), 0); /* no temporary file remains */
   assert_int_equal(td_lt_cache_write(&c, path, IDENTITY, &err), TD_ERR_IO);
   td_lt_cache_deinit(&c);
   td_lt_cache_deinit(&back);

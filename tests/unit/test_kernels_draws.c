@@ -5,7 +5,8 @@
 
 enum { VOCAB = 67, ROWS = 16, N_PROMPT = 14, N_TOKENS = 26, DRAWS = 100000, TABLES = 5, GREEDY = 200 };
 
-/* What a request of each kind asks for; history and the ids of bias and ends are made for each table. */
+/* The parameters of a request of each kind; history, and the ids of bias and ends, are made for each table.
+ */
 static const struct {
   const char *name;
   td_sampling sampling;
@@ -62,7 +63,7 @@ static double adjusted(const table *t, int32_t id)
   return in_answer > 0 ? x - (double)s->presence_penalty : x;
 }
 
-/* Temperature, min-p, top-k, top-p. False if a cut is too close to call. */
+/* Applies temperature, min-p, top-k, top-p. Returns false if a cut is too close to call. */
 static bool define(table *t)
 {
   const td_sampling *s = &t->sampling;
@@ -176,7 +177,7 @@ static void draw(bench *b, const table *t, float temperature, uint64_t seed, int
     ids[i] = b->out.ids[i * TD_STEP_IDS];
 }
 
-/* Chi-square over cells of at least 5, small ones pooled; the draws outside the kept set count in *outside.
+/* Chi-square over cells of at least 5, with small ones pooled; counts draws outside the kept set in *outside.
  */
 static bool agrees(bench *b, const table *t, uint32_t draws, uint64_t seed, uint32_t *outside)
 {
@@ -205,7 +206,7 @@ static bool agrees(bench *b, const table *t, uint32_t draws, uint64_t seed, uint
     chi2 += (pool_seen - pool) * (pool_seen - pool) / pool;
     freedom++;
   }
-  return chi2 < freedom - 1 + 5 * sqrt(2.0 * (freedom - 1)) + 12; /* beyond: about one in a million */
+  return chi2 < freedom - 1 + 5 * sqrt(2.0 * (freedom - 1)) + 12; /* exceeded about once in a million */
 }
 
 static void test_draws(void **state)

@@ -43,7 +43,7 @@ static void test_f16_and_bf16_round_trip(void **state)
     if (f == f)
       assert_int_equal(td_f32_to_f16(f), h);
     else
-      assert_int_equal(td_f32_to_f16(f), h | 0x200); /* quiet, the rest as it was */
+      assert_int_equal(td_f32_to_f16(f), h | 0x200); /* the quiet bit is set, the rest is unchanged */
     if (b == b)
       assert_int_equal(td_f32_to_bf16(b), h);
   }
@@ -51,8 +51,8 @@ static void test_f16_and_bf16_round_trip(void **state)
   assert_int_equal(td_f32_to_bf16(1.0f + 0x1.8p-7f), 0x3F82);
 }
 
-/* Halfway between two neighbours the even one is taken, and beside it the nearer one. 65520 is halfway to
- * what is infinite. */
+/* Halfway between two neighbours the even one is chosen, otherwise the nearer one. 65520 is halfway to
+ * infinity. */
 static void test_f16_rounds_to_the_nearest(void **state)
 {
   for (uint32_t h = 0; h < 0x7C00; h++) {
@@ -68,7 +68,7 @@ static void test_f16_rounds_to_the_nearest(void **state)
   assert_int_equal(td_f32_to_f16(1e-45f), 0);
 }
 
-/* What numpy says of value i * 2^-24 etc. follows from the format: sign, 5 exponent and 10 mantissa bits. */
+/* numpy's value of i * 2^-24 etc. follows from the format: sign, 5 exponent bits and 10 mantissa bits. */
 static void test_f16_values(void **state)
 {
   for (uint32_t h = 0; h < 0x7C00; h++) {

@@ -31,7 +31,7 @@ static void test_values_form_a_bell(void **state)
   assert_true(fabs(sum / N) < 5 * 0.02 / sqrt(N));
   assert_true(fabs(sqrt(squares / N) - 0.02) < 1e-4);
   assert_true(fabs(neighbours / N) < 5 * 0.0004 / sqrt(N));
-  assert_true(fabs(beyond_one / (double)N - 0.32) < 0.02); /* the normal's 0.317 */
+  assert_true(fabs(beyond_one / (double)N - 0.32) < 0.02); /* 0.317 for the normal distribution */
 }
 
 static void test_seeds_differ(void **state)

@@ -3,9 +3,11 @@
 #include "kernels/cpu/int8.h"
 #include "kernels_fixture.h"
 
-/* A sum of n products in float, each lane n/8 long: far below this, far above a wrong weight. */
+/* A sum of n products in float, in lanes of n/8: the error is far below this, that of a wrong weight far
+ * above. */
 #define TOLERANCE 2e-6
-/* With int8 activations, of the largest weights of each 32: a weight and its minimum may cancel. */
+/* With int8 activations, relative to the largest weights of each 32, because a weight and its minimum may
+ * cancel. */
 #define INT8_TOLERANCE 1e-6
 
 typedef struct problem {
@@ -16,7 +18,7 @@ typedef struct problem {
   double *want, *scale; /* [token][out], sum of |w x| */
 } problem;
 
-/* What int8 activations stand for: the nearest of 255 multiples of the largest of each 32. */
+/* The value that an int8 activation represents: the nearest of 255 multiples, for the largest of each 32. */
 static void round_activations(const float *x, uint32_t n, float *out)
 {
   for (uint32_t k = 0; k < n; k += 32) {
@@ -109,7 +111,7 @@ static float *run(td_backend *be, const problem *p, uint32_t first, uint32_t n)
   if (be->ops->weight_import(be, p->parts, p->n_parts, p->n_cols, &w, &err) != TD_OK)
     fail_msg("%s", err.message);
   td_devptr x = fx_upload(be, p->x + (size_t)first * p->n_cols, (size_t)n * p->n_cols);
-  float *other = fx_floats((size_t)n * p->n_out, 1); /* is overwritten where nothing is added */
+  float *other = fx_floats((size_t)n * p->n_out, 1); /* is overwritten if the result is not added */
   td_devptr out = fx_upload(be, p->held ? p->held + (size_t)first * p->n_out : other, (size_t)n * p->n_out);
   free(other);
   td_op op = {.kind = TD_OP_LINEAR,
@@ -222,7 +224,7 @@ static void test_embed_widens_rows(void **state)
   fx_backends_destroy(bes);
 }
 
-/* The same with int8 activations. Types that are not multiplied so are as exact as ever. */
+/* The same with int8 activations. Types that have no int8 GEMM are as exact as before. */
 static void test_int8_every_type_and_batch(void **state)
 {
   td_backend *bes[FX_BACKENDS];
@@ -231,7 +233,7 @@ static void test_int8_every_type_and_batch(void **state)
   fx_backends(bes);
   for (td_dtype t = TD_F32; t < TD_DTYPE_COUNT; t++)
     n_served += td_int8_serves(t);
-  assert_int_equal(n_served, 8); /* a further type may stay exact; none of these may */
+  assert_int_equal(n_served, 8); /* further types may stay exact, but none of these */
   for (td_dtype t = TD_BF16; t < TD_DTYPE_COUNT; t++)
     for (uint32_t n_tokens = 1; n_tokens <= 40; n_tokens += n_tokens < 10 ? 1 : 1 + fx_below(14)) {
       uint32_t block = td_dtypes[t].block_elements;
@@ -247,7 +249,7 @@ static void test_int8_every_type_and_batch(void **state)
   fx_int8_activations = false;
 }
 
-/* Weights and activations at their ends: sums of 16 bits must hold them. */
+/* Weights and activations at their extremes: 16-bit sums must hold them. */
 static void test_int8_largest_sums(void **state)
 {
   enum { COLS = 512, ROWS = 33 };
@@ -285,8 +287,8 @@ static void test_int8_largest_sums(void **state)
   fx_int8_activations = false;
 }
 
-/* A token whose activations are not all numbers makes its own results NaN, and no other's. What is too small
- * to be divided by is 0. */
+/* A token with NaN or infinite activations makes only its own results NaN. A scale too small to divide by
+ * counts as 0. */
 static void test_int8_of_no_numbers(void **state)
 {
   enum { COLS = 64, ROWS = 20, TOKENS = 5 };
@@ -333,8 +335,8 @@ static td_program *one_linear(td_backend *be, const td_weight *w)
   return p;
 }
 
-/* Packed weights take memory, which no machine has for the largest: the message says what helps. Nothing is
- * packed of what is only looked up. */
+/* Packed weights need memory. No machine has enough for the largest ones, and the message says what helps.
+ * Weights that are only looked up are not packed. */
 static void test_int8_without_memory(void **state)
 {
   enum { ROWS = 1 << 20, COLS = 1 << 18, SMALL = 32 };

@@ -53,7 +53,7 @@ static void make_request(request *r, uint32_t vocab, uint32_t kinds)
     s->end_ids = r->end_ids;
   }
   r->n_prompt = r->n_tokens = 1 + fx_below(40);
-  uint32_t family = 1 + fx_below(vocab); /* few different ones: they come again */
+  uint32_t family = 1 + fx_below(vocab); /* few different ones, so that they repeat */
   for (uint32_t i = 0; i < r->n_prompt; i++)
     r->tokens[i] = (int32_t)fx_below(family);
 }
@@ -104,7 +104,7 @@ static void test_adjusted_logits(void **state)
       mask[i] = (uint32_t)fx_random();
     const uint32_t *given = round % 3 == 0 ? mask : NULL;
     td_sample_history h = {r.tokens, r.n_prompt, r.n_tokens};
-    memset(words, 0xAA, sizeof words); /* what the tenant before left */
+    memset(words, 0xAA, sizeof words); /* left by the previous user of the slot */
     memset(&made, 0xAA, sizeof made);
     td_sample_state_make(&r.sampling, &h, vocab, &made, words);
     for (uint32_t i = 0; i < vocab; i++) {
@@ -122,7 +122,7 @@ static void test_adjusted_logits(void **state)
   assert_true(n_forbidden > 1000 && n_changed > 10000);
 }
 
-/* Nothing that a client can ask for makes a row bad, and what was bad stays so. */
+/* No parameter that a client can send makes a row bad, and a row that is bad stays bad. */
 static void test_extremes_stay_numbers(void **state)
 {
   td_sample_state s = {.presence = -2, .frequency = -2, .repetition = 1e-30f, .n_listed = 1};
@@ -178,14 +178,14 @@ static void test_cache(void **state)
     for (uint32_t i = 0; i < n; i++) {
       bool is_new = td_sampler_cache_take(&c, slots[i], &index, &loser);
       assert_true(index < STATES);
-      assert_int_equal(is_new, held[index] != slots[i]); /* else what is in it is his */
+      assert_int_equal(is_new, held[index] != slots[i]); /* otherwise its contents belong to that slot */
       assert_int_equal(loser, is_new ? held[index] : UINT32_MAX);
       n_new += is_new;
       n_lost += loser != UINT32_MAX;
       held[index] = slots[i];
       indices[i] = index;
     }
-    for (uint32_t i = 0; i < n; i++) /* all of the step have one at the end of it */
+    for (uint32_t i = 0; i < n; i++) /* all rows of the step have a state at the end of it */
       assert_true(c.state_of[slots[i]] == indices[i] && held[indices[i]] == slots[i]);
   }
   assert_true(n_new > 1000 && n_lost > 1000);
@@ -281,7 +281,7 @@ static void test_log_sums(void **state)
 
 enum { STEP_SLOTS = 10, STEP_ROWS = 4, STEP_VOCAB = 300 };
 
-/* Few states for many slots: a state is lost, and made again, all the time. */
+/* Few states for many slots: states are lost and rebuilt all the time. */
 typedef struct steps {
   td_backend *be;
   td_plan *plan;
@@ -355,7 +355,7 @@ static void new_tenant(steps *s, uint32_t slot, request *r)
   s->be->ops->set_sampling(s->be, slot, &r->sampling);
 }
 
-/* What a plain row with the adjusted logits gives: a draw is of those, whatever made them. */
+/* The token of a plain row with the adjusted logits: a draw depends on these only. */
 static int32_t choose_of_adjusted(steps *other, const request *r, const uint32_t *mask, const float *x)
 {
   static td_sample_state made;
@@ -372,7 +372,7 @@ static int32_t choose_of_adjusted(steps *other, const request *r, const uint32_t
   return other->out.flags[0] ? -1 : other->out.ids[0];
 }
 
-/* The best by the definition in double, if no other is as good but for rounding; else -1. */
+/* The best token by the definition in double, or -1 if another one is equally good within rounding. */
 static int32_t naive_best(const request *r, const uint32_t *mask, const float *x)
 {
   double best = -INFINITY, second = -INFINITY;
@@ -397,7 +397,7 @@ static void check_logprobs(const td_outcome *out, uint32_t entry, const float *x
   }
 }
 
-/* A step of random rows of random slots, each told by the definition. */
+/* A step of random rows of random slots, compared with the definition. */
 static void random_step(steps *s, steps *other, request *all, uint32_t *n_checked, uint32_t *n_late)
 {
   static float x[STEP_ROWS][STEP_VOCAB];
@@ -406,7 +406,7 @@ static void random_step(steps *s, steps *other, request *all, uint32_t *n_checke
   uint8_t late[STEP_ROWS];
   uint32_t slots[STEP_ROWS], n = 1 + fx_below(STEP_ROWS), first = fx_below(STEP_SLOTS);
   for (uint32_t i = 0; i < n; i++) {
-    slots[i] = (first + i * 3) % STEP_SLOTS; /* different ones: 3 and 10 have no common divisor */
+    slots[i] = (first + i * 3) % STEP_SLOTS; /* different slots, because 3 and 10 have no common divisor */
     request *r = &all[slots[i]];
     if (r->n_tokens == 0 || r->n_tokens > TOKENS_MAX - 2 || one_in(25))
       new_tenant(s, slots[i], r);
@@ -445,8 +445,8 @@ static void random_step(steps *s, steps *other, request *all, uint32_t *n_checke
   }
 }
 
-/* Counts go on over steps, tenants of a slot do not see those before them, and who lost the state of their
- * state go on as if they had kept it. */
+/* Counts continue over steps, a slot's new user does not see the old one's, and a slot that lost its state
+ * continues as if it had kept it. */
 static void test_steps(void **state)
 {
   static request all[STEP_SLOTS];
@@ -460,7 +460,7 @@ static void test_steps(void **state)
   close_steps(&other);
 }
 
-/* A slot that keeps its state and one that is made to lose it before every step say the same. */
+/* A slot that keeps its state and one that is forced to lose it before every step give the same results. */
 static void test_preempted(void **state)
 {
   steps kept = open_steps(), lost = open_steps();
@@ -517,7 +517,7 @@ static void test_masks_biases_and_bad_rows(void **state)
     assert_int_equal(s.out.flags[0], is_bad || round % 7 == 0 ? TD_LOGITS_NAN : 0);
     if (s.out.flags[0] == 0)
       assert_int_equal(s.out.ids[0], only);
-    td_sampling biased = {.top_p = 1, .n_bias = 2, .bias = r.bias}; /* without a mask: by force of bias */
+    td_sampling biased = {.top_p = 1, .n_bias = 2, .bias = r.bias}; /* without a mask, by a strong bias */
     r.bias[0] = (td_logit_bias){(int32_t)only, 100};
     r.bias[1] = (td_logit_bias){(int32_t)((only + 1) % STEP_VOCAB), -100};
     r.sampling = biased;
@@ -528,7 +528,7 @@ static void test_masks_biases_and_bad_rows(void **state)
       run_steps(&s, NULL);
       assert_int_equal(s.out.ids[0] == (int32_t)only, sign == 0);
       r.bias[0].bias = -100;
-      for (uint32_t v = 0; v < STEP_VOCAB; v++) /* now the best by far, but for the bias */
+      for (uint32_t v = 0; v < STEP_VOCAB; v++) /* now the best by far, except for the bias */
         s.logits[v] = v == only ? 90 : fx_normal();
     }
   }

@@ -51,7 +51,7 @@ static void test_rmsnorm(void **state)
   fx_backends_destroy(bes);
 }
 
-/* In float64, into what out held: rows of width elements, stride apart. */
+/* In float64, added to or replacing out: rows of width elements, stride apart. */
 static void norm_want(const td_rmsnorm_params *p, uint32_t n, const float *x, const float *w, double *out)
 {
   for (uint32_t t = 0; t < n; t++) {
@@ -69,7 +69,8 @@ static void norm_want(const td_rmsnorm_params *p, uint32_t n, const float *x, co
   }
 }
 
-/* Centred or not, added or not, rows that are parts of longer ones: what is beside them stays. */
+/* Centred or not, added or not, and rows that are parts of longer ones, whose other elements must not change.
+ */
 static void test_rmsnorm_forms(void **state)
 {
   td_backend *bes[FX_BACKENDS];

@@ -10,11 +10,11 @@
 
 #include "kernels/weight_reader.h"
 
-/* A sink whose destination is host memory: two buffers a thread, and the one before must have gone out
+/* A sink whose destination is host memory. Each thread has two buffers; the previous one must have been sent
  * unchanged. */
 typedef struct sink {
   unsigned char *buffers[TD_READERS_MAX];
-  _Atomic uint32_t n_sent, n_flushed, fail_at; /* the send that fails; 0: none */
+  _Atomic uint32_t n_sent, n_flushed, fail_at; /* index of the send that fails; 0: none */
 } sink;
 
 static td_status sink_buffer(void *arg, uint32_t thread, void **out, td_error *err)
@@ -118,7 +118,7 @@ static void make_all(matrix m[N_MATRICES])
 {
   for (uint32_t i = 0; i < TD_DTYPE_COUNT; i++)
     m[i] = make_matrix((td_dtype)i, 1 + fx_below(40), 256 * (1 + fx_below(4)));
-  m[TD_DTYPE_COUNT] = make_matrix(TD_BF16, 9000, 1024); /* several pieces, the last one short */
+  m[TD_DTYPE_COUNT] = make_matrix(TD_BF16, 9000, 1024); /* several parts, the last one short */
   m[TD_DTYPE_COUNT + 1] = make_matrix(TD_Q8_0, 5000, 1024);
 }
 
@@ -198,7 +198,7 @@ static void test_a_failing_sink_ends_the_load(void **state)
   td_error err = {0};
   td_weight_reader *r = open_reader(&s, 2);
   td_status st = TD_OK;
-  for (int i = 0; i < 200 && st == TD_OK; i++) /* waits while much is queued, but not for ever */
+  for (int i = 0; i < 200 && st == TD_OK; i++) /* waits while much is queued, but not forever */
     st = td_weight_reader_push(r, &m.part, m.n_cols, m.got, &err);
   assert_int_equal(st, TD_ERR_DEVICE);
   err.message[0] = '\0';

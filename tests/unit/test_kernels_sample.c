@@ -116,8 +116,8 @@ static int descending(const void *a, const void *b)
   return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Probabilities after min-p, top-k and top-p, by sorting in double; tokens with equal logits stay or go
- * together. Returns false if the cut of top-p is too close to call. */
+/* Probabilities after min-p, top-k and top-p, by sorting in double; tokens with equal logits are kept or
+ * removed together. Returns false if the cut of top-p is too close to call. */
 static bool reference(const float *x, uint32_t n, td_sampling p, double *prob)
 {
   uint32_t *order = malloc(n * sizeof *order);
@@ -141,7 +141,7 @@ static bool reference(const float *x, uint32_t n, td_sampling p, double *prob)
   double above = 0;
   bool clear = true;
   for (uint32_t i = 0;
-       i < n && p.top_p < 1;) { /* a group of equal logits stays if what is above it is below top_p */
+       i < n && p.top_p < 1;) { /* a group of equal logits stays if the mass above it is below top_p */
     double group = 0;
     uint32_t j = i;
     for (; j < n && logits[order[j]] == logits[order[i]]; j++)
@@ -263,7 +263,7 @@ static void test_same_draw_everywhere(void **state)
 
 enum { CHUNK = 1 << 16 };
 
-/* Weights of x[0..n) by every instruction set and by the definition. */
+/* Compares the weights of x[0..n) by every instruction set with the definition. */
 static void check_weights(td_backend *bes[FX_ISAS], const float *x, uint32_t n, float max,
                           float inv_temperature)
 {
@@ -387,7 +387,7 @@ static void test_random_bits(void **state)
   assert_true(td_sample_draw(1ull << 63, 1ull << 47) == 1ull << 46);
 }
 
-/* What a seed gave once it must always give: these tokens were written down when the definition was. */
+/* A seed must always give the same tokens: these were written down with the definition. */
 static void test_tokens_stay(void **state)
 {
   enum { VOCAB = 5003, CASES = 5, EACH = 6 };
@@ -404,7 +404,7 @@ static void test_tokens_stay(void **state)
                                             {3587, 833, 2142, 4066, 4896, 1482}};
   static float x[VOCAB];
   sampler s = make_sampler("scalar", 1, VOCAB);
-  for (uint32_t i = 0; i < VOCAB; i++) /* exact in float: no library function is asked */
+  for (uint32_t i = 0; i < VOCAB; i++) /* exact in float, so no library function is needed */
     x[i] = (float)((i * 2654435761u) >> 8) * 0x1p-21f - (float)(i % 17) * 0.25f;
   for (int c = 0; c < CASES; c++) {
     int32_t ids[EACH];

@@ -52,7 +52,7 @@ static void test_pairs_give_the_same_bits(void **state)
   }
 }
 
-/* What a query must not see is NaN. K and V are floats, and every other time f16. */
+/* Keys that a query must not see are NaN. K and V are floats, and every other time f16. */
 static void test_attention_gives_the_same_bits(void **state)
 {
   enum { KEYS_MAX = 200, PAGES = 16, PAGE_TOKENS = 16 };

@@ -26,7 +26,7 @@ static void test_random(void **state)
   assert_true(td_random_double(&r) == 0.51182162470025672);
   td_random_init(&r, ((uint64_t)1 << 40) + 5); /* a seed of two words */
   NEAR(td_random_double(&r), 0.00473945937449083);
-  /* kinds in turn: a 32-bit number takes half of a 64-bit one and keeps the other half */
+  /* kinds in turn: a 32-bit number uses half of a 64-bit one and keeps the other half */
   static const double mixed[12] = {0.707529255791921, 0.29874553750847,   74021, 0.225207189990592,
                                    0.206532754016506, -0.991646554996462, 99287, 0.00526530456557472,
                                    2.80921576311078,  -0.49220651855133,  15242, 0.303032426819314};
@@ -39,7 +39,7 @@ static void test_random(void **state)
   }
 }
 
-/* Enough draws to meet every branch of the ziggurats, their tails included. */
+/* Enough draws to reach every branch of the ziggurats, including their tails. */
 static void test_many_draws(void **state)
 {
   td_random r;
@@ -105,7 +105,7 @@ static void test_shared_prefixes(void **state)
   td_load *l = preset("toolagent", 3);
   assert_int_equal(l->n, 184);
   NEAR(l->requests[183].due_s, 59.3214832);
-  for (int i = 0; i < 12; i++) { /* the same prefix has the same seed, another one another */
+  for (int i = 0; i < 12; i++) { /* equal prefixes have equal seeds, and different ones different seeds */
     const td_load_segment *s = &l->segments[l->requests[i].first_segment];
     assert_int_equal(l->requests[i].n_in, 8620);
     assert_true(seeds[tool[i]] == 0 || seeds[tool[i]] == s->seed);
@@ -149,7 +149,7 @@ static void test_presets(void **state)
   td_load_deinit(l);
   assert_int_equal(td_preset_cells("decode", NULL, 0, 0, 1, cells, &n, &err), TD_OK);
   assert_int_equal(n, 8);
-  const td_load *many = &cells[5].load; /* prompts computed before, for one token each */
+  const td_load *many = &cells[5].load; /* prompts computed beforehand, with one token each */
   assert_true(cells[3].load.n == 64 && cells[3].n_warm == 0 && many->n == 512 && cells[5].n_warm == 256);
   for (size_t i = 0; i < 256; i++) {
     const td_load_request *before = &many->requests[i], *r = &many->requests[256 + i];
@@ -206,7 +206,7 @@ static void test_arrivals(void **state)
   spec.max_requests = 100;
   td_load_make(&b, &spec);
   assert_int_equal(b.n, 100);
-  for (size_t i = 0; i < b.n; i++) { /* the same requests, at half the pace */
+  for (size_t i = 0; i < b.n; i++) { /* the same requests at half the rate */
     NEAR(b.requests[i].due_s, 2 * a.requests[i].due_s);
     assert_int_equal(b.requests[i].n_in, a.requests[i].n_in);
   }
@@ -270,7 +270,7 @@ static void test_trace(void **state)
   unlink(path);
   assert_int_equal(l.n, 3);
   NEAR(l.requests[0].due_s, 0);
-  NEAR(l.requests[1].due_s, 0.5); /* in order of time, at double speed */
+  NEAR(l.requests[1].due_s, 0.5); /* in order of time, at double rate */
   NEAR(l.requests[2].due_s, 1.5);
   assert_int_equal(l.requests[0].n_in, 1100);
   assert_int_equal(l.requests[0].n_segments, 3);

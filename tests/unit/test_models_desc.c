@@ -168,7 +168,7 @@ static void test_end_tokens_and_generation(void **state)
     snprintf(text, sizeof text, LLAMA ",\"eos_token_id\":%s}", wrong[i]);
     snprintf(other, sizeof other, "{\"eos_token_id\":%s}", wrong[i]);
     refuse(text, NULL, TD_ERR_MODEL, "config.json: eos_token_id", "must be a token id or a list of them");
-    d = accept(text, "{\"eos_token_id\":5}"); /* this file is the one that says how to generate */
+    d = accept(text, "{\"eos_token_id\":5}"); /* generation_config.json has precedence */
     assert_true(d.n_eos_ids == 1 && d.eos_ids[0] == 5);
     refuse(text, "{\"eos_token_id\":null}", TD_ERR_MODEL, "config.json: eos_token_id", "must be a token id");
     refuse(LLAMA "}", other, TD_ERR_MODEL, "generation_config.json: eos_token_id", "must be a token id");
@@ -187,7 +187,7 @@ static void test_end_tokens_and_generation(void **state)
   refuse(LLAMA "}", "{\"top_k\":\"many\"}", TD_ERR_MODEL, "generation_config.json", "top_k");
 }
 
-/* What steers sampling and is not served is named; what is off is not. */
+/* Sampling parameters that are not served are named; those that are off are not. */
 static void test_unserved_defaults(void **state)
 {
   td_model_desc d =
@@ -229,7 +229,7 @@ static void test_ends_that_the_tokenizer_knows(void **state)
   expect_ends(ADDED(7, "<|im_end|>", true) "," ADDED(8, "<|other|>", true), "{}", 2, (int32_t[]){0, 7});
   expect_ends(ADDED(7, "<|turn|>", true), "{\"eos_token\":\"<|turn|>\"}", 2, (int32_t[]){0, 7});
   expect_ends(ADDED(7, "<|turn|>", true), "{\"eos_token\":{\"content\":\"<|turn|>\"}}", 2, (int32_t[]){0, 7});
-  expect_ends(ADDED(7, "<|im_end|>", false), "{}", 1, (int32_t[]){0}); /* anybody's text */
+  expect_ends(ADDED(7, "<|im_end|>", false), "{}", 1, (int32_t[]){0}); /* ordinary text */
   expect_ends(
       ADDED(7, "<|eot_id|>", true) "," ADDED(8, "<|eom_id|>", true) "," ADDED(9, "<|end_of_text|>", true),
       "{\"eos_token\":\"<|eot_id|>\"}", 4, (int32_t[]){0, 7, 8, 9});
@@ -312,7 +312,7 @@ static void test_rope_scalings(void **state)
   assert_float_equal(d.rope_inv_freq[32], 0.01, 1e-9);
 }
 
-/* What the frequencies are good for follows from the context that is served. */
+/* The frequencies depend on the context that is served. */
 static void test_rope_by_context(void **state)
 {
   const char *longrope =
@@ -374,7 +374,7 @@ static void test_other_families(void **state)
   assert_true(d.logit_scale == 0.0625f && d.other_inv_freq[0] == 0);
 }
 
-/* A wrapper's text part; what its text_config leaves out is as in transformers' class. */
+/* A wrapper's text part; values missing in its text_config are those of transformers' class. */
 static void test_wrappers(void **state)
 {
   td_model_desc d =
@@ -394,8 +394,7 @@ static void test_wrappers(void **state)
   refuse(LLAMA ",\"vision_config\":{\"x\":1}}", NULL, TD_ERR_UNSUPPORTED, "vision_config", "");
 }
 
-/* config.json of published models, as far as it says anything of sizes, and the parameters that their cards
- * state. */
+/* The sizes in config.json of published models, and the parameter counts that their cards state. */
 static void test_published_shapes(void **state)
 {
 #define SHAPE(type, width, ffn, layers, heads, kv, vocab, rest)                                              \
@@ -430,8 +429,8 @@ static void test_published_shapes(void **state)
        128},
       /* OLMo-2-1124-7B */
       {SHAPE("olmo2", 4096, 11008, 32, 32, 32, 100352, ""), 7298617344, 128, 128},
-      /* the papers' own, whose parts scripts/gpu/models.py has whole: Llama-2-7B, LLaMA-13B and 33B (which
-       * name no KV heads), Yi-6B-200K, Llama-3-8B, Qwen3-8B */
+      /* models of the papers, which scripts/gpu/models.py has in full: Llama-2-7B, LLaMA-13B and 33B (which
+         name no KV heads), Yi-6B-200K, Llama-3-8B, Qwen3-8B */
       {SHAPE("llama", 4096, 11008, 32, 32, 32, 32000, ",\"pretraining_tp\":1,\"rope_scaling\":null"),
        6738415616, 128, 128},
       {NO_KV(5120, 13824, 40, 40, 32000), 13015864320, 128, 128},
@@ -499,7 +498,7 @@ static void test_rope_refusals(void **state)
   refuse("{\"model_type\":\"llama\",\"hidden_size\":65536,\"intermediate_size\":64,\"num_hidden_layers\":1,"
          "\"num_attention_heads\":1,\"vocab_size\":100,\"max_position_embeddings\":4096,"
          "\"rope_scaling\":{\"rope_type\":\"longrope\"}}",
-         NULL, TD_ERR_MODEL, "65536", "heads"); /* so wide that the tables have no room for its divisors */
+         NULL, TD_ERR_MODEL, "65536", "heads"); /* so wide that its divisors do not fit the tables */
   refuse(PHI3 ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1],"
               "\"long_factor\":[1,0,1,1]}}",
          NULL, TD_ERR_MODEL, "long_factor", "above 0");

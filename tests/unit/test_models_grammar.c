@@ -16,7 +16,8 @@
 #include "models/grammar/grammar.h"
 #include "../grammar_fixture.h"
 
-/* All bytes, and longer tokens that cross every border there is: of strings, numbers, members, characters. */
+/* All bytes, and longer tokens that cross every kind of boundary: of strings, numbers, members, characters.
+ */
 static const char *const longer[] = {"\", \"",
                                      "\"a",
                                      "\": ",
@@ -82,7 +83,7 @@ static td_grammar *must_compile(td_grammar_kind kind, const char *text)
   return g;
 }
 
-/* At each byte of a text that fits: the mask has a token if, and only if, the matcher reads it. */
+/* At each byte of a text that matches: a token is in the mask if and only if the matcher reads it. */
 static void check_masks(td_grammar *g, const char *text)
 {
   td_matcher *m = td_matcher_create(g);
@@ -251,7 +252,7 @@ static void test_texts(void **state)
   }
 }
 
-/* Counts above what is written out: each length around the borders of blocks. */
+/* Counts above the limit of unrolling: each length around block boundaries. */
 static void test_counts(void **state)
 {
   static const char *const schemas[] = {
@@ -306,7 +307,7 @@ static void test_refused(void **state)
       {S, "{\"properties\":{\"a\":{\"required\":true}}}", TD_ERR_REQUEST, "'required' at '/properties/a'"},
       {S, "{\"required\":[\"a\",1]}", TD_ERR_REQUEST, "'required' at '/'"},
       {S, "{\"allOf\":[{\"enum\":[1]},{\"enum\":2}]}", TD_ERR_REQUEST, "'enum' at '/allOf/1'"},
-      /* a pattern that is too large to be tried is none that a key does not fit */
+      /* a pattern that is too large to be tried never counts as one that a key does not match */
       {S,
        "{\"properties\":{\"a\":{}},\"patternProperties\":{\"^(a|(((b{60}){60}){60}){60})$\":false},"
        "\"additionalProperties\":false}",
@@ -399,7 +400,7 @@ static const char *repeated(const char *head, const char *body, size_t n, const 
   return text;
 }
 
-/* Patterns and rules made to loop, or to go down for each of their bytes. */
+/* Patterns and rules made to loop, or to recurse for each of their bytes. */
 static void test_hostile_text(void **state)
 {
   static char text[200000];
@@ -447,7 +448,7 @@ static size_t put_each(size_t at, const char *format, unsigned from, unsigned to
   return at;
 }
 
-/* Compiles long_text, and sees that a watchdog was told of its work. */
+/* Compiles long_text, and checks that a watchdog was told about the work. */
 static td_status compile_long(td_grammar **g, td_error *err)
 {
   td_progress p = {0};
@@ -458,8 +459,8 @@ static td_status compile_long(td_grammar **g, td_error *err)
   return st;
 }
 
-/* Lists that were looked through for each of their items: a schema within the limits took minutes of which
- * nothing was counted. */
+/* Lists that were searched for each of their items: a schema within the limits took minutes, none of which
+ * counted as work. */
 static void test_hostile_lists(void **state)
 {
   td_grammar *g;
@@ -469,7 +470,7 @@ static void test_hostile_lists(void **state)
   assert_int_equal(compile_long(&g, &err), TD_OK);
   assert_true(grammar_fixture_takes(g, "\"v59999\"") && !grammar_fixture_takes(g, "\"v60000\""));
   td_grammar_drop(g);
-  /* two lists, of which both must have the value; two that have none in common */
+  /* two lists that must both contain the value; two that have none in common */
   for (unsigned one = 0; one < 2; one++) {
     n = (size_t)sprintf(long_text, one ? "{\"oneOf\":[{\"enum\":[" : "{\"allOf\":[{\"enum\":[");
     n = put_each(n, "\"v%u\"", 0, 40000);
@@ -481,13 +482,13 @@ static void test_hostile_lists(void **state)
                 grammar_fixture_takes(g, "\"v40001\"") == one);
     td_grammar_drop(g);
   }
-  /* values of a type against what is said of it: one machine for all */
+  /* values of a type against the constraints on it: one machine for all */
   n = put_each((size_t)sprintf(long_text, "{\"pattern\":\"^v[0-9]*7$\",\"enum\":["), "\"v%u\"", 0, 60000);
   sprintf(long_text + n, "]}");
   assert_int_equal(compile_long(&g, &err), TD_OK);
   assert_true(grammar_fixture_takes(g, "\"v59997\"") && !grammar_fixture_takes(g, "\"v59998\""));
   td_grammar_drop(g);
-  /* each branch against each other one, and all their values: more than is done */
+  /* each branch against each other, and all their values: more work than allowed */
   n = (size_t)sprintf(long_text, "{\"oneOf\":[");
   for (unsigned i = 0; i < 600; i++) {
     n = put_each(n + (size_t)sprintf(long_text + n, "%s{\"enum\":[", i ? "," : ""), "\"v%u\"", i * 100,
@@ -506,7 +507,7 @@ static void test_hostile_lists(void **state)
   assert_int_equal(compile_long(&g, &err), TD_ERR_REQUEST);
 }
 
-/* The same of members, elements, references and keys of patterns. */
+/* The same for members, elements, references and keys of patterns. */
 static void test_hostile_members(void **state)
 {
   td_grammar *g;
@@ -549,7 +550,7 @@ static void test_hostile_members(void **state)
 
 /* ---- what one client's grammar may take ---- */
 
-/* 30000 rules are called at once: each is looked at a few times, not once for each other. */
+/* 30000 rules are called together: each is examined a few times, not once per other rule. */
 static void test_many_rules(void **state)
 {
   enum { N = 30000 };
@@ -571,9 +572,8 @@ static void test_many_rules(void **state)
   td_grammar_drop(g);
 }
 
-/* Each mask takes less than an answer begins with, and more than its token adds: the answer ends, and is
- * none.
- */
+/* Each mask takes less than the budget at the begin of an answer, and more than a token adds: the answer ends
+ * with an error. */
 static void test_work_of_an_answer(void **state)
 {
   enum { N = 30000, TOKENS_MAX = 100 };
@@ -598,7 +598,7 @@ static void test_work_of_an_answer(void **state)
   for (int32_t id = 0; id < N_TOKENS; id++)
     assert_int_equal(mask[id / 32] >> id % 32 & 1, id == END);
   assert_false(td_matcher_read(m, END)); /* it is no whole answer */
-  td_matcher_fill(other, mask);          /* nobody else's work was used up */
+  td_matcher_fill(other, mask);          /* no other matcher's budget was used up */
   assert_null(td_matcher_stuck(other));
   td_matcher_destroy(m);
   td_matcher_destroy(other);
@@ -622,7 +622,7 @@ static void test_memory_of_all_grammars(void **state)
     m[n] = td_matcher_create(live[n]), n++;
   assert_in_range(n, 2, GRAMMARS - 1);
   assert_int_equal(compile(TD_GRAMMAR_REGEX, "ab", &g, &err), TD_ERR_CAPACITY);
-  for (uint32_t i = 0; i < 3000 * n; i++) { /* nearly every token makes a state; the reserves are enough */
+  for (uint32_t i = 0; i < 3000 * n; i++) { /* nearly every token makes a state; the reserve is enough */
     random = random * 1103515245 + 12345;
     td_matcher_fill(m[i % n], mask);
     assert_int_equal(mask[0] & 3, 3);

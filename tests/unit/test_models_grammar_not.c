@@ -165,7 +165,8 @@ static const texts all[] = {
      {"0.3", "0.26", "0.251", "00.5"}},
     {"{\"type\":\"integer\",\"multipleOf\":2.5}", {"0", "5", "-10"}, {"2", "7"}},
     {"{\"type\":\"integer\",\"maximum\":9223372036854775807}", {"1", "-99"}, {"1.5"}},
-    {"{\"type\":\"string\",\"format\":\"email\",\"minLength\":3,\"maxLength\":254}", /* no length to count */
+    {"{\"type\":\"string\",\"format\":\"email\",\"minLength\":3,\"maxLength\":254}", /* no length needs
+                                                                                        counting */
      {"\"a@b.co\"", "\"x.y@example.org\""},
      {"\"a\"", "\"ab\"", "\"a@\""}},
     {"{\"type\":\"string\",\"pattern\":\"^(ab|c){2,3}$\",\"minLength\":2,\"maxLength\":6}",
@@ -207,7 +208,7 @@ static void test_texts(void **state)
   }
 }
 
-/* What cannot be denied; errors in what was made of a schema name where it stands. */
+/* What cannot be negated; errors in generated parts of a schema name its original position. */
 static void test_refused(void **state)
 {
   static const struct {

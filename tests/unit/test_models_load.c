@@ -75,7 +75,7 @@ static void record_progress(void *arg, double share)
 }
 
 static bool headless;
-static size_t logits_bytes; /* of the workspace, what only logits need */
+static size_t logits_bytes; /* the part of the workspace that only logits need */
 
 static td_status load(const item *items, uint32_t n, const char *more_config, recorder *r, td_error *err)
 {
@@ -139,7 +139,7 @@ static void test_complete(void **state)
   assert_int_equal(r.rows, 12 + 2 * (16 + 8 + 24 + 8)); /* side by side */
 }
 
-/* Where only vectors are made, the output matrix may be there or not, and of any shape; it is not loaded. */
+/* If only vectors are computed, the output matrix may be there or not, and of any shape; it is not loaded. */
 static void test_headless(void **state)
 {
   item items[ITEMS_MAX];
@@ -159,7 +159,7 @@ static void test_headless(void **state)
     assert_int_equal(r.allocated, whole.allocated - unused_bytes);
   }
   accept(items, n, ",\"tie_word_embeddings\":true", &r);
-  assert_int_equal(r.n_looked_up, 1); /* tied, it is multiplied by nowhere either */
+  assert_int_equal(r.n_looked_up, 1); /* when tied, no GEMM uses it either */
   items[n++] = (item){"lm_head.bias", 6, 0, 1};
   refuse(items, n, "", "lm_head.bias", "is no part of");
   headless = false;
@@ -229,11 +229,11 @@ static void test_tied(void **state)
   recorder r = {.refuse = false};
   uint32_t n = list_items(items);
   accept(items, n, "", &r);
-  assert_int_equal(r.n_looked_up, 1); /* the embedding, which no linear needs */
+  assert_int_equal(r.n_looked_up, 1); /* the embedding, which no linear uses */
   accept(items, n - 1, ",\"tie_word_embeddings\":true", &r);
   assert_int_equal(r.n_imports, 1 + 2 * 4);
   assert_int_equal(r.n_looked_up, 0);
-  accept(items, n, ",\"tie_word_embeddings\":true", &r); /* a copy is stored beside */
+  accept(items, n, ",\"tie_word_embeddings\":true", &r); /* the file also has a copy */
   assert_int_equal(r.n_imports, 1 + 2 * 4);
   items[n - 1].value = 2;
   refuse(items, n, ",\"tie_word_embeddings\":true", "lm_head.weight", "change the answers");
@@ -245,7 +245,7 @@ static void test_tied(void **state)
   "layers\":2,"                                                                                              \
   "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"vocab_size\":6,\"max_position_embeddings\":16"
 
-/* Of a wrapper's two configurations either may be wrong about the head, and the files are right. */
+/* Either of a wrapper's two configurations may be wrong about the head; the files decide. */
 static void test_wrapped_head(void **state)
 {
   static const char *const says[] = {"", ",\"tie_word_embeddings\":true", ",\"tie_word_embeddings\":false"};
@@ -265,7 +265,7 @@ static void test_wrapped_head(void **state)
     }
 }
 
-/* Each way in which wrappers name their text model, and what lies beside it. */
+/* Each way in which wrappers name their text model, and other tensors next to it. */
 static void test_wrapped_names(void **state)
 {
   static const struct {
@@ -291,8 +291,8 @@ static void test_wrapped_names(void **state)
   }
 }
 
-/* As transformers saves a model without its head: the head is the embedding, or beside it under its own name.
- */
+/* As transformers saves a model without its head: the head is the embedding, or is next to it under its own
+ * name. */
 static void test_saved_without_head(void **state)
 {
   item items[ITEMS_MAX];

@@ -101,7 +101,7 @@ static float *product(td_backend *be, const td_weight *w, const float *x, uint32
   return fx_download(be, out, (size_t)ROWS * w->n_out);
 }
 
-/* widths: outputs of each of the weight's parts, in the whole model. */
+/* widths: number of outputs of each part of the weight, in the whole model. */
 static void expect_side_by_side(td_backend *be[3], const td_weight *w[3], const uint32_t *widths, uint32_t n)
 {
   float *x = fx_floats((size_t)ROWS * WIDTH, 1), *out[3];
@@ -174,7 +174,7 @@ static void test_shards_give_the_whole(void **state)
     }
     compare(be, m);
     uint64_t whole = td_model_weight_bytes(files, &d, be[0]), half = td_model_weight_bytes(files, &d, be[1]);
-    assert_true(half > whole / 2 && half < whole * 3 / 4); /* norms and the embedding are on both */
+    assert_true(half > whole / 2 && half < whole * 3 / 4); /* both ranks have the norms and the embedding */
     for (int i = 0; i < 3; i++) {
       td_model_destroy(m[i]);
       be[i]->ops->destroy(be[i]);

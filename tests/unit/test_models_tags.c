@@ -12,7 +12,7 @@
 #include "models/grammar/grammar.h"
 #include "../grammar_fixture.h"
 
-/* All bytes but that of special tokens, tokens across the borders of marks, and a special one. */
+/* All bytes except that of special tokens, tokens across the boundaries of marks, and a special one. */
 static const char *const longer[] = {"<a", ">1", "1<", "</a>", "x<", "ab", TD_SPECIAL_BYTE "[X]"};
 enum { N_LONGER = sizeof longer / sizeof *longer, SPECIAL = 256 + N_LONGER - 1, END, N_TOKENS };
 
@@ -35,7 +35,7 @@ static td_status compile(const char *tag, td_grammar **g, td_error *err)
   return grammar_fixture_compile(vocab, TD_GRAMMAR_TAGS, tag, strlen(tag), g, err);
 }
 
-/* At each byte of a text that fits: the mask has a token if, and only if, the matcher reads it. */
+/* At each byte of a text that matches: a token is in the mask if and only if the matcher reads it. */
 static void check_masks(td_grammar *g, const char *text)
 {
   td_matcher *m = td_matcher_create(g);

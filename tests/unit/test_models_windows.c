@@ -118,8 +118,8 @@ static float *logits_after(const td_model_desc *d, uint32_t n, uint32_t chunk)
   return logits;
 }
 
-/* Within the window all layers see the same; beyond it a mix is neither the one nor the other, and the same
- * however the prompt is cut. */
+/* Within the window all layers see the same. Beyond it a mix equals neither kind alone, and does not depend
+ * on how the prompt is cut. */
 static void test_a_mix_of_windows(void **state)
 {
   td_model_desc all = description(), none = description(), mix = description();

@@ -12,7 +12,7 @@
 
 #include "pull/part.h"
 
-static const char *from, *to; /* what the other process renames before this one has the lock */
+static const char *from, *to; /* what the other process renames before this process has the lock */
 
 int __wrap_flock(int fd, int how);
 int __wrap_flock(int fd, int how)

@@ -17,7 +17,7 @@ static long refused_at_each(const td_sched_config *config)
     td_status st = td_sched_create(config, &s, &err);
     fails_at = -1;
     if (st == TD_OK) {
-      assert_true(n_calls <= k); /* the one that was to fail is not asked for any more */
+      assert_true(n_calls <= k); /* the allocation that should fail was no longer made */
       td_sched_destroy(s);
       assert_int_equal(n_alive, 0);
       return k;

@@ -46,8 +46,8 @@ static uint32_t next_random(uint32_t *state, uint32_t n)
   return (uint32_t)(((uint64_t)(*state >> 8) * n) >> 24);
 }
 
-/* Whatever the step: the SLO is kept; one token more would break it, or there is no more, or a tile ends
- * there. */
+/* For any step, the SLO is kept. One token more would break it, or there are no more, or a tile ends there.
+ */
 static void the_largest_that_keeps_the_slo(void **state)
 {
   (void)state;
@@ -84,7 +84,8 @@ static void the_largest_that_keeps_the_slo(void **state)
   assert_true(n_by_time > 2000 && n_cut > 500);
 }
 
-/* 384 tokens cost almost what 512 do, and 513 to 767 more a token than either: nothing ends there. */
+/* 384 tokens cost almost as much as 512, and 513 to 767 cost more per token than either, so nothing ends
+ * there. */
 static void steps_end_where_tiles_do(void **state)
 {
   (void)state;
@@ -97,11 +98,11 @@ static void steps_end_where_tiles_do(void **state)
   begin(&b, 56, 1024);
   assert_int_equal(td_budget_chunk(&b, 0, 10000), 512 - 56);
   assert_int_equal(td_budget_chunk(&b, 0, 100),
-                   100);             /* the end of a prompt is not cut: the next one fills the tile */
-  td_budget roomy = make(&c, 17000); /* 536 tokens fit, behind the edge of 512 */
+                   100);             /* the end of a prompt is not cut back; the next one fills the tile */
+  td_budget roomy = make(&c, 17000); /* 536 tokens fit, beyond the edge of 512 */
   begin(&roomy, 56, 1024);
   assert_int_equal(td_budget_chunk(&roomy, 0, 480), 480);
-  begin_for(&b, 56, 1024, 1000); /* by need too, a step that takes the SLO's very time keeps it */
+  begin_for(&b, 56, 1024, 1000); /* also by need, a step that takes exactly the SLO keeps it */
   assert_int_equal(td_budget_chunk(&b, 0, 10000), 512 - 56);
   b = make(&c, 16499); /* 513 would not fit, 512 do */
   begin(&b, 56, 1024);
@@ -111,18 +112,18 @@ static void steps_end_where_tiles_do(void **state)
   assert_int_equal(td_budget_chunk(&b, 0, 10000), 256 - 56);
 
   td_cost_model slope =
-      stair; /* between the points it rises: the time is enough for 300, which is no place to end */
+      stair; /* the cost rises between the points: there is time for 300, where no tile ends */
   slope.tokens[2] = 264, slope.tokens_us[2] = 10000;
   c.cost = &slope;
   b = make(&c, 10145);
   begin(&b, 56, 1024);
   assert_true(td_cost_tokens_us(&slope, 300) < 10145 * 1.001);
   assert_int_equal(td_budget_chunk(&b, 0, 10000), 256 - 56);
-  begin(&b, 0, 0); /* nobody waits for a token: the step is filled */
+  begin(&b, 0, 0); /* no decode waits, so the step is filled */
   assert_int_equal(td_budget_chunk(&b, 0, 10000), 2048);
 }
 
-/* By trying every length: no longer chunk keeps the SLO, but where it was cut back to a point. */
+/* Tries every length: no longer chunk keeps the SLO, unless it was cut back to a point. */
 static void a_table_that_falls(void **state)
 {
   (void)state;
@@ -163,7 +164,7 @@ static void prompts_never_starve(void **state)
   c.cost = &steep;
   b = make(&c, 20000);
   begin(&b, 50, 10);
-  assert_int_equal(td_budget_chunk(&b, 0, 10000), 16); /* a page, whatever it costs */
+  assert_int_equal(td_budget_chunk(&b, 0, 10000), 16); /* one page, at any cost */
   assert_int_equal(td_budget_chunk(&b, 0, 9), 9);
   td_budget_add_chunk(&b, 16, 16, false);
   assert_int_equal(td_budget_chunk(&b, 0, 10000), 0); /* but only for the first */
@@ -196,7 +197,7 @@ static void without_a_model_as_sarathi(void **state)
   }
 }
 
-/* What a prompt token makes others wait, as budget.h says it, in a step of so many tokens. */
+/* The waiting that a prompt token causes, as in budget.h, in a step of that many tokens. */
 static double waiting(const td_budget *b, uint32_t n_tokens, uint32_t n_prompts)
 {
   td_budget with = *b;
@@ -208,9 +209,9 @@ static double waiting(const td_budget *b, uint32_t n_tokens, uint32_t n_prompts)
   return (n_prompts * us + 0.25 * b->work.n_decode_rows * (us - alone_us)) / q_len;
 }
 
-/* Few wait: short steps, where the weights' reading is shared; more wait: longer ones, never shorter and
- * never of less throughput; many: all that the SLO allows. Nothing else is looked at, so no queue makes it
- * swing. */
+/* If few wait, steps are short, so that reading the weights is shared; if more wait, longer, and never with
+ * less throughput; if many wait, as long as the SLO allows. Nothing else matters, so no queue makes the
+ * length swing. */
 static void lengths_follow_the_queue(void **state)
 {
   (void)state;
@@ -245,11 +246,10 @@ static void lengths_follow_the_queue(void **state)
   begin_for(&b, 16, 1024, 64);
   assert_true(td_budget_chunk(&b, 0, 10000) > 1900); /* the SLO's */
   begin_for(&b, 0, 0, 1);
-  assert_int_equal(td_budget_chunk(&b, 0, 10000), 4096); /* nobody waits for a next token */
+  assert_int_equal(td_budget_chunk(&b, 0, 10000), 4096); /* no request waits for its next token */
 }
 
-/* What stands before a chunk is attended to: a step of as many tokens takes longer, and fewer keep the SLO.
- */
+/* A chunk attends to its context: a step with as many tokens takes longer, so fewer tokens keep the SLO. */
 static void context_counts(void **state)
 {
   (void)state;
@@ -260,7 +260,8 @@ static void context_counts(void **state)
   for (uint32_t n_computed = 0; n_computed <= 32768; n_computed += 4096) {
     td_budget_begin(&b);
     td_budget_add_decodes(&b, 8, 8 * 1024);
-    td_budget_end_decodes(&b, (td_budget_prompts){64, n_computed}); /* so many wait that the SLO decides */
+    td_budget_end_decodes(
+        &b, (td_budget_prompts){64, n_computed}); /* so many wait that the SLO determines the length */
     double us = with_us(&b, n_computed, b.most_tokens - 8, b.most_tokens);
     assert_true(b.most_tokens <= most && us <= b.slo_us);
     most = b.most_tokens;
@@ -277,7 +278,7 @@ static void an_slo_below_what_can_be_kept(void **state)
   assert_true(smallest > 4400 && smallest < 4700);
   td_budget b = make(&c, 1000);
   begin_for(&b, 16, 1024, 1);
-  assert_int_equal(td_budget_chunk(&b, 0, 10000), 16);    /* a page in any case */
+  assert_int_equal(td_budget_chunk(&b, 0, 10000), 16);    /* always one page */
   for (uint32_t slo_us = 3000; slo_us < 6000; slo_us++) { /* also where it leaves room for a token or two */
     b = make(&c, slo_us);
     begin_for(&b, 16, 1024, 1);

@@ -571,7 +571,7 @@ static void deadlines_end_what_cannot_be_in_time(void **state)
   assert_int_equal(slot, 0);
   assert_true(step(&w));
   assert_int_equal(expire(&w, &slot), 0);
-  assert_true(w.first_us[1] > 0); /* its first token is out: only the end counts */
+  assert_true(w.first_us[1] > 0); /* its first token was sent, so only the end counts */
   w.now_us = w.arrived_us[1] + 250000;
   assert_int_equal(expire(&w, &slot), 0);
   w.now_us = w.arrived_us[1] + 300000;
@@ -580,12 +580,12 @@ static void deadlines_end_what_cannot_be_in_time(void **state)
   assert_int_equal(expire(&w, &slot), 1);
   assert_int_equal(slot, 1);
   assert_false(step(&w));
-  /* what is cached need not be computed: the same prompt has time enough now */
+  /* cached pages need not be computed: the same prompt has enough time now */
   submit(&w, 2, 2000, 3, 2, (td_sched_request){.terms.ttft_deadline_us = w.now_us + 5000});
   assert_int_equal(expire(&w, &slot), 0);
   assert_true(step(&w));
   assert_true(w.first_us[2] > 0);
-  /* a prompt in progress that will not be in time: 20,000 tokens in 900 ms, not in one second */
+  /* a running prompt that will be late: 20,000 tokens in 900 ms, and it needs more than a second */
   submit(&w, 3, 20000, 3, 3, (td_sched_request){.terms.ttft_deadline_us = w.now_us + 1000000 + 20000});
   assert_int_equal(expire(&w, &slot), 0);
   assert_true(step(&w));
@@ -598,8 +598,8 @@ static void deadlines_end_what_cannot_be_in_time(void **state)
   close_world(&w);
 }
 
-/* What was guessed of a device refuses nobody, however slow it seems; what was measured does. A better table
- * makes a prompt cheaper, never dearer, for who has a deadline. */
+/* A guess about the device refuses no request, however slow it seems; measured times do. A better table makes
+ * a prompt with a deadline cheaper, never dearer. */
 static void a_guess_ends_nobody(void **state)
 {
   static const td_cost_model slow = {.n_points = 2, .tokens = {1, 2048}, .tokens_us = {1000, 2048000}};
@@ -632,8 +632,7 @@ static void a_guess_ends_nobody(void **state)
   close_world(&w);
 }
 
-/* A prompt that had time enough as long as the tree had it: what was evicted since is noticed when it is
- * started. */
+/* A prompt that had enough time while the tree had its pages: their eviction is noticed when it starts. */
 static void a_lost_prefix_is_lost_time(void **state)
 {
   static world w;

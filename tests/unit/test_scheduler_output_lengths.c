@@ -33,7 +33,7 @@ static uint32_t below(uint32_t n)
   return (uint32_t)((random >> 33) % n);
 }
 
-/* Answers of 1 to n tokens, all alike, of which max_new cuts what is longer. */
+/* Answers of 1 to n tokens, all equally likely, cut off at max_new. */
 static void note_uniform(uint32_t account, uint32_t n, uint32_t max_new, uint32_t n_answers)
 {
   for (uint32_t i = 0; i < n_answers; i++) {
@@ -51,7 +51,7 @@ static double mean_rest(uint32_t account, uint32_t age, uint32_t max_new)
   return c.full * (max_new - age) + (1 - c.full) * sum;
 }
 
-/* The averages are of some thirty answers, so one look proves little: the mean of many. */
+/* The averages are of some thirty answers, so one look proves little; the test uses the mean of many. */
 static double mean_full(uint32_t account, uint32_t n, uint32_t cut_at, uint32_t age, uint32_t max_new,
                         double *rest)
 {
@@ -85,8 +85,8 @@ static void it_learns_a_distribution(void **state)
   assert_near(rest, 200 * 1 / 3.0 + 100 * 2 / 3.0, 12);
 }
 
-/* Half of the clients ask for 50 tokens at most: that these are cut says nothing of how long the others'
- * answers are. */
+/* Half of the clients ask for at most 50 tokens: that these answers are cut says nothing about the length of
+ * others. */
 static void who_is_cut_got_at_least_so_far(void **state)
 {
   double rest;
@@ -107,7 +107,7 @@ static void an_account_is_its_own(void **state)
   assert_near(mean_rest(2, 0, 10000), 3, 1);
 }
 
-/* Of an account that nobody has heard of, all others speak with one voice each. */
+/* For an unknown account, the other accounts count equally. */
 static void the_mean_of_accounts_stands_in(void **state)
 {
   (void)state;
@@ -119,8 +119,8 @@ static void the_mean_of_accounts_stands_in(void **state)
   assert_near(td_output_lengths_chance(&a, 5, 10, 1000000).full, 0, 0.01);
 }
 
-/* Where nothing is known all go to max_new; who outlived all that ended goes on for as long again as likely
- * as not. */
+/* Without data all answers are expected to reach max_new. An answer that outlived all that ended lasts as
+ * long again with even odds. */
 static void what_was_never_seen(void **state)
 {
   (void)state;

@@ -52,7 +52,7 @@ static void test_a_newcomer_is_started_at_once(void **state)
   fx_step(&f);
   assert_int_equal(f.n_finished, 1);
   fx_step(&f);
-  assert_true(td_sched_is_running(f.s, 7)); /* and not one of the three that wait longer */
+  assert_true(td_sched_is_running(f.s, 7)); /* and not one of the three that have waited longer */
   for (uint32_t slot = 3; slot < 6; slot++)
     assert_false(td_sched_is_running(f.s, slot));
   fx_run_dry(&f); /* they all end */
@@ -74,7 +74,7 @@ static void test_steps_are_planned_ahead_past_those_that_wait(void **state)
   fx_close(&f);
 }
 
-/* With more accounts than an eighth of the places, an eighth is kept; with one place, none. */
+/* If there are more accounts than an eighth of the places, an eighth is kept; with one place, none. */
 static void test_how_many_are_kept(void **state)
 {
   static const struct {

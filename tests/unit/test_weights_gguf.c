@@ -458,7 +458,7 @@ static void test_what_is_no_file(void **state)
   assert_non_null(strstr(err.message, "not a regular file"));
   snprintf(path, sizeof path, "%s/fifo", folder);
   assert_int_equal(mkfifo(path, 0600), 0);
-  assert_int_equal(td_model_files_open(path, &f, &err), TD_ERR_MODEL); /* and does not hang */
+  assert_int_equal(td_model_files_open(path, &f, &err), TD_ERR_MODEL); /* and it does not hang */
   assert_int_equal(td_model_files_open(path, &f, NULL), TD_ERR_MODEL);
   remove_folder(folder);
 }
