@@ -31,7 +31,7 @@ static uint32_t below(uint32_t n)
 static td_plan_row rows[ROWS_MAX];
 static int32_t *page_table; /* [PAGES] */
 static int32_t next_page;
-static bool right_tables = true; /* rows that have a page in common have all before it in common */
+static bool right_tables = true; /* rows with a common page have all pages before it in common */
 
 static td_plan begin_plan(uint32_t page_tokens)
 {
@@ -52,8 +52,7 @@ static void add_row(td_plan *plan, uint32_t kv_len, uint32_t like, uint32_t n_sh
   plan->n_tokens = plan->n_rows;
 }
 
-/* Each row after the first goes along with a random earlier one, for a random part of it: trees of any depth.
- */
+/* Each row after the first shares a random part of a random earlier one: trees of any depth. */
 static td_plan random_plan(uint32_t n, uint32_t page_tokens, uint32_t longest)
 {
   td_plan plan = begin_plan(page_tokens);
@@ -75,7 +74,7 @@ static td_plan random_plan(uint32_t n, uint32_t page_tokens, uint32_t longest)
   return plan;
 }
 
-/* A tree as PAT names them: nodes of each level, the tokens of each. */
+/* A tree in PAT's notation: nodes of each level, tokens of each. */
 static td_plan tree_plan(uint32_t n_levels, const uint32_t *nodes, const uint32_t *tokens,
                          uint32_t page_tokens)
 {
@@ -118,7 +117,8 @@ static const td_attention_policy odd_policy = {
     .name = "odd", .shares = half_the_time, .kv_splits = odd_splits};
 static const td_attention_policy no_policy = {.name = "no", .shares = never};
 
-/* Some by a policy; costs so low that small batches have groups too, some of which are not worth it. */
+/* Some follow a policy. Costs are so low that small batches have groups too, some of which are not worth it.
+ */
 static td_attention_planner_config random_config(void)
 {
   static const uint32_t dims[] = {64, 96, 128, 256};
@@ -178,7 +178,7 @@ typedef struct steps {
   const td_attention_planner_config *c;
   td_work_list items;
   uint32_t n_partials, n_sharing, n_split, n_unshared,
-      n_grown; /* n_grown: steps that share something and were not made anew */
+      n_grown; /* n_grown: steps with sharing whose work list only grew */
 } steps;
 
 static td_work_list_config list_config(const td_attention_planner_config *c)

@@ -168,7 +168,8 @@ static inline float *fx_download(td_backend *be, td_devptr src, size_t n)
 
 enum { FX_NAN = -1 };
 
-/* A step of these ops alone; ids (may be NULL) receives what was sampled, FX_NAN where that is told. */
+/* Runs a step of these ops only; ids (may be NULL) receives the sampled ids, FX_NAN where that flag is set.
+ */
 static inline void fx_run(td_backend *be, const td_plan *plan, const td_op *ops, uint32_t n_ops, int32_t *ids)
 {
   td_program *program;

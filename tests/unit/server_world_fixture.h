@@ -42,7 +42,7 @@ static void close_world(world *w)
 {
   while (w->s->conns)
     td_conn_close(w->s->conns);
-  while (uv_run(&w->s->loop, UV_RUN_DEFAULT)) /* again where the server had stopped it */
+  while (uv_run(&w->s->loop, UV_RUN_DEFAULT)) /* again if the server stopped the loop */
     ;
   assert_int_equal(uv_loop_close(&w->s->loop), 0);
   close(w->client);

@@ -368,7 +368,7 @@ static void a_device_that_slows_at_work(void **state)
     }
 }
 
-/* What is too long beside all that there is to see is seen at the end, as far as time is left. */
+/* Steps too long compared with all others are measured at the end, if there is time left. */
 static void uses_its_time(void **state)
 {
   device d = {.slow = 100};
@@ -384,11 +384,12 @@ static void keeps_to_its_time(void **state)
   device d = {.slow = 1};
   td_cost_model m;
   empty_folder();
-  double seconds = calibrate(&d, 1, 150, "a device", &m, TD_OK); /* the extremes come first */
+  double seconds = calibrate(&d, 1, 150, "a device", &m, TD_OK); /* the extremes are measured first */
   assert_true(seconds < 0.3);
   empty_folder();
   d.slow = 50;
-  seconds = calibrate(&d, 1, 60, "a slow device", &m, TD_ERR_CONFIG); /* too few to tell: none is kept */
+  seconds = calibrate(&d, 1, 60, "a slow device", &m,
+                      TD_ERR_CONFIG); /* too few samples for a fit: nothing is kept */
   assert_true(seconds < 0.4);
   assert_int_equal(count_files(), 0);
 }
@@ -414,7 +415,7 @@ static void damaged_files_are_not_believed(void **state)
   calibrate(&d, 1, 300, "a device", &m, TD_ERR_DEVICE);
 }
 
-/* Rows share no page, so what fits by its tokens may not by its pages. */
+/* Rows share no page, so a step that fits by tokens may not fit by pages. */
 static void few_pages(void **state)
 {
   td_cost_model m;
@@ -425,7 +426,7 @@ static void few_pages(void **state)
   }
 }
 
-/* A page alone is more than the host memory that is written at most. */
+/* One page alone is larger than the host memory that may be written. */
 static void huge_pages_on_a_host(void **state)
 {
   device d = {.slow = 1, .host_page_bytes = (size_t)65 << 20};
@@ -449,7 +450,7 @@ static void other_attention_is_another_device(void **state)
   assert_int_equal(know(&d, "a device", &m), TD_TIMES_KEPT);
 }
 
-/* How many kinds of steps were measured, and asked for, as the only file in the folder says. */
+/* The number of kinds of steps measured, and wanted, according to the only file in the folder. */
 static void read_kinds(unsigned *n_measured, unsigned *n_kinds)
 {
   char path[512] = "", line[1024], *at = NULL;
@@ -469,7 +470,7 @@ static void read_kinds(unsigned *n_measured, unsigned *n_kinds)
   assert_int_equal(sscanf(at, "; %u of %u", n_measured, n_kinds), 2);
 }
 
-/* No kind is left out for want of room, however large steps are. */
+/* No kind is left out for lack of room, however large steps are. */
 static void the_largest_steps(void **state)
 {
   device d = {.slow = 1,
@@ -484,7 +485,7 @@ static void the_largest_steps(void **state)
   read_kinds(&n_measured, &n_kinds);
   print_message("%u of %u kinds, %u steps\n", n_measured, n_kinds, d.n_steps);
   assert_true(n_measured == n_kinds && n_kinds > 200 && n_kinds < TD_COST_SAMPLES_MAX);
-  assert_true(m.n_points < TD_COST_POINTS_MAX); /* nor a size of them in the table */
+  assert_true(m.n_points < TD_COST_POINTS_MAX); /* nor a size of steps in the table */
 }
 
 static int setup(void **state) { return mkdtemp(folder) ? 0 : -1; }

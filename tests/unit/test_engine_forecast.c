@@ -14,7 +14,7 @@
 
 enum { N_ROWS = 8, N_PROMPT = 20, N_NEW = 400, STEP_US = 700, RARE_US = 5000 };
 
-/* The linker puts these in place of the engine's and the scheduler's. */
+/* The linker replaces functions of the engine and the scheduler with these. */
 static uint64_t now;
 uint64_t __wrap_td_clock_us(void);
 uint64_t __wrap_td_clock_us(void) { return now; }
@@ -52,8 +52,8 @@ typedef struct device {
   td_backend base;
   td_engine *engine;
   uint32_t n_logits, n_steps, n_wrong;
-  uint32_t
-      end_at; /* in this step the loop thread finds an answer complete, and another's client gone; 0: never */
+  uint32_t end_at; /* in this step the loop thread completes one answer and cancels another, whose client has
+                      disconnected; 0: never */
   td_ticket complete, left;
 } device;
 
@@ -65,8 +65,8 @@ static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *p
 static void device_sample(td_backend *b, td_compiled *sampling, const td_sample_input *input) {}
 static void device_destroy(td_backend *b) {}
 
-/* What is shown is the last forecast, and not an old one; that of the idle engine is gone before its first
- * step, which may be long. */
+/* The published forecast is the last one and not an old one. The idle engine's forecast is gone before its
+ * first step, which may be long. */
 static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
 {
   device *d = (device *)b;
@@ -97,13 +97,13 @@ static const td_backend_ops ops = {.name = "none",
                                    .sample = device_sample,
                                    .wait = device_wait};
 
-/* Nobody is left: the loop is told, and the engine is to stop before it would sleep. */
+/* No request is left: the loop is told, and the engine stops before it would sleep. */
 static void stop_when_idle(void *arg)
 {
   td_engine *e = arg;
   td_engine_stats st;
   td_engine_get_stats(e, &st);
-  if (st.n_running + st.n_waiting == 0) { /* as td_engine_stop, but for the thread, which is this one */
+  if (st.n_running + st.n_waiting == 0) { /* as td_engine_stop does, without the thread, which is this one */
     const uint64_t one = 1;
     atomic_store(&e->stop_asked, true);
     assert_int_equal(write(e->wake_fd, &one, sizeof one), sizeof one);
@@ -146,7 +146,8 @@ static void forecasts_are_rare_and_right_at_idle(void **state)
   td_error err;
   td_engine_stats st;
   td_engine *e = make_engine(&d);
-  for (uint32_t round = 0; round < 2; round++) { /* the second begins while the last forecast is young */
+  for (uint32_t round = 0; round < 2;
+       round++) { /* the second round begins while the last forecast is recent */
     n_foreseen = d.n_steps = 0;
     for (uint32_t i = 0; i < N_ROWS; i++) {
       td_ticket t;
@@ -172,7 +173,8 @@ static void forecasts_are_rare_and_right_at_idle(void **state)
   td_engine_destroy(e);
 }
 
-/* An answer that is complete by a stop string is one to learn from; one whose client left is not. */
+/* The engine learns from an answer that a stop string completed, and not from one whose client disconnected.
+ */
 static void who_is_complete_is_told_apart(void **state)
 {
   (void)state;
@@ -190,7 +192,7 @@ static void who_is_complete_is_told_apart(void **state)
   assert_int_equal(td_engine_run(e, &err), TD_OK);
   assert_in_range(d.n_steps, 20, 22);
   assert_true(n_complete == 1 &&
-              n_cancelled == 1); /* inside the scheduler an end is a cancel, which nobody sees */
+              n_cancelled == 1); /* in the scheduler an end looks like a cancel, which must not be visible */
   td_engine_destroy(e);
 }
 

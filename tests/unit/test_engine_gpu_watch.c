@@ -58,7 +58,7 @@ static void what_cannot_be_watched(void **state)
   assert_null(td_gpu_watch_start(FAKE_NVML, "0000:1B:00.0"));
 }
 
-/* The end of the daemon does not wait for a device that is lost. */
+/* The daemon's end does not wait for a lost device. */
 static void a_call_that_does_not_come_back(void **state)
 {
   td_engine_gpu g;

@@ -187,7 +187,7 @@ static void test_handover(void **state)
       seed = seed * 1664525 + 1013904223;
       if (submit(e, &clients[i], (int32_t)(started % 1000), 1 + seed % MAX_NEW,
                  seed >> 20 & 3 ? 0 : 1 + (seed >> 24) % 8))
-        break; /* refused: cancelled slots that the engine has not confirmed */
+        break; /* refused, because the engine has not confirmed cancelled slots */
       started++;
       if ((seed >> 18 & 31) == 0) { /* cancelled before anything came */
         td_engine_cancel(e, clients[i].ticket);
@@ -234,8 +234,7 @@ static void *insistent_engine(void *arg)
   return NULL;
 }
 
-/* A caller may give a request back at its update; a second one in the same batch would come too late for
- * that. */
+/* A caller may release a request at its update; a second update in the same batch would come too late. */
 static void test_a_poll_tells_of_a_request_once(void **state)
 {
   (void)state;

@@ -40,18 +40,18 @@ typedef struct event {
 typedef struct device {
   td_backend base;
   td_engine *e;
-  uint32_t n_pieces, n_done;                      /* the last piece ends it */
-  uint32_t changing, changed_least, changed_most; /* what that piece changes */
-  bool changes_at_end;                            /* or the end, where measuring ends early */
-  uint32_t submit_in;                             /* during this piece somebody comes */
-  uint32_t submit_ms;                             /* or during the first wait, after so long */
+  uint32_t n_pieces, n_done;                      /* the work ends with the last piece */
+  uint32_t changing, changed_least, changed_most; /* rows whose algorithms that piece changes */
+  bool changes_at_end;                            /* or the end changes them, if measuring ends early */
+  uint32_t submit_in;                             /* a request arrives during this piece */
+  uint32_t submit_ms;                             /* or during the first wait, after this time */
   uint32_t fails_in;                              /* this piece fails, */
   td_status fails_as;                             /* as this */
-  uint32_t submit_in_capture;                     /* or during the first one of so many rows */
-  uint32_t capture_fails_at;                      /* so many rows, anew or not, */
+  uint32_t submit_in_capture;                     /* or during the first capture of this many rows */
+  uint32_t capture_fails_at;                      /* for this many rows, first or repeated, */
   bool only_anew;                                 /* or anew alone */
   td_status capture_fails_as;
-  uint32_t least_of[MAX_ROWS + 1]; /* a captured step's fewest rows; 0: it is not captured */
+  uint32_t least_of[MAX_ROWS + 1]; /* fewest rows for a captured step; 0: it is not captured */
   bool captured[2];                /* of the steps under way */
   uint32_t n_logits[2];
   uint64_t n_submitted, n_waited;
@@ -66,7 +66,7 @@ static const char not_fused[] = "more than 2 rows";
 static device d;
 static double now;
 
-uint64_t __wrap_td_clock_us(void); /* the linker puts these in place of the engine's */
+uint64_t __wrap_td_clock_us(void); /* the linker replaces the engine's functions with these */
 int __wrap_poll(struct pollfd *fds, nfds_t n, int max_ms);
 int __real_poll(struct pollfd *fds, nfds_t n, int max_ms);
 
@@ -90,7 +90,8 @@ static void submit_longer(td_engine *e, uint32_t n_new)
 
 static void submit(td_engine *e) { submit_longer(e, 3); }
 
-/* Whoever would sleep for ever is told to stop. The log asks it of stderr, which is not watched here. */
+/* An engine that would sleep forever is told to stop. The log also calls poll for stderr, which this ignores.
+ */
 int __wrap_poll(struct pollfd *fds, nfds_t n, int max_ms)
 {
   uint64_t one = 1;
@@ -130,7 +131,7 @@ static td_status device_tune(td_backend *b, td_compiled *compiled, td_tuning *ou
 {
   assert_true(d.n_begun == 1 && d.n_done < d.n_pieces);
   assert_true(b->n_under_way == 0 && d.e->stats.n_running == 0);
-  if (d.n_done > 0 && d.changing == 0 && !d.e->calibrates) /* 1: the end is not yet told */
+  if (d.n_done > 0 && d.changing == 0 && !d.e->calibrates) /* 1: the end is not reported yet */
     assert_int_equal(d.e->stats.tuning_left, 1 + d.n_pieces - d.n_done);
   note(PIECE, ++d.n_done);
   now += PIECE_US;
@@ -317,13 +318,13 @@ static void a_start_captures_and_measures_nothing(void **state)
   uint32_t at = 0;
   start(3, -1);
   assert_int_equal(d.n_events, 0);
-  assert_int_equal(d.e->stats.tuning_left, 6 + 1 + 3); /* 1: the end is not yet told */
+  assert_int_equal(d.e->stats.tuning_left, 6 + 1 + 3); /* 1: the end is not reported yet */
   run(TD_OK);
   expect(&at, WAIT, idle_ms());
   expect_all_captures(&at);
   for (uint32_t i = 1; i <= 3; i++)
     expect(&at, PIECE, i);
-  expect(&at, ASLEEP, 0); /* no more is done, and nobody is woken for it */
+  expect(&at, ASLEEP, 0); /* nothing more is done, and nothing wakes the engine */
   assert_int_equal(d.n_events, at);
   assert_int_equal(d.e->stats.tuning_left, 0);
   end();
@@ -360,7 +361,7 @@ static void a_short_pause_is_no_idle_moment(void **state)
   end();
 }
 
-/* Those of the rows that changed, largest first, before more is measured. */
+/* Captures steps again for the rows that changed, largest first, before more is measured. */
 static void steps_that_changed_are_captured_anew(void **state)
 {
   static const struct {
@@ -380,14 +381,14 @@ static void steps_that_changed_are_captured_anew(void **state)
     expect(&at, PIECE, 2);
     expect(&at, ASLEEP, 0);
     assert_int_equal(d.e->captures.n_recaptured, cases[i].n);
-    assert_int_equal(d.e->stats.n_not_fused, 1); /* none is counted again */
+    assert_int_equal(d.e->stats.n_not_fused, 1); /* none is counted twice */
     assert_ptr_equal(d.e->stats.not_fused[0].reason, not_fused);
     assert_int_equal(d.e->stats.not_fused[0].n_steps, 4);
     end();
   }
 }
 
-/* What the last piece changed is captured anew, too; and where nothing is captured, nothing. */
+/* Steps that the last piece changed are captured again too; if there were no captures, nothing is. */
 static void changes_of_the_last_piece_count(void **state)
 {
   for (int captures = 1; captures >= 0; captures--) {
@@ -437,7 +438,7 @@ static void somebody_comes_between_two_captures(void **state)
   end();
 }
 
-/* tune_ms is of all idle moments; 0: what is kept is taken, and nothing is measured. */
+/* tune_ms limits all idle moments together; 0: kept results are used, and nothing is measured. */
 static void tune_ms_bounds_it(void **state)
 {
   static const uint32_t ms[] = {0, 4};
@@ -456,7 +457,7 @@ static void tune_ms_bounds_it(void **state)
   }
 }
 
-/* When its time is over, or a piece fails, what was decided before that is captured anew, too. */
+/* When the time is up, or a piece fails, steps that earlier pieces changed are captured again too. */
 static void changes_before_an_early_end_count(void **state)
 {
   for (int fails = 0; fails <= 1; fails++) {
@@ -487,7 +488,7 @@ static void nothing_is_left_to_do(void **state)
   end();
 }
 
-/* None stands in for steps that the next smaller one holds, in whatever order they come. */
+/* A captured step is not used for steps that the next smaller one can hold, in whatever order they occur. */
 static void a_captured_step_serves_those_above_the_count_before(void **state)
 {
   static const uint32_t least[MAX_ROWS + 1] = {[1] = 1, [2] = 2, [4] = 3, [8] = 5, [16] = 9, [20] = 17};
@@ -498,7 +499,7 @@ static void a_captured_step_serves_those_above_the_count_before(void **state)
   end();
 }
 
-/* capture_ms is over: nothing more is captured, for nobody; tuning goes on. */
+/* capture_ms is used up: nothing more is captured, not even for running requests; tuning continues. */
 static void capture_ms_bounds_it(void **state)
 {
   uint32_t at = 0;
@@ -514,7 +515,7 @@ static void capture_ms_bounds_it(void **state)
   expect(&at, PIECE, 1);
   expect_steps(&at, LAUNCH);
   expect(&at, WAIT, idle_ms());
-  expect_captures(&at, (const uint32_t[]){2, 1}, 2); /* anew, which is none of it */
+  expect_captures(&at, (const uint32_t[]){2, 1}, 2); /* captured again, which does not count */
   expect(&at, ASLEEP, 0);
   assert_int_equal(d.e->stats.tuning_left, 0);
   assert_non_null(strstr(said, "capture_ms is over: 4 of 6 row counts are not captured\n"));
@@ -522,11 +523,11 @@ static void capture_ms_bounds_it(void **state)
   end();
 }
 
-/* Three requests that end one after the other, and nobody rests: what their steps need is captured between
- * two steps, and now and then only. */
+/* Three requests that end one after the other, without an idle moment: the steps that they need are captured
+ * between two steps, but only now and then. */
 static void a_busy_engine_captures_what_it_needs(void **state)
 {
-  static const uint32_t wanted[] = {4, 2, 1, 8, 16, 20}; /* the last three in the idle moment */
+  static const uint32_t wanted[] = {4, 2, 1, 8, 16, 20}; /* the last three are captured in the idle moment */
   uint64_t pause_us = td_limit_max(TD_LIMIT_CAPTURE_PAUSE_MS) * 1000;
   double last_us = 0;
   uint32_t n = 0, n_waits = 0;
@@ -546,9 +547,9 @@ static void a_busy_engine_captures_what_it_needs(void **state)
     assert_true(n < 6);
     assert_int_equal(it->n, wanted[n]);
     if (n < 3) {
-      assert_int_equal(d.events[i - 1].what, STEP); /* a step of so many rows ran op by op, */
+      assert_int_equal(d.events[i - 1].what, STEP); /* a step of this many rows ran op by op, */
       assert_int_equal(d.events[i - 1].n, 3 - n);
-      assert_int_equal(d.events[i + 1].what, LAUNCH); /* and none does after that */
+      assert_int_equal(d.events[i + 1].what, LAUNCH); /* and no later one does */
       assert_true(it->at_us - last_us >= (double)pause_us);
       assert_true(it->at_us - last_us < (double)pause_us + 4 * QUEUED_US);
     }
@@ -562,7 +563,7 @@ static void a_busy_engine_captures_what_it_needs(void **state)
   end();
 }
 
-/* What the last step of all needed is told, too: nobody wakes the engine to tell it. */
+/* The last step of all is reported too, although nothing wakes the engine for that. */
 static void behind_the_last_step(void **state)
 {
   uint32_t n_steps =
@@ -591,8 +592,7 @@ static void a_step_with_a_prompt_needs_none(void **state)
   end();
 }
 
-/* What a step takes that will soon be captured is not learned. Where none will be, that is what steps take.
- */
+/* The time of a step that will soon be captured is not learned. If none will be captured, it is. */
 static void steps_that_will_be_captured_teach_nothing(void **state)
 {
   for (int captures = 0; captures <= 1; captures++) {
@@ -607,16 +607,16 @@ static void steps_that_will_be_captured_teach_nothing(void **state)
       n_queued += d.events[i].what == STEP;
       n_launched += d.events[i].what == LAUNCH;
     }
-    assert_int_equal(n_queued + n_launched, 99); /* the prompt's step makes the first token */
+    assert_int_equal(n_queued + n_launched, 99); /* the prompt's step produces the first token */
     assert_true(captures ? n_queued > 50 && n_launched > 30 : n_launched == 0);
     assert_int_equal(d.e->learned.n[0], captures ? n_launched : n_queued);
-    if (captures) /* as long as they were calibrated: the capture between them is no step's time */
+    if (captures) /* as long as calibrated: the capture between them does not count as a step's time */
       assert_true(d.e->learned.bins_us[0][TD_LEARNED_BINS / 2] == n_launched * (double)STEP_US);
     end();
   }
 }
 
-/* A device that fails ends the engine, as in a step; what cannot be measured or captured does not. */
+/* A device failure ends the engine, as in a step; a failed measurement or capture does not. */
 static void faults(void **state)
 {
   start(5, -1);
@@ -652,8 +652,8 @@ static void faults(void **state)
   end();
 }
 
-/* Of the first captures, in an idle moment or between two steps: likewise. What is not captured runs op by
- * op. */
+/* The same for the first captures, in an idle moment or between two steps. Steps that are not captured run op
+ * by op. */
 static void faults_of_first_captures(void **state)
 {
   for (int busy = 0; busy <= 1; busy++) {

@@ -54,7 +54,7 @@ static void close_world(world *w)
   free(w->feed);
 }
 
-/* A prompt that fills the pool, of tokens that say where they are. */
+/* A prompt that fills the pool; each token encodes its position. */
 static void run_prompt(world *w, int32_t first)
 {
   td_error err;

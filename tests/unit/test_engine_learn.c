@@ -24,8 +24,8 @@ enum { MAX_ROWS = 16, MAX_TOKENS = 256, PAGE = 16, N_PAGES = 2048, CONTEXT = 409
 typedef struct device {
   td_backend base;
   td_engine *e;
-  double times[2];  /* what steps [without, with] prompts take, of the truth */
-  uint32_t stop_at; /* in this step the loop is told to stop; or the device fails */
+  double times[2];  /* factors by which steps [without, with] prompts are slower than the model */
+  uint32_t stop_at; /* in this step the loop is told to stop, or the device fails */
   bool fails;
   uint32_t n_steps, n_logits;
   double end_us;
@@ -40,7 +40,7 @@ static const td_cost_model truth = {.n_points = 4,
                                     .prefill_us_per_pair = 0.02};
 
 static double now;
-static void (*when_asked)(void);   /* once, the next time that somebody asks what time it is */
+static void (*when_asked)(void);   /* called once, the next time that the clock is read */
 uint64_t __wrap_td_clock_us(void); /* the linker replaces the engine's function with this one */
 uint64_t __wrap_td_clock_us(void)
 {
@@ -247,7 +247,7 @@ static void what_steps_took_is_kept(void **state)
   td_cost_model m = kept();
   print_message("learned %.4f and %.4f\n", m.learned[0], m.learned[1]);
   assert_true(is_near(m.learned[0], 1.1) && is_near(m.learned[1], 1.3));
-  assert_memory_equal(m.tokens_us, fresh.tokens_us, sizeof m.tokens_us); /* what was measured is as it was */
+  assert_memory_equal(m.tokens_us, fresh.tokens_us, sizeof m.tokens_us); /* measured times are unchanged */
   assert_true(m.hybrid_us == fresh.hybrid_us && m.prefill_us_per_pair == fresh.prefill_us_per_pair);
 
   td_sched_stats s; /* and the next start begins there */
@@ -256,7 +256,7 @@ static void what_steps_took_is_kept(void **state)
   td_sched_get_stats(e->sched, &s);
   assert_true(s.cost_correction[0] == m.learned[0] && s.cost_correction[1] == m.learned[1]);
   serve(&d, 0, 0.9, 1, 300,
-        TD_OK); /* which learns against the calibration, not against that; and of prompts nothing */
+        TD_OK); /* it learns relative to the calibration, not to that; and nothing about prompts */
   td_cost_model again = kept();
   assert_true(is_near(again.learned[0], 0.9) && again.learned[1] == m.learned[1]);
 
@@ -266,7 +266,7 @@ static void what_steps_took_is_kept(void **state)
   assert_true(kept().learned[0] == again.learned[0]);
 }
 
-/* Queues are made of the long steps, however many short ones there are. */
+/* Long steps make queues, however many short ones there are. */
 static void long_steps_count_by_their_time(void **state)
 {
   device d;
@@ -275,7 +275,7 @@ static void long_steps_count_by_their_time(void **state)
   empty_folder();
   td_engine *e = start(&d, folder);
   for (int i = 0; i < 300; i++) {
-    td_engine_learn_step(e, &prompt, 1000, i < 200 ? 1000 : 0); /* 0: none was measured */
+    td_engine_learn_step(e, &prompt, 1000, i < 200 ? 1000 : 0); /* 0: not measured */
     td_engine_learn_step(e, &decode, i % 3 ? 1000 : 4000, i % 3 ? 1000 : 4000 * (i % 6 ? 1.18 : 1.22));
     if (i < 100)
       td_engine_learn_step(e, &prompt, 10000, 12000);
@@ -364,7 +364,7 @@ static void what_others_did_meanwhile_stays(void **state)
   td_buf_deinit(&other);
 }
 
-/* What is measured anew has learned nothing yet; and without a folder there is nowhere to keep it. */
+/* A new calibration has learned nothing yet; and without a folder nothing can be kept. */
 static void a_new_calibration_begins_anew(void **state)
 {
   device d;
@@ -386,7 +386,7 @@ static void a_new_calibration_begins_anew(void **state)
 
 /* ---- where nobody measured ---- */
 
-/* Median error of the last steps' predictions, and where they come from. */
+/* The median error of the last steps' predictions, and the source of step times. */
 static double serve_and_see(device *d, double times, uint32_t stop_at, td_times_source *source)
 {
   td_engine *e = d->e;
@@ -406,7 +406,7 @@ static double serve_and_see(device *d, double times, uint32_t stop_at, td_times_
   return median;
 }
 
-/* A guess is corrected by the first steps, and what was learned is the next start's table. */
+/* The first steps correct a guess, and the next start uses what was learned as its table. */
 static void a_guess_is_learned_and_kept(void **state)
 {
   device d;
@@ -456,7 +456,7 @@ static void what_was_learned_gives_way(void **state)
   assert_memory_equal(text, before, n);
 }
 
-/* Between two steps the host takes its time; and when an answer is complete, nobody is here for a second. */
+/* The host takes time between two steps; and after an answer is complete, the engine is idle for a second. */
 enum { HOST_US = 500 };
 static td_engine *served;
 
@@ -491,8 +491,8 @@ static void the_hosts_time_counts_and_idleness_does_not(void **state)
   td_step_work decode = {
       .n_tokens = 1, .n_rows = 1, .n_logits = 1, .n_decode_rows = 1, .decode_kv_tokens = 42};
   double us = td_cost_step_us(&truth, &decode);
-  assert_true(is_near(kept().learned[0], (us + HOST_US) / us)); /* a decode follows a step */
-  assert_true(is_near(kept().learned[1], 1));                   /* a prompt follows nobody */
+  assert_true(is_near(kept().learned[0], (us + HOST_US) / us)); /* a decode follows another step */
+  assert_true(is_near(kept().learned[1], 1));                   /* a prompt follows an idle moment */
 }
 
 static int setup(void **state) { return mkdtemp(folder) ? 0 : -1; }

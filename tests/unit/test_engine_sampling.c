@@ -147,8 +147,8 @@ static float logprob_of(const float *x, int32_t id)
   return td_logprob(x[id], max, td_logprob_of_sum(sum));
 }
 
-/* The whole answer, each token by a state that is made anew of all before it (its definition is held against
- * float64 in test_kernels_penalties). */
+/* The whole answer. The state for each token is rebuilt from all tokens before it (test_kernels_penalties
+ * checks that definition against float64). */
 static void foresee(client *c, const td_engine_request *r)
 {
   static td_sample_state made;
@@ -183,7 +183,7 @@ static void foresee(client *c, const td_engine_request *r)
 static bool submit(td_engine *e, client *c)
 {
   td_error err;
-  td_logit_bias bias[3]; /* gone when the engine samples: it must have its own */
+  td_logit_bias bias[3]; /* freed before the engine samples, so the engine must have a copy */
   td_engine_request r = {.n_prompt = 1 + below(MAX_PROMPT), .max_new = 1 + below(MAX_NEW), .user = c};
   r.sampling.top_p = 1;
   if (below(3)) {
@@ -250,7 +250,8 @@ static void serve(const char *depth)
     n_live = 0;
     for (uint32_t i = 0; i < N_SLOTS; i++)
       n_live += clients[i].live;
-    /* How many of them run at once hangs on the threads: as many more as it takes, within reason. */
+    /* How many run at the same time depends on the threads, so the test repeats, within limits, until enough
+     * did. */
     if (n_started == n_wanted && n_wanted < 10 * N_REQUESTS) {
       td_engine_get_stats(e, &stats);
       n_wanted += stats.preemptions > 20 ? 0 : N_SLOTS;

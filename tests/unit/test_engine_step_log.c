@@ -66,7 +66,7 @@ static void test_in_turns(void **state)
   for (uint64_t step = 6; step <= 5 + TD_STEP_LOG_RECORDS; step++)
     td_step_log_write(log, &(td_engine_step){.step = step});
   assert_int_equal(td_step_log_read(log, &cursor, out, TD_STEP_LOG_RECORDS, &missed), TD_STEP_LOG_RECORDS);
-  assert_true(out[0].step == 6 && missed == 0); /* exactly full: nothing is lost */
+  assert_true(out[0].step == 6 && missed == 0); /* exactly full, so nothing is lost */
   for (uint64_t step = 0; step < TD_STEP_LOG_RECORDS + 10; step++)
     td_step_log_write(log, &(td_engine_step){.step = 6 + TD_STEP_LOG_RECORDS + step});
   assert_int_equal(td_step_log_read(log, &cursor, out, 1, &missed), 1);
@@ -96,8 +96,8 @@ static void test_while_written(void **state)
   pthread_t writer;
   assert_int_equal(pthread_create(&writer, NULL, write_all, log), 0);
   for (uint32_t turn = 0; cursor < N_STEPS; turn++) {
-    uint32_t max =
-        turn % 3 == 0 ? TD_STEP_LOG_RECORDS : 1 + turn % 50; /* the whole ring is most likely to be torn */
+    uint32_t max = turn % 3 == 0 ? TD_STEP_LOG_RECORDS
+                                 : 1 + turn % 50; /* reading the whole ring is most likely to be torn */
     uint32_t n = td_step_log_read(log, &cursor, out, max, &missed);
     for (uint32_t i = 0; i < n; i++)
       check_record(&out[i], cursor - n + 1 + i);
@@ -110,7 +110,7 @@ static void test_while_written(void **state)
   free(log);
 }
 
-/* What a step pays where nobody watches; printed, since a bound would depend on the machine. */
+/* The cost per step without a watcher. It is only printed, because a bound would depend on the machine. */
 static void test_cost(void **state)
 {
   td_step_log *log = make_log();

@@ -33,7 +33,7 @@ static int32_t token_after(int32_t token, int32_t position)
   return (x >> 20) % 499 == 0 ? NOT_A_NUMBER : (int32_t)((x >> 32) % N_VOCAB);
 }
 
-/* A mask allows a third of the ids, others behind each token; the device takes the next that is allowed. */
+/* A mask allows a third of the ids, others after each token; the device takes the next allowed one. */
 static bool is_allowed(int32_t id, uint32_t n_tokens) { return ((uint32_t)id + n_tokens) % 3 == 0; }
 
 static int32_t allowed_from(int32_t id, uint32_t n_tokens)
@@ -61,7 +61,7 @@ typedef struct device {
   td_engine *engine;
   outcome under_way[2];
   uint32_t first, n_under_way;
-  int32_t sampled[MAX_LOGITS]; /* by the step before: what a plan made ahead points at */
+  int32_t sampled[MAX_LOGITS]; /* sampled by the step before; a plan made ahead refers to them */
   const td_plan *plan;         /* whose forward ran last */
   int32_t last[MAX_LOGITS];    /* of its logits, the tokens */
   uint32_t n_polls;            /* until its forward has ended */
@@ -72,10 +72,11 @@ typedef struct device {
 static void device_set_sampling(td_backend *b, uint32_t slot, const td_sampling *s)
 {
   device *d = (device *)b;
-  d->n_broken += d->n_under_way != 0 || slot >= N_SLOTS; /* commands are taken with nothing under way */
+  d->n_broken +=
+      d->n_under_way != 0 || slot >= N_SLOTS; /* commands are processed only when no step is under way */
 }
 
-/* What comes while a step is being planned may miss it, so one step is no fault; the next is. */
+/* A request that arrives while a step is planned may miss it; missing the next one too is an error. */
 static void check_commands(device *d)
 {
   bool passes = d->n_under_way == 1 && !td_ring_is_empty(&d->engine->inbox);
@@ -95,7 +96,7 @@ static void compute(device *d, const td_plan *plan)
   }
 }
 
-/* Who has a mask is sampled with it or is late; nobody else ever is. */
+/* A row with a mask is sampled with it or is late; no other row is ever late. */
 static void check_input(device *d, uint32_t i, const td_sample_input *input)
 {
   const td_slot *s = &d->engine->slots[d->plan->rows[d->plan->logits[i].row].slot];
@@ -146,7 +147,7 @@ static void device_sample(td_backend *b, td_compiled *sampling, const td_sample_
       continue;
     }
     check_input(d, i, input);
-    for (int32_t k = 0; mask && k < N_VOCAB; k++) /* it is the one for so many tokens */
+    for (int32_t k = 0; mask && k < N_VOCAB; k++) /* the mask belongs to this number of tokens */
       d->n_broken += (mask[k / 32] >> k % 32 & 1) != is_allowed(k, position + 1);
     if (mask)
       id = allowed_from(id, position + 1);
@@ -250,8 +251,8 @@ typedef struct filler {
 static bool gives_up(int32_t last) { return last % 61 == 0; }
 static const char gave_up[] = "gave up";
 
-/* As long as a step, or much longer. For one request fills do not meet, and come for more tokens each time.
- */
+/* As long as a step, or much longer. Fills for one request do not overlap, and each is for more tokens than
+ * the one before. */
 static const char *fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
 {
   filler *f = arg;
@@ -315,7 +316,7 @@ static bool submit(td_engine *e, client *c)
       .n_prompt = 1 + below(MAX_PROMPT), .max_new = 1 + below(MAX_NEW), .user = c, .ignore_eos = below(2)};
   r.tokens = calloc(r.n_prompt + r.max_new, sizeof *r.tokens);
   assert_non_null(r.tokens);
-  int32_t family = (int32_t)below(4); /* prompts that begin alike share pages */
+  int32_t family = (int32_t)below(4); /* prompts with a common beginning share pages */
   for (uint32_t i = 0; i < r.n_prompt; i++)
     r.tokens[i] = i < 20 ? family * 100 + (int32_t)i : (int32_t)below(N_VOCAB);
   c->obeys = below(4) == 0;
@@ -325,7 +326,7 @@ static bool submit(td_engine *e, client *c)
     n_fillers++;
   }
   foresee(c, &r);
-  if (below(3) == 0 && c->n_answer > 1) { /* a stop that comes before the length */
+  if (below(3) == 0 && c->n_answer > 1) { /* a stop before the maximum length */
     r.n_stop_ids = 1;
     r.stop_ids[0] = c->answer[below(c->n_answer)];
     foresee(c, &r);
@@ -379,7 +380,7 @@ static void wait_until_empty(td_engine *e)
 {
   td_engine_stats s;
   td_engine_update u;
-  for (int tries = 0;; tries++) { /* cancels are told, and the step under way ends */
+  for (int tries = 0;; tries++) { /* cancels are processed, and the running step ends */
     assert_int_equal(td_engine_poll(e, &u, 1), 0);
     td_engine_get_stats(e, &s);
     uint32_t n_free = 0;
@@ -404,7 +405,7 @@ static void serve(uint32_t depth)
   td_engine *e = make_engine(&d, depth);
   while (n_started < N_REQUESTS || n_live > 0) {
     if (n_live < N_SLOTS / 2 ||
-        below(8) == 0) /* in bursts: between them nothing arrives, and steps can be planned ahead */
+        below(8) == 0) /* in bursts, between which nothing arrives, so that steps can be planned ahead */
       n_started += start_some(e, clients, N_REQUESTS - n_started);
     uint32_t n = td_engine_poll(e, updates, 5);
     for (uint32_t i = 0; i < n; i++)
@@ -530,7 +531,7 @@ static void test_a_late_mask_holds_up_nobody_else(void **state)
   }
 }
 
-/* Masks that wait are of one account, then comes one of another: it is next. */
+/* All waiting masks belong to one account. Then one of another account arrives: it is next. */
 static uint32_t fill_order[4], n_filled;
 static const char *noting_fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
 {
@@ -564,7 +565,7 @@ static void test_accounts_take_turns_for_masks(void **state)
   assert_memory_equal(fill_order, expected, sizeof expected);
 }
 
-/* What a fill uses stays until it is over; the slot is not the loop's before. */
+/* Memory that a fill uses stays valid until it ends; only then does the loop get the slot back. */
 static void test_a_cancel_waits_for_the_fill(void **state)
 {
   static device d;
@@ -587,7 +588,7 @@ static void test_a_cancel_waits_for_the_fill(void **state)
   td_engine_destroy(e);
 }
 
-/* Token t's, beside it: of the prompt's last tokens, then of the answer's. */
+/* The number for token t, next to it: for the prompt's last tokens, then the answer's. */
 static void test_log_probabilities_lie_beside_their_tokens(void **state)
 {
   enum { PROMPT = 30, SCORED = 21, NEW = 9, TOP = 2 };

@@ -71,7 +71,7 @@ static void reference_head(const problem *p, const float *x, const float *norm, 
   }
 }
 
-/* K or V as a backend keeps it that is allowed 8-bit activations. */
+/* K or V as a backend with 8-bit activations stores it. */
 static double as_f16(double x) { return (double)td_f16_to_f32(td_f32_to_f16((float)x)); }
 
 static double *reference(const problem *p, int seq)
@@ -118,7 +118,7 @@ static double *reference(const problem *p, int seq)
   return out;
 }
 
-/* One layer: with the layers beside it in an array, of one store and one plan. */
+/* One layer, in an array with other layers of the same store and plan. */
 typedef struct runner {
   td_backend *be;
   const problem *p;
@@ -201,8 +201,8 @@ static td_kv_group group_of(const shape *s, td_dtype dtype)
                        .window_tokens = s->window};
 }
 
-/* The store and the plan of all layers, and each one's own memory. Layer l is layer l / n_groups of group
- * l % n_groups; what its group's other layers hold is not looked at. */
+/* The store and the plan of all layers, and each layer's own memory. Layer l is layer l / n_groups of group l
+ * % n_groups; the contents of the group's other layers are ignored. */
 static void open_layers(runner *r, uint32_t n, td_backend *be, const problem *p, uint32_t page_tokens)
 {
   uint32_t n_groups = n < 2 ? 1 : 2, pages_per_row = LENGTH_MAX / page_tokens;
@@ -245,7 +245,7 @@ static void open_layers(runner *r, uint32_t n, td_backend *be, const problem *p,
   }
 }
 
-/* Some of what is left, of some sequences. False: nothing is left of any. */
+/* Takes some of the remaining tokens of some sequences. Returns false if none are left. */
 static bool next_plan(runner *r, uint32_t max_chunk)
 {
   bool more = false;
@@ -321,8 +321,8 @@ static void free_run(runner *r)
   td_plan_destroy(r->plan);
 }
 
-/* A key that is halfway between two f16 in float64 may be rounded to the other one here: where K and V are
- * f16, one result of a hundred may be off by what that changes. */
+/* A key halfway between two f16 values in float64 may be rounded to the other one here. So if K and V are
+ * f16, one result in a hundred may differ by that rounding. */
 static void compare(const runner *r)
 {
   uint32_t out_width = r->p->s.n_heads * r->p->s.head_dim;
@@ -421,8 +421,8 @@ static void test_f16(void **state)
   fx_int8_activations = false;
 }
 
-/* A token that sees itself alone gives its V as it is kept: what f16 cannot hold as the nearest that it can.
- */
+/* A token that sees only itself returns its V as stored: values that f16 cannot hold become the nearest that
+ * it can. */
 static void test_f16_is_saturated(void **state)
 {
   enum { DIM = 20 };
@@ -504,7 +504,7 @@ static void check_type(bool int8_activations, td_dtype has, td_dtype has_not, co
   be->ops->destroy(be);
 }
 
-/* So that a step which comes to a new page writes new memory in one place, not in one for each layer. */
+/* So a step that reaches a new page writes new memory in one place, and not in one per layer. */
 static void test_a_pages_layers_lie_together(void **state)
 {
   const shape s[] = {{4, 2, 32, 32, 0, 150, TD_ROPE_HALVES, false, 1},

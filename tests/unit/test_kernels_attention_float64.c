@@ -36,7 +36,7 @@ static const double *kv_at(const store *st, const double *base, uint32_t first_p
   return base + ((page * st->c->n_kv_heads + head) * pt + key % pt) * DIM;
 }
 
-/* One query over keys [begin, end) from a page on; those before `seen` are outside of its window. */
+/* One query over keys [begin, end), starting at a page; keys before `seen` are outside its window. */
 static partial attend(const store *st, uint32_t first_page, uint32_t head, uint32_t begin, uint32_t end,
                       uint32_t seen, const double *q)
 {
@@ -107,7 +107,7 @@ static void run_private(const store *st, const td_attention_item *it, sums *s, p
     }
 }
 
-/* The end of a row, at its last item: what it shares, in the order of keys, then its private KV. */
+/* The end of a row, at its last item: shared keys in order, then its private KV. */
 static void end_row(const view *v, const store *st, const td_attention_item *it, const sums *s,
                     const partial *whole, double *out)
 {
@@ -138,7 +138,7 @@ static bool is_last(const td_attention_item *it)
   return it->partial + 1 >= it->first_partial + it->n_partials;
 }
 
-/* Splits in the order of items, or backwards; then the rows. */
+/* Splits in the order of items, or in reverse; then the rows. */
 static void run_step(const steps *r, const store *st, bool backwards, double *out)
 {
   const view v = view_of(r->p);

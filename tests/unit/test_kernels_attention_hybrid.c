@@ -81,7 +81,7 @@ static bool is_decode(const fixture *f, const td_plan_row *row)
   return row->q_len * f->config.gqa_group <= f->config.decode_rows && row->q_len <= 12;
 }
 
-/* An item's KV splits stand one behind the other; returns how many these are. */
+/* An item's KV splits are consecutive; returns how many there are. */
 static uint32_t check_splits(const fixture *f, const td_attention_item *it, uint32_t n_left,
                              uint8_t taken[TD_PREFILL_PARTIALS_MAX])
 {
@@ -143,14 +143,14 @@ static const td_plan_row *row_of(const fixture *f, uint32_t query)
   return &f->rows[r];
 }
 
-/* Whoever has a ticket does a colocated decode alone, up to TD_COLOCATED_SPLITS_MAX splits of it, and no
- * warp-level items. */
+/* A warpgroup with a ticket computes a colocated decode alone, in up to TD_COLOCATED_SPLITS_MAX splits, and
+ * no warp-level items. */
 static void check_colocated(const fixture *f)
 {
   const td_work_list *list = &f->list;
   assert_int_equal(list->n_wide, list->n_items);
   assert_true(list->n_partials <= td_work_list_partials_max(&f->config));
-  uint32_t n_decodes = 0, n_first = 0, n_last = 0; /* no decode is left out */
+  uint32_t n_decodes = 0, n_first = 0, n_last = 0; /* no decode is missing */
   for (uint32_t r = 0; r < f->plan.n_rows; r++) {
     n_decodes += is_decode(f, &f->rows[r]);
     assert_true(!is_decode(f, &f->rows[r]) ||
@@ -265,7 +265,8 @@ static uint32_t two_splits(uint32_t n_decodes, uint32_t n_resident)
   return 2;
 }
 
-/* Where prefill outlasts decodes; and where the kernel can, and no policy says how decodes are cut. */
+/* Decodes are colocated if prefill outlasts them, the kernel supports it, and no policy says how decodes are
+ * cut. */
 static void test_decodes_are_colocated_where_that_pays(void **ignored)
 {
   (void)ignored;

@@ -279,7 +279,7 @@ static void an_slo_below_what_can_be_kept(void **state)
   td_budget b = make(&c, 1000);
   begin_for(&b, 16, 1024, 1);
   assert_int_equal(td_budget_chunk(&b, 0, 10000), 16);    /* always one page */
-  for (uint32_t slo_us = 3000; slo_us < 6000; slo_us++) { /* also where it leaves room for a token or two */
+  for (uint32_t slo_us = 3000; slo_us < 6000; slo_us++) { /* also if it leaves room for only a token or two */
     b = make(&c, slo_us);
     begin_for(&b, 16, 1024, 1);
     assert_true(td_budget_chunk(&b, 0, 10000) >= 16);
@@ -295,7 +295,7 @@ static void an_slo_below_what_can_be_kept(void **state)
   assert_int_equal(td_budget_chunk(&b, 0, 10000), 2048 - 16);
 }
 
-/* A CPU's SLO: 3.4 times the decodes, from 24 ms to 100; a GPU's is one figure. */
+/* A CPU's SLO: 3.4 times the time of the decodes, from 24 ms to 100 ms; a GPU's is constant. */
 static void an_slo_that_follows_the_decodes(void **state)
 {
   (void)state;
@@ -355,7 +355,7 @@ static void policies(void **state)
   assert_null(td_policy_names[TD_POLICY_COUNT]);
 }
 
-/* Follows the median within 1 %, whatever the outliers, each kind of step by itself, and never beyond 4. */
+/* Follows the median within 1 %, despite outliers, separately for each kind of step, and never beyond 4. */
 static void the_correction_is_slow_and_bounded(void **state)
 {
   (void)state;
@@ -386,11 +386,11 @@ static void the_correction_is_slow_and_bounded(void **state)
   for (uint32_t i = 0; i < 300; i++)
     td_budget_observe(&b, &hybrid, 1.5 * td_cost_step_us(&b.cost, &hybrid));
   begin(&b, 64, 1024);
-  assert_true(td_budget_chunk(&b, 0, 10000) < before * 3 / 4); /* slower than thought: shorter chunks */
+  assert_true(td_budget_chunk(&b, 0, 10000) < before * 3 / 4); /* slower than predicted: shorter chunks */
 }
 
-/* What a run before learned is believed from the first step on, and left as fast as any: it may have been a
- * busy day. */
+/* Factors learned in an earlier run apply from the first step on, and are corrected as fast as any: that run
+ * may have had a busy day. */
 static void it_begins_where_it_was_learned(void **state)
 {
   (void)state;
@@ -420,7 +420,7 @@ static void it_begins_where_it_was_learned(void **state)
   assert_true(td_budget_chunk(&slower, 0, 10000) < td_budget_chunk(&b, 0, 10000) * 3 / 4);
 }
 
-/* Another table while it serves: nothing of the old one's correction is left, and the SLO is as it was. */
+/* A new table while it serves: the old one's correction is dropped, and the SLO is unchanged. */
 static void a_better_table_takes_its_place(void **state)
 {
   (void)state;
@@ -438,8 +438,8 @@ static void a_better_table_takes_its_place(void **state)
   assert_true(td_budget_predict_us(&b, &decodes) == td_cost_step_us(&slow, &decodes));
 }
 
-/* In the scheduler: decodes and a long prompt under an SLO, every step within it, and the prompt goes on.
- */
+/* In the scheduler: decodes and a long prompt under an SLO, with every step within it, and the prompt makes
+ * progress. */
 static void steps_keep_the_slo(void **state)
 {
   (void)state;

@@ -37,8 +37,8 @@ static void submit(fx *f, uint32_t slot, uint32_t n_prompt, int32_t family, uint
   assert_int_equal(td_sched_submit(f->s, slot, &r, ++f->now_us, &err), TD_OK);
 }
 
-/* A tree that branches, some of it held by nobody; one that decodes, a prompt under way with two followers,
- * and two of another account that wait for a place. */
+/* A branching tree, parts of which no request holds; one decode, a running prompt with two followers, and two
+ * requests of another account that wait for a place. */
 static void make_busy(fx *f)
 {
   fx_open(f, &config);
@@ -111,7 +111,7 @@ static td_prefix_node *child(td_sched *s)
   X(a_page_is_lost, s->pool.n_free--)                                                                        \
   X(a_promise_is_forgotten, s->reserved_pages--)                                                             \
   X(too_many_updates, s->n_pending_updates = s->max_pending_updates + 1)                                     \
-  /* who waits */                                                                                            \
+  /* waiting requests */                                                                                     \
   X(a_free_slot_is_watched, entry(s, FX_SLOTS - 1)->expiry_at = 0)                                           \
   X(one_is_not_watched, entry(s, QUEUED)->expiry_at = TD_NO_SLOT)                                            \
   X(a_prompt_is_not_watched, entry(s, QUEUED)->expiry_at = TD_NO_SLOT;                                       \
@@ -191,7 +191,7 @@ static const struct {
 
 static void nothing(td_sched *s) {}
 
-/* True if the check aborts, in a copy of all this; what it says it found nobody reads. */
+/* Returns true if the check aborts, in a forked copy of this process, whose output is discarded. */
 static bool aborts(td_sched *s, void (*broken)(td_sched *s))
 {
   int status = 0;
@@ -200,7 +200,7 @@ static bool aborts(td_sched *s, void (*broken)(td_sched *s))
   if (child == 0) {
     signal(SIGABRT, SIG_DFL); /* not cmocka's */
     setrlimit(RLIMIT_CORE, &(struct rlimit){0});
-    setrlimit(RLIMIT_CPU, &(struct rlimit){2, 2}); /* a circle that is not noticed */
+    setrlimit(RLIMIT_CPU, &(struct rlimit){2, 2}); /* in case a cycle is not detected */
     if (!freopen("/dev/null", "w", stderr))
       _exit(2);
     broken(s);

@@ -21,8 +21,8 @@ static const td_cost_model round_numbers = {.n_points = 3,
                                             .prefill_us_per_thin_token = 0.5,
                                             .hybrid_us = 9,
                                             .hybrid_us_per_decode_row = 3};
-/* The same with all that a file may lack: after a load, and with a price of KV beside chunks and a share of
- * attention that runs beside the other. */
+/* The same with all optional values of a file: factors learned under load, a price of KV beside chunks, and
+ * the share of attention that runs beside the other. */
 static td_cost_model with_learned(double without_prompts, double with_prompts)
 {
   td_cost_model m = round_numbers;
@@ -55,7 +55,7 @@ static void test_work_of_plan(void **state)
   assert_int_equal(w.n_decode_rows, 2);
   assert_int_equal(w.decode_kv_tokens, 310);
   assert_int_equal(w.prefill_kv_tokens, 15);
-  assert_int_equal(w.prefill_thin_tokens, 15);                           /* few of these keys' pairs */
+  assert_int_equal(w.prefill_thin_tokens, 15); /* thin chunks, with few pairs for these keys */
   assert_int_equal(w.prefill_pairs, (1 + 2 + 3 + 4 + 5) + (8 + 9 + 10)); /* counted by hand */
 }
 
@@ -69,7 +69,7 @@ static void test_table(void **state)
 {
   (void)state;
   const td_cost_model *m = &round_numbers, one = {.n_points = 1, .tokens = {4}, .tokens_us = {9}};
-  assert_near(td_cost_tokens_us(m, 1), 100, 0); /* below the first: what a step costs anyway */
+  assert_near(td_cost_tokens_us(m, 1), 100, 0); /* below the first point: the minimal cost of a step */
   assert_near(td_cost_tokens_us(m, 8), 100, 0);
   assert_near(td_cost_tokens_us(m, 9), 102, 0);
   assert_near(td_cost_tokens_us(m, 64), 212, 0);
@@ -94,7 +94,7 @@ static void test_step(void **state)
   assert_near(td_cost_step_us(&round_numbers, &w), 104 + 1.5 + 4 + 77.5 + 14 + 5.25 + 0.9375 + 3 + 9 + 6,
               1e-12);
   td_cost_model worked = round_numbers;
-  worked.learned[0] = 1.5, worked.learned[1] = 0.75; /* that is the scheduler's to know */
+  worked.learned[0] = 1.5, worked.learned[1] = 0.75; /* these are for the scheduler to apply */
   assert_true(td_cost_step_us(&worked, &w) == td_cost_step_us(&round_numbers, &w));
   assert_true(td_cost_learned(&worked, false) == 1.5 && td_cost_learned(&worked, true) == 0.75 &&
               td_cost_learned(&round_numbers, true) == 1);
@@ -103,7 +103,7 @@ static void test_step(void **state)
   assert_near(td_cost_step_us(&priced, &w) - td_cost_step_us(&round_numbers, &w), 0.125 * 310, 1e-9);
   td_cost_model beside = round_numbers;
   beside.hybrid_beside = 0.5;
-  double prefill_us = 5.25 + 0.9375 + 3; /* the shorter attention, of which half is beside the decodes' */
+  double prefill_us = 5.25 + 0.9375 + 3; /* the shorter attention, half of which runs beside the decodes' */
   assert_near(td_cost_step_us(&beside, &w), 104 + 1.5 + 4 + 77.5 + 14 + prefill_us / 2 + 9 + 6, 1e-12);
   td_step_work fewer_keys = w;
   fewer_keys.decode_kv_tokens = 20; /* now the decodes' is */
@@ -160,9 +160,9 @@ static void test_h200_table(void **state)
   }
 }
 
-/* Steps of chunks beside decodes as a daemon served them under load (toolagent at 6/s, conversation at 20/s;
- * the median one of steps alike); and attention of one layer since both run beside each other, us hot: as
- * long as it takes one after the other, together, prefill and decodes alone. */
+/* Steps of chunks beside decodes from a daemon under load (toolagent at 6/s, conversation at 20/s; the median
+ * of similar steps); and attention of one layer since both run beside each other, us hot: one after the
+ * other, together, prefill alone, decodes alone. */
 static void test_h200_hybrids(void **state)
 {
   (void)state;
@@ -230,7 +230,7 @@ static void test_text_is_exact(void **state)
     assert_int_equal(td_cost_parse(b.data, b.len_bytes, &back, identity, &err), TD_OK);
     assert_string_equal(identity, "NVIDIA H200, 32 layers");
     assert_memory_equal(&back, models[i], sizeof back);
-    for (size_t n = 0; n < b.len_bytes; n++) { /* cut anywhere, or any bit of a byte wrong */
+    for (size_t n = 0; n < b.len_bytes; n++) { /* cut at any length, or any bit wrong */
       assert_int_equal(td_cost_parse(b.data, n, &back, identity, &err), TD_ERR_CONFIG);
       b.data[n] ^= (char)(1 << n % 8);
       assert_int_equal(td_cost_parse(b.data, b.len_bytes, &back, identity, &err), TD_ERR_CONFIG);
@@ -286,7 +286,7 @@ static void test_hostile_text(void **state)
       {"learned_with_prompts 0.5", "learned_with_prompts 0.5\nhybrid_us_per_kv_token 0.375"},
       {"hybrid_beside 0.5", "hybrid_beside 0.91"},
       {"hybrid_beside 0.5", "hybrid_beside 0"},
-      {"tandem-steps 4", "tandem-steps 3"}, /* which knew of no KV beside chunks */
+      {"tandem-steps 4", "tandem-steps 3"}, /* which had no KV beside chunks */
       {"tandem-steps 4", "tandem-steps 2"}, /* nor of anything learned */
       {"tandem-steps 4", "tandem-steps 1"},
       {"tandem-steps 4", "tandem-steps 5"},
@@ -303,7 +303,7 @@ static void test_hostile_text(void **state)
       fail_msg("'%s' was taken", bad[i][1]);
     assert_true(*err.message);
   }
-  int n = snprintf(text, sizeof text, "tandem-steps 4\nno line ends here"); /* under a right checksum */
+  int n = snprintf(text, sizeof text, "tandem-steps 4\nno line ends here"); /* with a correct checksum */
   snprintf(text + n, 23, "xxh3 %016llx\n", (unsigned long long)XXH3_64bits(text, (size_t)n));
   td_cost_model m;
   assert_int_equal(td_cost_parse(text, (size_t)n + 22, &m, identity, &err), TD_ERR_CONFIG);
@@ -317,7 +317,7 @@ static void test_hostile_text(void **state)
   td_buf_deinit(&many);
 }
 
-/* What a text may hold to the last: at each bound, and one beyond. */
+/* The limits of a text: at each bound, and one beyond. */
 static void test_bounds_of_text(void **state)
 {
   (void)state;
@@ -345,7 +345,7 @@ static void test_bounds_of_text(void **state)
   }
   td_buf b;
   td_buf_init(&b, 0);
-  for (int more = 0; more < 2; more++) { /* as many points as there is room for, and one more */
+  for (int more = 0; more < 2; more++) { /* as many points as fit, and one more */
     td_buf_clear(&b);
     for (int i = 1; i < TD_COST_POINTS_MAX - 1 + more; i++)
       td_buf_printf(&b, "tokens %d us %d\n", i, i);
@@ -376,7 +376,7 @@ static void read_before(const td_cost_model *of, int version)
   td_buf_deinit(&b);
 }
 
-/* What earlier versions kept: the same without what they did not know. */
+/* Files of earlier versions: the same without the newer values. */
 static void test_text_before(void **state)
 {
   (void)state;

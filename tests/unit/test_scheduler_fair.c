@@ -98,8 +98,9 @@ static uint64_t n_taken(const world *w)
   return st.fair_preemptions;
 }
 
-/* One account has all places, for long; another comes and wants as many. Its k-th place comes with the k-th
- * turn, until both have half; the first account's oldest goes on in every step, and nothing is taken back. */
+/* One account holds all places for long; another arrives and wants as many. It gets its k-th place with the
+ * k-th turn, until both have half. The first account's oldest request continues in every step, and nothing is
+ * taken back. */
 static void places_become_even_within_a_bound(void **state)
 {
   static world w;
@@ -130,8 +131,8 @@ static void places_become_even_within_a_bound(void **state)
   close_world(&w);
 }
 
-/* The same of pages: answers of one account fill the memory; another's prompt, no longer than its half, does
- * not wait for their ends. One that would make it the richer waits. */
+/* The same for pages: answers of one account fill the memory. Another account's prompt, no longer than its
+ * half, does not wait for their ends; one that would make its account hold more waits. */
 static void pages_too(void **state)
 {
   static world w;
@@ -148,7 +149,7 @@ static void pages_too(void **state)
   assert_true(waited <= 2 * TD_FAIR_STEPS && n_taken(&w) > 0 && n_taken(&w) <= 4);
   assert_true(td_sched_is_running(w.s, 0));
   uint64_t taken = n_taken(&w);
-  submit(&w, 101, 2, 3000, 100); /* with it, it would have more than the other */
+  submit(&w, 101, 2, 3000, 100); /* with this one it would hold more than the other */
   for (int i = 0; i < 3 * TD_FAIR_STEPS && td_sched_is_running(w.s, 100); i++)
     assert_true(step(&w));
   assert_int_equal(n_taken(&w), taken);
@@ -159,7 +160,8 @@ static void pages_too(void **state)
   close_world(&w);
 }
 
-/* Pages that others of the account read too come free for nobody: none gives way for them. */
+/* Preempting a request does not free pages that other requests of its account read too, so none is preempted
+ * for them. */
 static void shared_pages_free_nothing(void **state)
 {
   static world w;
@@ -182,7 +184,7 @@ static void shared_pages_free_nothing(void **state)
   close_world(&w);
 }
 
-/* Among several, the one that runs least is next, and the one that runs most gives. */
+/* Of several accounts, the one that runs least is next, and the one that runs most gives way. */
 static void the_richest_gives_to_the_poorest(void **state)
 {
   static world w;
@@ -208,8 +210,8 @@ static void the_richest_gives_to_the_poorest(void **state)
   close_world(&w);
 }
 
-/* Another account's front lacks pages, since its own answer holds most of them: whoever holds less and finds
- * room does not wait with it. */
+/* Another account's front lacks pages, because its own answer holds most of them. Accounts that hold less and
+ * find room do not wait with it. */
 static void who_holds_most_holds_up_nobody(void **state)
 {
   static world w;
@@ -228,20 +230,20 @@ static void who_holds_most_holds_up_nobody(void **state)
   uint32_t slot = 110, n_most = 0;
   for (; w.there[1] && !td_sched_is_running(w.s, 1); slot = slot < 250 ? slot + 1 : 110) {
     if (!w.there[slot])
-      submit(&w, slot, 2, 400, 300); /* as much as there is room for: no more than the other holds */
+      submit(&w, slot, 2, 400, 300); /* as much as there is room for, but no more than the other holds */
     assert_true(step(&w));
     uint32_t n = running_of(&w, 2);
     n_most = n > n_most ? n : n_most;
     assert_true(w.n_steps < 4000);
   }
-  assert_true(n_most >= 3 && !w.there[0]); /* whose end it waits for, and for no more than that */
+  assert_true(n_most >= 3 && !w.there[0]); /* it waits for that request's end, and for nothing else */
   while (step(&w))
     ;
   assert_false(w.there[1]);
   close_world(&w);
 }
 
-/* Of pages, it is the turn of the account that holds fewest, also where it runs most. */
+/* Turns for pages go to the account that holds fewest, even if it runs most. */
 static void many_short_ones_get_pages_from_few_long_ones(void **state)
 {
   static world w;
@@ -263,7 +265,7 @@ static void many_short_ones_get_pages_from_few_long_ones(void **state)
   close_world(&w);
 }
 
-/* Nobody gives way within one account, for another policy, or for who has enough. */
+/* No request gives way within one account, under another policy, or for an account that has enough. */
 static void nothing_is_taken_for_nothing(void **state)
 {
   static world w;
@@ -277,7 +279,7 @@ static void nothing_is_taken_for_nothing(void **state)
     close_world(&w);
   }
   open_world(&w, 2, 4096);
-  for (uint32_t i = 0; i < 60; i++) /* alike: what one has, the other has */
+  for (uint32_t i = 0; i < 60; i++) /* both accounts have the same */
     submit(&w, i, i % 2, 20, 300);
   while (step(&w))
     ;

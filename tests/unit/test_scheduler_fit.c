@@ -77,7 +77,7 @@ static const td_cost_model truth = {
     .prefill_us_per_thin_token = 0.4,
     .hybrid_us = 400,
     .hybrid_us_per_decode_row = 13,
-    .hybrid_beside = 0.36}; /* as an H200's, which is what a fit begins with */
+    .hybrid_beside = 0.36}; /* an H200's value, with which a fit begins */
 
 static void finds_what_made_the_samples(void **state)
 {
@@ -99,8 +99,8 @@ static void finds_what_made_the_samples(void **state)
   assert_true(fabs(m.hybrid_us_per_decode_row / truth.hybrid_us_per_decode_row - 1) < 0.05);
 }
 
-/* There is room for the least token counts and the largest: those between the last two points have their
- * share of both. */
+/* The table has room for the smallest and the largest token counts; counts between the last two points are
+ * shared between both. */
 static void more_sizes_than_points(void **state)
 {
   (void)state;
@@ -128,7 +128,7 @@ static void more_sizes_than_points(void **state)
   assert_true(td_cost_fit_error(&m, s, n, 1) < 0.01);
 }
 
-/* Beside chunks KV costs more where both wait for memory, less where it is read while they compute. */
+/* Beside chunks KV costs more if both wait for memory, and less if it is read while they compute. */
 static void kv_beside_chunks_has_a_price_of_its_own(void **state)
 {
   (void)state;
@@ -154,7 +154,7 @@ static void kv_beside_chunks_has_a_price_of_its_own(void **state)
   }
 }
 
-/* Behind one length of context alone, it may as well be the rows that cost more. */
+/* With only one length of context, the rows may as well be what costs more. */
 static void one_context_tells_no_price(void **state)
 {
   (void)state;
@@ -169,7 +169,7 @@ static void one_context_tells_no_price(void **state)
   assert_true(m.hybrid_us_per_kv_token == 0);
 }
 
-/* 3 % of noise, and each tenth step took up to five times as long: something else ran. */
+/* 3 % of noise, and every tenth step took up to five times as long, because something else ran. */
 static void noise_and_disturbed_steps(void **state)
 {
   (void)state;
@@ -192,8 +192,8 @@ static void noise_and_disturbed_steps(void **state)
   }
 }
 
-/* Attention of chunks and decodes beside each other, through 3 % of noise; and a backend that runs one after
- * the other has no share of it to find, whatever the noise says. */
+/* The share of attention of chunks and decodes that runs concurrently, despite 3 % of noise. For a backend
+ * that runs one after the other the share is zero, whatever the noise. */
 static void finds_what_runs_beside(void **state)
 {
   (void)state;
@@ -205,7 +205,7 @@ static void finds_what_runs_beside(void **state)
   for (random_state = 1; random_state < 20; random_state++) {
     uint64_t seed = random_state;
     uint32_t n = make_samples(s);
-    s[n++].work = hybrid(64, 4096, 448, 16384); /* both long, as calibrations have them */
+    s[n++].work = hybrid(64, 4096, 448, 16384); /* both long, as in calibrations */
     for (uint32_t i = 0; i < n; i++)
       s[i].us = td_cost_step_us(&beside, &s[i].work);
     assert_int_equal(td_cost_fit(s, n, true, &m, &err), TD_OK);

@@ -25,7 +25,7 @@ enum {
   STEPS_APART = 10
 };
 
-/* What was foretold while somebody waited, and how many had ended by then. */
+/* A forecast made while a request waited, and how many answers had ended by then. */
 typedef struct probe {
   double at_us, next_us, later_us; /* later: the ENDS_AHEAD-th end */
   uint32_t n_ends;
@@ -38,8 +38,8 @@ typedef struct world {
   uint64_t random;
   int32_t tokens[SLOTS][CONTEXT];
   bool used[SLOTS], started[SLOTS], of_other[SLOTS];
-  double predicted_us[SLOTS], told_us, seen_us; /* of each; and of the last to start */
-  uint32_t stop_at[SLOTS];                      /* the answer ends by itself here */
+  double predicted_us[SLOTS], told_us, seen_us; /* for each request; and for the last one that started */
+  uint32_t stop_at[SLOTS];                      /* the answer stops here */
   uint32_t end_at[SLOTS];                       /* or is ended */
   double ratio[SEEN_MAX];                       /* predicted / seen delay of those that waited */
   uint32_t n_seen;
@@ -167,7 +167,7 @@ static void expect_ratios(double median_within, double nine_of_ten_within)
   expect_near_one("start", w.ratio, w.n_seen, median_within, nine_of_ten_within);
 }
 
-/* When the next answer ends is mostly chance; when so many have ended is not. */
+/* The end of the next answer is mostly random; the time by which many have ended is not. */
 static void expect_ends(double next_within, double later_within, double nine_of_ten_within)
 {
   static double next[SEEN_MAX], later[SEEN_MAX];
@@ -195,7 +195,7 @@ static td_sched_config config(void)
                            .tbt_slo_us = 25000};
 }
 
-/* More than can be served for a while, then less: the queue grows and goes. */
+/* For a while more than can be served, then less: the queue grows and shrinks. */
 static void run_load(uint32_t max_prompt, uint32_t max_new, uint32_t longest_answer, double per_step)
 {
   double owed = 0;
@@ -256,7 +256,7 @@ static void pages_are_short(void **state)
   close_world();
 }
 
-/* Places for many more than prompts can fill: those that wait are let in at once, and decode later. */
+/* Many more places than prompts can fill: waiting requests start immediately, and decode later. */
 static void there_are_places_for_many(void **state)
 {
   (void)state;
@@ -270,8 +270,8 @@ static void there_are_places_for_many(void **state)
   close_world();
 }
 
-/* Half of the answers are short, half are as long as they may be: who is past the short ones' time will be
- * there till the end. */
+/* Half of the answers are short, half as long as allowed: an answer older than the short ones will last until
+ * its maximum. */
 static void some_go_to_the_end(void **state)
 {
   (void)state;
@@ -291,7 +291,7 @@ static void some_go_to_the_end(void **state)
   close_world();
 }
 
-/* Everybody says how long its answer is: nothing is left to chance but what comes. */
+/* Every request states the length of its answer, so only arrivals are random. */
 static void lengths_are_known(void **state)
 {
   (void)state;
@@ -312,7 +312,8 @@ static void lengths_are_known(void **state)
   close_world();
 }
 
-/* Many at once, to an idle daemon: those without a place wait for the others' answers, round after round. */
+/* Many simultaneous requests to an idle daemon: those without a place wait for the others' answers, round
+ * after round. */
 static void a_burst(void **state)
 {
   (void)state;
@@ -355,10 +356,10 @@ static void idle_or_without_a_model(void **state)
   submit(100, 100, 100);
   step();
   f = td_sched_foresee(w.s);
-  assert_true(f.start_us > 0 && f.start_us < 5000); /* half a step: there is room */
+  assert_true(f.start_us > 0 && f.start_us < 5000); /* half a step, because there is room */
   assert_true(fabs(f.next_end_us / (99 * 4100) - 1) < 0.5);
   assert_true(f.prompt_token_us > 5 &&
-              f.prompt_token_us < 50); /* what a prompt's token adds, though none waits */
+              f.prompt_token_us < 50); /* the time that a prompt token adds, although no prompt waits */
   close_world();
   c.cost = NULL;
   c.tbt_slo_us = 0;
@@ -451,16 +452,15 @@ static void nobody_drives_what_others_are_told(void **state)
       expect_within(f.start, 0.8, 1.2);
       expect_within(f.gap, 0.65, 1.4);
     }
-  /* Where keys do not tell clients apart, those that stop at once count less, for they are here for a short
-   * time. */
+  /* If clients share a key, those that stop early count less, because they are present for a shorter time. */
   foretold few = foretold_beside(QUICK, 1, 0), many = foretold_beside(QUICK, 8, 0);
   expect_within(few.start, 0.75, 1.2);
   expect_within(many.start, 0.5, 1.2);
   expect_within(foretold_beside(CUT, 8, 0).start, 0.85,
-                1.2); /* who asks for little says nothing of those that ask for more */
+                1.2); /* requests for short answers say nothing about requests for long ones */
 }
 
-/* All go to their max_new, and one that waits asks for very much. */
+/* All answers reach their max_new, and one that waits asks for a very long one. */
 static void nor_by_asking_for_much(void **state)
 {
   (void)state;
@@ -479,7 +479,7 @@ static void nor_by_asking_for_much(void **state)
   close_world();
 }
 
-/* Answers that are complete by a stop string are ended from outside, and are answers all the same. */
+/* Answers completed by a stop string are ended from outside, but count as answers. */
 static void answers_ended_from_outside(void **state)
 {
   (void)state;
@@ -501,8 +501,7 @@ static void answers_ended_from_outside(void **state)
   close_world();
 }
 
-/* Prompts that nobody had before wait; it does not matter that somebody else's were cached, a thousand times.
- */
+/* New prompts wait; it does not matter that other prompts were cached a thousand times. */
 static void nor_by_prompts_that_are_cached(void **state)
 {
   double start_us[2];
@@ -527,8 +526,8 @@ static void nor_by_prompts_that_are_cached(void **state)
   assert_true(fabs(start_us[1] / start_us[0] - 1) < 0.2);
 }
 
-/* One key has asked for eight answers to each of its prompts, in one request or in eight: what others'
- * prompts, which are nobody else's, are told. And what those that wait for such answers are told. */
+/* One key asks for eight answers to each prompt, in one request or in eight. Checks the predictions for
+ * other, unshared prompts, and for requests that wait for such answers. */
 static void submit_choices(uint32_t account, uint32_t n_prompt, bool in_one)
 {
   td_error err;

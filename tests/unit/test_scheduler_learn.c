@@ -45,7 +45,8 @@ static td_step_work any_work(void)
 {
   bool has_chunk = draw(3) == 0;
   uint32_t n_decodes =
-      draw(16) + !has_chunk; /* one draw a statement: compilers order arguments as they like */
+      draw(16) +
+      !has_chunk; /* one draw per statement, because the evaluation order of arguments is unspecified */
   uint32_t behind = draw(2) ? draw(2000) : 0;
   uint32_t chunk = has_chunk ? 2 + draw(110) : 0;
   uint32_t context = 50 + draw(1000);
@@ -99,7 +100,7 @@ static void predictions_converge(void **state)
   assert_true(worst(&td_cost_epyc_smollm2, 16) > 3 && after_16 < 1.7 && after_64 < 1.5 && after_400 < 1.3);
 }
 
-/* What KV costs beside chunks is learned by itself, from lengths that vary as those of served steps do. */
+/* The cost of KV beside chunks is learned separately, from lengths that vary as in served steps. */
 static void kv_beside_chunks_has_a_price_of_its_own(void **state)
 {
   for (double times = 0.4; times < 3; times *= 6) {
@@ -122,7 +123,8 @@ static void kv_beside_chunks_has_a_price_of_its_own(void **state)
   }
 }
 
-/* Attention takes half longer than the table says, of which a step of both kinds hides as much as before. */
+/* Attention takes half as long again as in the table; a step of both kinds hides the same amount as before.
+ */
 static void attention_beside_is_learned(void **state)
 {
   td_cost_model slow = td_cost_h200_llama3_8b;
@@ -147,7 +149,7 @@ static void attention_beside_is_learned(void **state)
   assert_true(m.hybrid_beside == slow.hybrid_beside && most < 1.02);
 }
 
-/* One kind of step tells of the others, as far as the whole device is slower. */
+/* One kind of step informs about the others, as far as the whole device is slower. */
 static void what_was_not_seen_is_corrected_too(void **state)
 {
   td_cost_model slow = td_cost_epyc_smollm2;
@@ -180,12 +182,12 @@ static void one_absurd_step_is_forgotten(void **state)
     td_cost_learner_observe(&l, &w, us);
   td_cost_model m = td_cost_learner_model(&l);
   assert_true(fabs(td_cost_step_us(&m, &w) / us - 1) < 0.1);
-  for (uint32_t i = 0; i < 500; i++) /* and later it hardly moves anything */
+  for (uint32_t i = 0; i < 500; i++) /* and later it changes hardly anything */
     td_cost_learner_observe(&l, &w, us);
   td_cost_learner_observe(&l, &w, 1000 * us);
   m = td_cost_learner_model(&l);
   assert_true(fabs(td_cost_step_us(&m, &w) / us - 1) < 0.02);
-  td_cost_learner_observe(&l, &w, 0); /* nothing can be learned of these */
+  td_cost_learner_observe(&l, &w, 0); /* nothing can be learned from these */
   td_cost_learner_observe(&l, &w, -1);
   td_cost_learner_observe(&l, &w, (double)NAN);
   td_cost_learner_observe(&l, &w, (double)INFINITY);
@@ -194,7 +196,7 @@ static void one_absurd_step_is_forgotten(void **state)
   assert_true(td_cost_is_valid(&m) && fabs(td_cost_step_us(&m, &w) / us - 1) < 0.02);
 }
 
-/* However long it runs, and however times jump, it stays a model and follows. */
+/* However long it runs, and however much times jump, the model stays valid and follows. */
 static void it_follows_a_device_that_changes(void **state)
 {
   td_cost_learner l;
@@ -245,8 +247,8 @@ static void one_load_teaches_no_wrong_shares(void **state)
   assert_float_equal(td_cost_guess_unsure(c, &other), TD_COST_UNSURE_GUESSED, 1e-9);
 }
 
-/* A guess of the class's own device is its table; it follows bytes where weights are read, operations where
- * products are computed, and a small model's layers take some time each. */
+/* The guess for the class's own device is its table. For others it scales with bytes where weights are read,
+ * with operations where GEMMs compute, and a small model's layers have a minimal time each. */
 static void guesses(void **state)
 {
   static const td_cost_class *const classes[] = {&td_cost_class_gpu, &td_cost_class_cpu};
@@ -277,7 +279,7 @@ static void guesses(void **state)
   }
 }
 
-/* From one token to beyond the last knot: what is learned of a step is said of it. */
+/* From one token to beyond the last knot: the prediction for a step is what was learned from it. */
 static void each_knot_learns(void **state)
 {
   td_cost_model base = {.n_points = TD_COST_KNOTS + 1};

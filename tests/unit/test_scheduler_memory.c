@@ -33,7 +33,7 @@ static void a_prompt_seen_before_is_not_computed_again(void **state)
   fx_row(&f, 0, 2, 16, 48);
   assert_int_equal(td_sched_slot(f.s, 2).n_cached_prompt, 32);
   fx_commit(&f, 0);
-  assert_int_equal(fx_stats(&f).pages_cached, 3); /* and what was computed twice is kept once */
+  assert_int_equal(fx_stats(&f).pages_cached, 3); /* and what was computed twice is stored once */
 
   assert_int_equal(fx_submit_in(&f, 3, 40, 1, 1, 777, 0, &err), TD_OK); /* differs in its 40th token */
   fx_step(&f);
@@ -63,7 +63,7 @@ static void answers_are_found_by_the_next_turn(void **state)
   static fx f;
   fx_open(&f, &config);
   fx_submit(&f, 0, 20, 30, 1);
-  fx_run_dry(&f); /* 50 tokens, the last one not computed: 3 whole pages */
+  fx_run_dry(&f); /* 50 tokens, the last of which is not computed: 3 whole pages */
   memcpy(f.tokens[1], f.tokens[0], 50 * sizeof(int32_t));
   for (uint32_t i = 50; i < 60; i++)
     f.tokens[1][i] = 7;
@@ -75,7 +75,7 @@ static void answers_are_found_by_the_next_turn(void **state)
   fx_close(&f);
 }
 
-/* 40 tokens of three requests are two pages that all read and one that each has alone. */
+/* 40 tokens of three requests are two pages that all read and one private page each. */
 static void kv_that_decodes_share_counts_once(void **state)
 {
   static fx f;
@@ -89,7 +89,7 @@ static void kv_that_decodes_share_counts_once(void **state)
     fx_submit(&f, 1, 40, 5, 1);
     assert_int_equal(fx_submit_in(&f, 2, 40, 5, 1, 777, 0, &err), TD_OK);
     fx_step(&f);
-    fx_submit(&f, 3, 100, 5, 2); /* a prompt under way shares nothing with them */
+    fx_submit(&f, 3, 100, 5, 2); /* a running prompt shares nothing with them */
     fx_step(&f);
     assert_true(fx_plan(&f));
     assert_int_equal(f.plan->n_decode_rows, 3);
@@ -116,7 +116,7 @@ static void a_prompt_is_shared_while_it_runs(void **state)
   fx_row(&f, 1, 1, 8, 40);
   assert_int_equal(fx_page(&f, 0, 0), fx_page(&f, 1, 0));
   assert_int_equal(fx_page(&f, 0, 1), fx_page(&f, 1, 1));
-  assert_int_not_equal(fx_page(&f, 0, 2), fx_page(&f, 1, 2)); /* being written: each its own */
+  assert_int_not_equal(fx_page(&f, 0, 2), fx_page(&f, 1, 2)); /* still being written, so each has its own */
   fx_commit(&f, 0);
   assert_int_equal(fx_stats(&f).pages_owned, 4);
   fx_close(&f);
@@ -137,7 +137,7 @@ static void pages_computed_twice_at_once_become_one(void **state)
   assert_true(fx_plan(&f));
   assert_int_equal(fx_page(&f, 0, 0), fx_page(&f, 1, 0));
   assert_int_equal(fx_page(&f, 0, 1), fx_page(&f, 1, 1));
-  assert_int_equal(f.plan->n_page_updates, 4); /* two switched, and a page for each decode */
+  assert_int_equal(f.plan->n_page_updates, 4); /* two switched pages, and a new page for each decode */
   assert_int_equal(f.plan->page_updates[0].index, f.plan->rows[1].page_table_offset);
   assert_int_equal(f.plan->page_updates[0].page_id, fx_page(&f, 0, 0));
   fx_commit(&f, 0);
@@ -163,21 +163,21 @@ static void the_youngest_is_preempted_and_goes_on(void **state)
   }
   td_sched_slot_info info = td_sched_slot(f.s, 1);
   assert_false(info.running);
-  assert_false(info.is_light); /* it has 65 tokens to compute again, and 32 are the most */
+  assert_false(info.is_light); /* it has 65 tokens to compute again, and the limit is 32 */
   assert_int_equal(info.n_computed, 0);
   assert_int_equal(info.n_generated,
                    49); /* 4 pages each hold 64 tokens; 16 + 48 computed, one more sampled */
   assert_int_equal(fx_stats(&f).preemptions, 1);
-  assert_int_equal(fx_stats(&f).pages_cached, 3); /* its 4 whole pages, less the one that made room */
+  assert_int_equal(fx_stats(&f).pages_cached, 3); /* its 4 whole pages, minus the evicted one */
   assert_int_equal(fx_stats(&f).n_waiting, 1);
 
   while (!td_sched_slot(f.s, 1).running)
     fx_step(&f);
-  assert_true(f.plan->n_rows == 1 && f.plan->rows[0].slot == 1); /* alone: the other has ended */
+  assert_true(f.plan->n_rows == 1 && f.plan->rows[0].slot == 1); /* alone, because the other has ended */
   info = td_sched_slot(f.s, 1);
-  assert_int_equal(f.plan->rows[0].kv_len, 65); /* prompt and what it had generated, as one prompt */
+  assert_int_equal(f.plan->rows[0].kv_len, 65); /* the prompt and the generated tokens, as one prompt */
   assert_true(f.plan->rows[0].q_len < 65);      /* some of its pages were still there */
-  assert_int_equal(info.n_cached_prompt, 0);    /* that is of the first admission */
+  assert_int_equal(info.n_cached_prompt, 0);    /* the value of the first admission */
   fx_run_dry(&f);
   for (int32_t i = 0; i < 80; i++) {
     assert_int_equal(f.tokens[0][16 + i], 100 + i);
@@ -187,7 +187,7 @@ static void the_youngest_is_preempted_and_goes_on(void **state)
   fx_close(&f);
 }
 
-/* Cached pages go before anybody is preempted, and a prompt in progress keeps what it was promised. */
+/* Cached pages are evicted before any request is preempted, and a running prompt keeps its promised pages. */
 static void the_cache_makes_room_first(void **state)
 {
   static fx f;
@@ -222,7 +222,7 @@ static void what_does_not_fit_yet_waits(void **state)
   fx_close(&f);
 }
 
-/* A plan has room for so many entries from hits; the rest is admitted by the next plan. */
+/* A plan has room for a limited number of entries from hits; the next plan admits the rest. */
 static void long_hits_spread_over_plans(void **state)
 {
   enum { N = 1600 * 16 };
@@ -268,7 +268,7 @@ static void cancel_in_every_state(void **state)
   fx_submit(&f, 1, 100, 10, 2);
   fx_submit(&f, 2, 100, 10, 3);
   fx_step(&f);
-  td_sched_cancel(f.s, 0); /* in prefill: its 4 computed pages stay */
+  td_sched_cancel(f.s, 0); /* during prefill: its 4 computed pages stay in the tree */
   td_sched_check(f.s);
   assert_int_equal(fx_stats(&f).pages_cached, 4);
   assert_int_equal(fx_stats(&f).pages_owned, 0);

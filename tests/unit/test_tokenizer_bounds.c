@@ -2,8 +2,7 @@
  * order. */
 #include "test_tokenizer_util.h"
 
-/* However few steps are given: those that do not suffice give no piece and are used up, all others the piece,
- * and what they had too many. */
+/* For any number of steps: too few give no part and are used up; enough give the part and leave the rest. */
 static void steps_are_counted_to_the_last(void **state)
 {
   static const char *const expressions[] = {"[a-z]+!|[a-z]", "[a-z]+!|[a-z]|\1(?=\2\2)",
@@ -30,7 +29,7 @@ static void steps_are_counted_to_the_last(void **state)
   }
 }
 
-/* The sizes of a vocabulary, at their limits. So much text is asked for, and never touched. */
+/* The sizes of a vocabulary, at their limits. The text is allocated but never touched. */
 static void a_vocabulary_has_bounds(void **state)
 {
   td_vocab v = {0};

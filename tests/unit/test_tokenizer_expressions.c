@@ -39,7 +39,7 @@ static void cut_alike(const td_split *split, const char *expression, const char 
   td_regex_destroy(r);
 }
 
-/* Letters of both cases and what may stand beside them, in any order. */
+/* Letters of both cases and what may be next to them, in any order. */
 static size_t random_words(char *text, size_t n, unsigned seed)
 {
   static const char *const parts[] = {"a",   "b", "Z",  "s",        "T",        "'",           "'s", "'LL",
@@ -113,7 +113,7 @@ static void regex_table_equals_backtracking(void **state)
   }
 }
 
-/* A text that a splitter says it can not cut comes out whole. */
+/* A text that a splitter cannot split is returned whole. */
 static void uncut(void **state)
 {
   static const char *const expressions[] = {"\\s?\\p{P}+", "\\p{N}{1,3}", "\\s+$",
@@ -184,7 +184,7 @@ static void regex_refused(void **state)
       fail_msg("\"%s\" is taken", bad[i]);
 }
 
-/* How much of each kind an expression may hold: so much is taken, one more is not. */
+/* The limits of an expression for each kind of part: the maximum is accepted, one more is not. */
 static void regex_bounds(void **state)
 {
   static const struct {
@@ -219,8 +219,8 @@ static void regex_bounds(void **state)
     }
 }
 
-/* An expression that looks to the end of the text for each character: refused after so many steps, not served
- * for minutes. */
+/* An expression that looks to the end of the text for each character: refused after a number of steps,
+ * instead of running for minutes. */
 static void regex_steps(void **state)
 {
   cJSON *small = util_read_json(GOLDEN_DIR, "small.json");

@@ -233,7 +233,7 @@ static void damage(cJSON *node, unsigned *seed)
         return;
       }
       cJSON *value = random_value(seed);
-      if (child->string) { /* by hand: cJSON's replacement by key would look the key up */
+      if (child->string) { /* by hand, because cJSON's replacement by key would search for the key */
         value->string = strdup(child->string);
       }
       cJSON_ReplaceItemViaPointer(node, child, value);
@@ -252,8 +252,7 @@ static void damage(cJSON *node, unsigned *seed)
   "]},\"added_tokens\":[{\"id\":3,\"content\":\"<s>\",\"special\":true},{\"id\":4,\"content\":\"</s>\","     \
   "\"special\":true}]"
 
-/* Several tokens in front of a text and one behind, as models for embeddings have it; all count for the cap.
- */
+/* Several tokens before a text and one after it, as in embedding models; all count for the cap. */
 static void json_around(void **state)
 {
   cJSON *json = util_parse(WITH(AROUND), strlen(WITH(AROUND)));
@@ -508,8 +507,7 @@ static void gguf_names(void **state)
   }
 }
 
-/* Names that mean the pre_tokenizer Digits, which knows Unicode 17: U+11DE1 is cut off from what stands
- * before. */
+/* Names for the pre_tokenizer Digits, which knows Unicode 17: U+11DE1 is split from the text before it. */
 static void gguf_digits(void **state)
 {
   static const char *const names[] = {"smollm", "starcoder", "refact", "command-r", "gpt-2"};
@@ -564,7 +562,7 @@ static td_tokenizer *load_spm_gguf(const char *architecture, const char *const *
   return t;
 }
 
-/* Phi-3's own tokens take the white space behind them; <s> does not, nor do those of other architectures. */
+/* Phi-3's own tokens absorb the white space after them; <s> does not, nor do those of other architectures. */
 static void gguf_phi3(void **state)
 {
   const char *const tokens[] = {"<unk>", "<s>", "<|user|>", "\xE2\x96\x81", "a", "\n", "<pad>"};
@@ -579,8 +577,8 @@ static void gguf_phi3(void **state)
   }
 }
 
-/* Gemma's runs of spaces are tokens of the user, and written as spaces. As to SentencePiece, U+2581 is one.
- */
+/* Gemma's runs of spaces are user-defined tokens, written as spaces. As in SentencePiece, U+2581 counts as a
+ * space. */
 static void gguf_gemma(void **state)
 {
   const char *const tokens[] = {"<unk>", "<bos>", "  ", "   ", "\xE2\x96\x81", "a", "\n\n"};
@@ -641,7 +639,7 @@ static void gguf_kinds(void **state)
     }
 }
 
-/* Words of the very length of those that are known, and what a name means for composed characters. */
+/* Words with the same length as known ones, and what a name means for composed characters. */
 static void gguf_words(void **state)
 {
   static const struct {

@@ -94,7 +94,7 @@ static void check_golden(const td_tokenizer *t, const char *name, const cJSON *g
     fail_msg("%s: %zu texts differ", name, bad);
 }
 
-/* What is encoded comes back, where every byte has a token, nothing is normalised and nothing stripped. */
+/* Decoding returns the encoded text, if every byte has a token and nothing is normalised or stripped. */
 static void check_round_trip(const td_tokenizer *t)
 {
   for (size_t i = 0; i < n_texts; i++) {
@@ -143,13 +143,13 @@ static void check_variant(const char *file)
     put(cJSON_GetObjectItemCaseSensitive(small, "model"), "ignore_merges", ignore);
   td_tokenizer *t = util_load(small);
   check_golden(t, file, golden);
-  check_golden(t, file, golden); /* again: the second time whole words are remembered */
+  check_golden(t, file, golden); /* again, because the second time whole words are cached */
   td_tokenizer_destroy(t);
   cJSON_Delete(small);
   cJSON_Delete(golden);
 }
 
-/* All texts in one, twice, between special tokens: words that come again are remembered. */
+/* All texts in one, twice, between special tokens: repeated words are cached. */
 static void small_joined(void **state)
 {
   cJSON *small = util_read_json(GOLDEN_DIR, "small.json");
@@ -222,7 +222,7 @@ static void small_decode(void **state)
         size_t before = out.len_bytes;
         td_detok_push(&d, id->valueint, &out);
         assert_true(d.n_held < 4);
-        /* what is out is whole characters at every step, and is never taken back */
+        /* the output is whole characters at every step, and is never taken back */
         for (size_t k = before, len; k < out.len_bytes; k += len) {
           len = td_utf8_sequence_length((const unsigned char *)out.data + k, out.len_bytes - k);
           assert_true(len > 0);

@@ -60,7 +60,7 @@ static td_status load(const source *s, td_tokenizer **t, td_error *err)
 
 /* ---- loading ---- */
 
-/* Of many allocations, those of the vocabulary are all alike: then only some fail. */
+/* There are many allocations, and those for the vocabulary are alike, so only some of them fail. */
 static void load_without(const source *s)
 {
   td_error err;
@@ -77,11 +77,10 @@ static void load_without(const source *s)
     fails_at = k;
     td_status st = load(s, &t, &err);
     fails_at = -1;
-    if (st == TD_OK) { /* a table that makes it faster, and nothing else */
+    if (st == TD_OK) { /* only a table that makes it faster was missing */
       td_tokenizer_destroy(t);
     } else {
-      if (st != TD_ERR_NOMEM &&
-          st != TD_ERR_UNSUPPORTED) /* an expression that finds no memory is not known */
+      if (st != TD_ERR_NOMEM && st != TD_ERR_UNSUPPORTED) /* an expression without memory counts as unknown */
         fail_msg("allocation %ld of %ld: %s", k, all, err.message);
       assert_null(t);
     }
@@ -157,7 +156,7 @@ static void each(const source *s)
   td_tokenizer *t = NULL;
   td_error err;
   load_without(s);
-  size_t n = strlen(text); /* a word too long for the stack, and one that comes again */
+  size_t n = strlen(text); /* a word too long for the stack, and a repeated one */
   memset(text + n, 'x', 9000);
   text[n + 9000] = '\0';
   assert_int_equal(load(s, &t, &err), TD_OK);
@@ -179,7 +178,7 @@ static void json(void **state)
   }
 }
 
-/* So many marks that they are put in order by counting; spans move with them. */
+/* So many combining marks that they are sorted by counting; spans move with them. */
 static void many_marks(void **state)
 {
   char text[200] = "e\xCC\x81 <|im_end|> a";

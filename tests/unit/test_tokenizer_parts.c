@@ -73,7 +73,7 @@ static void classes(void **state)
   }
 }
 
-/* Lengths of the first pieces, where merges of real vocabularies seldom show a wrong border. */
+/* Lengths of the first parts, for which merges of real vocabularies seldom show a wrong boundary. */
 static void first_pieces(void **state)
 {
   const td_split gpt2 = {.kind = TD_SPLIT_WORDS},
@@ -124,7 +124,7 @@ static void nfc_versions(void **state)
       {"x\u1ACE\u05A5", "x\u1ACE\u05A5"}, /* a mark of Unicode 14 does not move */
       {"x\u0301\u0323", "x\u0323\u0301"},
       {"\u0301\u0323", "\u0323\u0301"},   /* with nothing before them */
-      {"e\u1ACE\u0301", "e\u1ACE\u0301"}, /* nor is anything joined across it */
+      {"e\u1ACE\u0301", "e\u1ACE\u0301"}, /* nothing is joined across it */
       {"e\u0323\u0301", "\u1EB9\u0301"},
       {"\U00011935\U00011930", "\U00011935\U00011930"},
       {"\U00011938\u0334\u0301", "\U00011938\u0334\u0301"},
@@ -143,7 +143,7 @@ static void nfc_versions(void **state)
   }
 }
 
-/* A failed init frees what it has, and so does the tokenizer's end. */
+/* A failed init frees what it allocated, and so does the tokenizer's end. */
 static void a_vocabulary_ends_twice(void **state)
 {
   td_vocab v = {0};
@@ -214,7 +214,7 @@ static void trust(void **state)
   td_tokenizer_destroy(t);
 }
 
-/* Trust through normalisation: a special token that is matched after it. */
+/* Trust survives normalisation: a special token that is matched after it. */
 static void trust_and_nfc(void **state)
 {
   cJSON *json = small_json();
@@ -234,7 +234,7 @@ static void trust_and_nfc(void **state)
     assert_int_equal(found, (which & 1) + (which >> 1));
     td_ids_deinit(&ids);
   }
-  for (size_t from = 0; from < 2; from++) { /* what begins the text that is rewritten */
+  for (size_t from = 0; from < 2; from++) { /* what begins the rewritten text */
     td_span span = {from, 3};
     td_ids ids = {0};
     assert_int_equal(td_tokenizer_encode(t, "[S]e\xCC\x81", 6, &span, 1, false, 0, &ids, &err), TD_OK);
@@ -373,7 +373,7 @@ static void text_limit(void **state)
 
 /* ---- long words: the heap does what the short way does, in n log n ---- */
 
-/* BPE as it is defined: again and again the leftmost pair of lowest rank. */
+/* BPE by its definition: repeatedly merge the leftmost pair of lowest rank. */
 static size_t naive(const td_tokenizer *t, const unsigned char *word, size_t n, uint32_t *ids)
 {
   size_t k = 0;
@@ -438,7 +438,7 @@ static void word_keys_differ(void **state)
     }
 }
 
-/* Words that are remembered, of two tokenizers in turn on one thread. */
+/* Cached words of two tokenizers in turn on one thread. */
 static void remembered_words_equal_naive(void **state)
 {
   cJSON *json = small_json(), *merges = cJSON_GetObjectItem(cJSON_GetObjectItem(json, "model"), "merges");
@@ -515,7 +515,7 @@ static void worst_cases_are_not_quadratic(void **state)
   cJSON_Delete(json);
 }
 
-/* A long word that cannot fit is refused before its memory is taken. */
+/* A long word that cannot fit is refused before memory for it is allocated. */
 static void long_word_over_cap(void **state)
 {
   td_tokenizer *t = load_small();
@@ -576,7 +576,8 @@ static void threads(void **state)
   td_tokenizer_destroy(warm);
 }
 
-/* U+0000 is a byte as any: it goes to its own token, or into one with its neighbours, and comes back. */
+/* U+0000 is an ordinary byte: it becomes its own token, or part of one with its neighbours, and is returned.
+ */
 static void nul_is_text(void **state)
 {
   static const char text[] = "a\0b\0\0 c";
@@ -608,7 +609,7 @@ static void init_merges(td_merges *m)
   assert_int_equal(td_merges_init(m, 2 * CROWD, &err), TD_OK);
 }
 
-/* Steps from where pairs belong to where they lie, all together. */
+/* The total distance of pairs from their home slots in the table. */
 static uint64_t displacement(const td_merges *m)
 {
   uint64_t sum = 0;
@@ -618,8 +619,8 @@ static uint64_t displacement(const td_merges *m)
   return sum;
 }
 
-/* Who knows one table's places knows nothing of another's: of a file's merges that all fall into one place of
- * a table, another process's table has no long row. */
+/* Knowing one table's slots tells nothing about another's: a file whose merges all collide in one process has
+ * no long probe sequence in another. */
 static void merges_cannot_be_chosen_to_collide(void **state)
 {
   td_merges seen, other;

@@ -47,7 +47,7 @@ static void short_texts_are_cut_alike(void **state)
     size_t amount = PARTS, steps = SIZE_MAX;
     for (int n = 1; n <= LONGEST; n++, amount *= PARTS)
       for (size_t i = 0; i < amount; i++) {
-        char room[32]; /* behind the text stands what would make it longer */
+        char room[32]; /* the bytes after the text would extend it */
         size_t bytes = write_text(room, i, n);
         memset(room + bytes, 's', sizeof room - bytes);
         for (size_t at = 0; at < bytes;) {
@@ -102,7 +102,7 @@ static td_status load_flag(bool is_json, const char *flag, const char *value, td
   return st;
 }
 
-/* How many tokens a text has, of which the added one is some; -1: it is not. */
+/* The number of tokens of a text that contains the added one; -1 if it does not. */
 static int count(const td_tokenizer *t, const char *text, bool trusted, int32_t id)
 {
   td_ids ids = util_encode(t, text, strlen(text), trusted);
@@ -111,7 +111,7 @@ static int count(const td_tokenizer *t, const char *text, bool trusted, int32_t 
   return n;
 }
 
-/* Where each flag shows: text of users, a word beside it, spaces before and behind. */
+/* Texts that show each flag: user text, an adjacent word, spaces before and after. */
 static void each_flag_is_read(void **state)
 {
   static const char *const texts[] = {"<zz>", "b<zz>b", "  <zz>.", ".<zz>  "};
@@ -173,8 +173,8 @@ static void the_shortest_added_tokens(void **state)
   }
 }
 
-/* White space that a token swallowed is no token any more where this one would take more in front; and what
- * stands in front of a text is not looked at. The ids are those of `tokenizers` 0.23. */
+/* White space absorbed by a token is not a token itself, even if a later one would absorb more before it; and
+ * what is before a text is ignored. The ids are those of `tokenizers` 0.23. */
 static void swallowed_white_space(void **state)
 {
   static const char added[] = "[{\"content\":\"<zz>\",\"id\":9000,\"rstrip\":true},"

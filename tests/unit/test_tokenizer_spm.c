@@ -106,7 +106,7 @@ static void check(const td_tokenizer *t, const char *name, bool trusted)
 {
   size_t i = 0, bad = 0, n_checked = 0;
   const cJSON *want, *id;
-  for (int again = 0; again < 2; again++, i = 0) /* the second time whole words are remembered */
+  for (int again = 0; again < 2; again++, i = 0) /* the second time whole words are cached */
     cJSON_ArrayForEach(want, td_json_get(golden, name))
     {
       if (cJSON_IsArray(want)) {
@@ -141,7 +141,8 @@ static void model_ids(void **state)
   td_tokenizer_destroy(t);
 }
 
-/* In GGUF, as in llama.cpp, pieces of the user are cut out before spaces are marked: as in the conversion. */
+/* In GGUF, as in llama.cpp, user-defined pieces are cut out before spaces are marked, as in the conversion.
+ */
 static void gguf_ids(void **state)
 {
   td_tokenizer *t = load_gguf();
@@ -160,7 +161,7 @@ static void json_ids(void **state)
   td_tokenizer_destroy(t);
 }
 
-/* All texts in one, twice, between special tokens: words that come again are remembered. */
+/* All texts in one, twice, between special tokens: repeated words are cached. */
 static void joined(void **state)
 {
   td_tokenizer *t = load_json(false);
@@ -217,13 +218,13 @@ static void prefixes(void **state)
   assert_text(t,
               "a\xFF"
               "a",
-              true, M "a <0xFF> a"); /* what follows a broken byte begins nothing */
+              true, M "a <0xFF> a"); /* text after a broken byte is not the beginning of a text */
   td_tokenizer_destroy(t);
   td_tokenizer *plain = load_model("{\"add_prefix_space\":false,\"add_bos_token\":false}");
   assert_text(plain, "a a", true, "a " M "a");
   assert_false(td_tokenizer_adds_bos(plain));
   td_tokenizer_destroy(plain);
-  td_tokenizer *zero = load_model("{\"bos_token\":\"<unk>\"}"); /* token 0 may be it */
+  td_tokenizer *zero = load_model("{\"bos_token\":\"<unk>\"}"); /* BOS may be token 0 */
   assert_int_equal(td_tokenizer_bos(zero), 0);
   assert_true(td_tokenizer_adds_bos(zero));
   td_tokenizer_destroy(zero);
@@ -249,7 +250,7 @@ static void config_tokens(void **state)
   td_tokenizer_destroy(t);
 }
 
-/* Whatever key names a token of added_tokens.json makes it special: text of users gives no such token. */
+/* A token of added_tokens.json is special whatever key names it: user text never gives such a token. */
 static void named_tokens_are_special(void **state)
 {
   static const char *const keys[] = {"bos_token", "eos_token", "unk_token", "pad_token",
@@ -357,7 +358,8 @@ static void decodings(void **state)
   assert_true(n >= 1200);
 }
 
-/* An added token that is matched in normalised text takes the space in front, and gives it back. */
+/* An added token that is matched in normalised text absorbs the space before it, and decoding returns that
+ * space. */
 static void added_tokens_keep_their_space(void **state)
 {
   static const char *const round_trips[] = {"zap", "a zap b", " zap", "azap", "zap zap", "zapzap", "a  zap"};
@@ -372,7 +374,7 @@ static void added_tokens_keep_their_space(void **state)
     cJSON *list = cJSON_CreateIntArray(ids.ids, (int)ids.n);
     td_buf out;
     decode(t, list, false, true, &out);
-    assert_string_equal(out.data, round_trips[i]); /* which `tokenizers` 0.23 gives, too */
+    assert_string_equal(out.data, round_trips[i]); /* as in `tokenizers` 0.23 */
     td_buf_deinit(&out);
     cJSON_Delete(list);
     td_ids_deinit(&ids);
@@ -382,7 +384,7 @@ static void added_tokens_keep_their_space(void **state)
 
 /* ---- long texts: the same ids as merging the whole, in n log n ---- */
 
-/* SentencePiece as it is defined: again and again the leftmost pair of lowest rank, over the whole text. */
+/* SentencePiece by its definition: repeatedly merge the leftmost pair of lowest rank, over the whole text. */
 static size_t naive(const td_tokenizer *t, const char *text, size_t n, uint32_t *ids)
 {
   size_t k = 0;
@@ -479,14 +481,14 @@ static void refused(void **state)
   CHECK_REFUSED("\x12\x04\x1A\x02xx", TD_ERR_UNSUPPORTED,
                 "UNIGRAM"); /* a model type that is a text, a number is meant */
   CHECK_REFUSED("\x12\x05\x1D\x02\0\0\0", TD_ERR_UNSUPPORTED, "UNIGRAM");
-  CHECK_REFUSED("\x10\x02", TD_ERR_UNSUPPORTED, "UNIGRAM"); /* a trainer that is a number */
+  CHECK_REFUSED("\x10\x02", TD_ERR_UNSUPPORTED, "UNIGRAM"); /* a trainer given as a number */
   CHECK_REFUSED("\x12\xFF\x01", TD_ERR_MODEL, "not a SentencePiece model");
   CHECK_REFUSED("\x0B", TD_ERR_MODEL, "not a SentencePiece model");
   assert_null(load_model_bytes("", 0, NULL, TD_ERR_MODEL, "not a SentencePiece model"));
   assert_null(load_model_bytes("IQ== 0\nIg== 1\n", 14, NULL, TD_ERR_MODEL, "not a SentencePiece model"));
 }
 
-/* A space that stands in front of the first word is none of the text's, where it is a whole text. */
+/* The space before the first word does not belong to the text, if the text is complete. */
 static void texts_that_go_on(void **state)
 {
   (void)state;
@@ -503,7 +505,7 @@ static void texts_that_go_on(void **state)
     assert_string_equal(out.data, begins ? "a" : " a");
     td_buf_clear(&out);
     for (size_t i = 0; i < ids.n; i++)
-      td_tokenizer_token_bytes(t, ids.ids[i], &out); /* a token alone has it always */
+      td_tokenizer_token_bytes(t, ids.ids[i], &out); /* a single token always has it */
     assert_string_equal(out.data, " a");
     size_t n = out.len_bytes;
     td_tokenizer_token_bytes(t, -1, &out);

@@ -64,7 +64,7 @@ static void each_file_has_a_longest(void **state)
   static const struct {
     const char *name;
     td_limit_id most;
-    const char *says; /* of one that is as long as it may be: zeros are no JSON. NULL: it is taken */
+    const char *says; /* the error for a file of the maximum length: zeros are not JSON. NULL: accepted */
   } rows[] = {
       {"config.json", TD_LIMIT_MODEL_JSON_BYTES, "invalid JSON"},
       {"generation_config.json", TD_LIMIT_MODEL_JSON_BYTES, "invalid JSON"},
@@ -123,7 +123,8 @@ static void a_folder_without_a_tokenizer_says_so(void **state)
   remove_folder(folder);
 }
 
-/* What the configuration says itself counts, but for null; without one, the map is all there is. */
+/* Values of the configuration have precedence unless they are null; without a configuration, only the map
+ * counts. */
 static void the_map_of_special_tokens_fills_in(void **state)
 {
   static const struct {

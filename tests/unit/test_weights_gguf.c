@@ -277,7 +277,7 @@ static void test_metadata_lies(void **state)
   expect_refused(&b, TD_ERR_MODEL, "general.alignment", "power of two");
 }
 
-/* A split model's file: one vector of 16 floats. no, n: what its keys say. */
+/* A file of a split model: one vector of 16 floats. no, n: the values of its keys. */
 static void write_part(const char *folder, const char *file, const char *tensor, uint32_t no, uint32_t n)
 {
   const uint64_t dims[] = {16};
@@ -296,7 +296,7 @@ static void write_part(const char *folder, const char *file, const char *tensor,
   td_buf_deinit(&b);
 }
 
-/* Opens the first of a folder's parts; in words what is said of it. */
+/* Opens the first of a folder's parts; words is the expected error text. */
 static td_model_files *open_parts(const char *folder, const char *say)
 {
   char path[128];
@@ -414,7 +414,7 @@ static void test_tensors_that_clash(void **state)
   expect_refused(&b, TD_ERR_MODEL, "zero byte", "");
 }
 
-/* Found by name in no more than logarithmic time: 60,000 look-ups in 60,000 tensors, many times over. */
+/* Look-up by name takes at most logarithmic time: 60,000 look-ups in 60,000 tensors, many times over. */
 static void test_many_tensors(void **state)
 {
   const uint64_t one[] = {1};

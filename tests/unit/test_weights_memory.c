@@ -28,7 +28,8 @@ static int count_descriptors(void)
   for (const struct dirent *e; (e = readdir(d)) != NULL;)
     if (e->d_name[0] != '.' && atoi(e->d_name) != dirfd(d)) {
       n++;
-      assert_true(atoi(e->d_name) < 3 || fcntl(atoi(e->d_name), F_GETFD) == FD_CLOEXEC); /* no child has it */
+      assert_true(atoi(e->d_name) < 3 ||
+                  fcntl(atoi(e->d_name), F_GETFD) == FD_CLOEXEC); /* no child process inherits it */
     }
   closedir(d);
   return n;
@@ -161,7 +162,7 @@ static void each_allocation_may_fail(void **state)
   remove_folder(folder);
 }
 
-/* Files are closed where the process has no standard input, too: then a descriptor is 0. */
+/* Files are closed even if the process has no standard input: then a descriptor may be 0. */
 static void descriptor_zero(void **state)
 {
   char folder[64];
@@ -184,7 +185,7 @@ static void descriptor_zero(void **state)
   remove_folder(folder);
 }
 
-/* Every file of a folder that may be wrong: what is told, and that nothing stays. */
+/* Each file of a folder made wrong in turn: the error, and that nothing leaks. */
 static void what_is_wrong_is_given_back(void **state)
 {
   static const struct {
@@ -302,7 +303,7 @@ static void what_stands_beside_weights(void **state)
   assert_null(td_model_files_tensor(f, 2));
   assert_non_null(td_model_files_tensor(f, 1));
 
-  /* weights are read from their file while it is open, and from the mapping then */
+  /* weights are read from their file while it is open, and from the mapping afterwards */
   char got[2];
   const td_tensor *t = td_model_files_find(f, "cd");
   int fd, n_fds = count_descriptors();
@@ -314,7 +315,8 @@ static void what_stands_beside_weights(void **state)
   assert_memory_equal(got, "cd", 2);
   snprintf(path, sizeof path, "%s/s2.safetensors", folder);
   td_model_files_close_descriptors(f);
-  assert_int_equal(count_descriptors(), n_fds - 2); /* of two shards; the folder's and the templates' stay */
+  assert_int_equal(count_descriptors(),
+                   n_fds - 2); /* of two shards; those of the folder and the templates stay */
   assert_false(td_model_files_locate(f, t->data, &fd, &at));
   memset(got, 0, 2);
   assert_int_equal(td_model_files_read(f, t, got, &err), TD_OK);
@@ -392,7 +394,7 @@ static void tokenizers_of_a_folder(void **state)
   assert_int_equal(td_model_files_load_tokenizer_json(f, &tree, &err), TD_ERR_MODEL);
   assert_false(has_template(f, false, NULL) || has_template(f, true, NULL));
   td_model_files_close(f);
-  /* the parts' tensors are counted, where the file says how many they are */
+  /* the parts' tensors are counted if the file states their number */
   for (uint32_t n = 1; n <= 3; n++) {
     write_part(folder, "m-00001-of-00002.gguf", "a", 0, n);
     assert_int_equal(td_model_files_open(path, &f, &err), n == 2 ? TD_OK : TD_ERR_MODEL);
@@ -404,7 +406,7 @@ static void tokenizers_of_a_folder(void **state)
   remove_folder(folder);
 }
 
-/* What this process was given by who runs it is not ours to judge. */
+/* Descriptors that this process inherited do not count. */
 static void close_others_on_exec(void)
 {
   for (int fd = 3; fd < 1024; fd++)
@@ -454,7 +456,7 @@ static void headers(void **state)
   remove_folder(folder);
 }
 
-/* Keys of which one begins another, in whatever order they stand. */
+/* Keys that are prefixes of one another, in any order. */
 static void keys_that_begin_alike(void **state)
 {
   static const char *const keys[] = {"k", "kk", "kkk", "kka", "a", "kb"};
@@ -478,7 +480,7 @@ static void keys_that_begin_alike(void **state)
   }
 }
 
-/* A file that is changed while it is mapped: what its texts say of their lengths is asked again. */
+/* A file that is changed while it is mapped: lengths of its texts are read and checked again. */
 static void texts_that_change(void **state)
 {
   enum { KEY_BYTES = 8 + 1 + 4 + 4 + 8 }; /* of the array, before its first text */
@@ -505,8 +507,8 @@ static void texts_that_change(void **state)
     if (td_model_files_open(path, &f, &err) != TD_OK)
       fail_msg("%s", err.message);
     assert_true(td_gguf_string_array(f, "k", &it));
-    /* all that is left behind the first length, one byte more, and what leaves 8 or 7 bytes for the next
-     * one's */
+    /* all bytes left after the first length, one byte more, and a length that leaves 8 or 7 bytes for the
+     * next one */
     uint64_t left = (uint64_t)(it.end - it.at) - 8, n = which == 0   ? left
                                                         : which == 1 ? left + 1
                                                         : which == 2 ? left - 8

@@ -11,8 +11,7 @@
   "\"a.weight\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[0,12]},"                               \
   "\"b.weight\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[12,20]}}"
 
-/* A safetensors file: header, padded with spaces so that its whole size is total where total > 0, and data.
- */
+/* A safetensors file: a header, padded with spaces to a size of total if total > 0, and data. */
 static void make_safetensors(td_buf *b, const char *header, size_t data_bytes, size_t total)
 {
   size_t n = strlen(header), pad = -n % 8;
@@ -102,7 +101,7 @@ static void test_good_folder(void **state)
   assert_non_null(td_json_get(tokenizer, "model"));
   cJSON_Delete(tokenizer);
   td_model_files_close(f);
-  /* what tokenizer_config.json leaves out, special_tokens_map.json says */
+  /* special_tokens_map.json has what tokenizer_config.json leaves out */
   write_text(folder, "tokenizer_config.json", "{\"bos_token\":\"<a>\",\"eos_token\":null}");
   write_text(folder, "special_tokens_map.json",
              "{\"bos_token\":\"<b>\",\"eos_token\":{\"content\":\"<e>\"}}");
@@ -114,7 +113,7 @@ static void test_good_folder(void **state)
   remove_folder(folder);
 }
 
-/* A process without standard input has files whose descriptor is 0. */
+/* In a process without standard input, a file may have descriptor 0. */
 static void test_where_a_tensor_lies(void **state)
 {
   char folder[64];
@@ -141,7 +140,8 @@ static void test_where_a_tensor_lies(void **state)
   assert_false(td_model_files_locate(f, begins - 1, &fd, &offset));
   assert_false(td_model_files_locate(f, ends, &fd, &offset));
   assert_false(td_model_files_locate(f, bytes, &fd, &offset));
-  for (int to = 0; to <= 20; to++) { /* cut behind our back: to nothing, and within and behind what is read */
+  for (int to = 0; to <= 20;
+       to++) { /* truncated meanwhile: to nothing, and inside and after the part that is read */
     char path[128];
     unsigned char read[12];
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
@@ -271,7 +271,7 @@ static void test_header_limit(void **state)
   begin(folder);
   write_file(folder, "model.safetensors", &n, 8);
   snprintf(path, sizeof path, "%s/model.safetensors", folder);
-  assert_int_equal(truncate(path, (off_t)n + 64), 0); /* a hole: no disk is used */
+  assert_int_equal(truncate(path, (off_t)n + 64), 0); /* a sparse file, so no disk space is used */
   expect_refused(folder, TD_ERR_MODEL, "100000008 bytes", "more than 100000000");
   remove_folder(folder);
 }
@@ -300,7 +300,7 @@ static void test_shards(void **state)
                     "{\"c\":{\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[0,2]},"
                     "\"d\":{\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[2,4]}}",
                     4);
-  write_text(folder, INDEX, /* a shard that is named again behind others is opened once */
+  write_text(folder, INDEX, /* a shard that is named again after others is opened once */
              "{\"weight_map\":{\"c\":\"s3.safetensors\",\"b\":\"s2.safetensors\",\"a\":\"s1.safetensors\","
              "\"d\":\"s3.safetensors\"}}");
   assert_int_equal(td_model_files_open(folder, &f, &err), TD_OK);

@@ -116,7 +116,7 @@ static inline void remove_folder(const char *path)
   assert_int_equal(system(command), 0);
 }
 
-/* Reads every byte and every value that an opened model hands out: what is out of bounds shows as a fault. */
+/* Reads every byte and value that an opened model returns: an access out of bounds faults. */
 static inline uint64_t touch_everything(const td_model_files *files)
 {
   uint64_t sum = 0;
