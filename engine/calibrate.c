@@ -200,7 +200,7 @@ static td_status run_case(calibration *c, const timed_case *k, double *us, td_er
   td_dummy_run_begin(&c->run);
   TD_BUG_ON(!td_dummy_run_add(&c->run, k->n_decodes, 1, k->decode_context));
   TD_BUG_ON(!td_dummy_run_add(&c->run, k->n_chunks, k->chunk_tokens, k->chunk_behind + k->chunk_tokens));
-  return td_dummy_run_run(&c->run, us, err);
+  return td_dummy_run_measure(&c->run, us, err);
 }
 
 static int compare_us(const void *a, const void *b)
@@ -271,7 +271,8 @@ static bool wants_more(const timed_case *k)
 
 /* Whether the case takes too long: by prediction against the time left, or without a model, by its own runs
  * against all time. */
-static bool is_dear(const calibration *c, const timed_case *k, const td_cost_model *m, uint32_t left_share)
+static bool is_too_long(const calibration *c, const timed_case *k, const td_cost_model *m,
+                        uint32_t left_share)
 {
   double left_us = (double)c->budget_us - (double)(td_clock_us() - c->begin_us);
   if (m)
@@ -288,7 +289,7 @@ static td_status run_cases(calibration *c, uint32_t first, uint32_t end, uint32_
     for (uint32_t i = first; i < end && !time_is_over(c); i++) {
       timed_case *k = &c->cases[i];
       if (is_heavy(c, k) == (pass % 2 == 1) && (k->n_runs > 0 || pass < 2) && wants_more(k) &&
-          !is_dear(c, k, m, left_share))
+          !is_too_long(c, k, m, left_share))
         TD_TRY(run_again(c, k, err));
     }
   return TD_OK;
@@ -321,14 +322,14 @@ static void log_cases(const calibration *c)
   }
 }
 
-static void keep(const calibration *c, uint32_t n_measured)
+static void write_table(const calibration *c, uint32_t n_measured)
 {
   char history[TD_TIMES_HISTORY_BYTES];
   td_engine *e = c->e;
   td_error why;
   if (!*e->cost_path)
     return;
-  td_engine_say_measured(history, n_measured, c->n_cases, (uint32_t)(c->budget_us / 1000));
+  td_engine_format_measured(history, n_measured, c->n_cases, (uint32_t)(c->budget_us / 1000));
   if (td_engine_write_times(e, &e->cost, history, &why) == TD_OK)
     td_info("step times are kept in %s", e->cost_path);
   else
@@ -384,7 +385,7 @@ static td_status measure(calibration *c, td_error *err)
   TD_TRY(run_cases(c, n_extremes, c->n_cases, RUNS_WANTED - 1, &rough, LEFT_SHARE, err));
   TD_TRY(run_cases(c, 0, c->n_cases, RUNS_MAX, &rough, LAST_SHARE, err));
   TD_TRY(fit(c, err));
-  keep(c, collect(c, samples));
+  write_table(c, collect(c, samples));
   return TD_OK;
 }
 

@@ -70,7 +70,7 @@ static td_captured_count *last_stale(td_engine_captures *c)
 
 /* ---- one capture ---- */
 
-static void note_not_fused(td_engine_stats *s, const char *reason)
+static void count_not_fused(td_engine_stats *s, const char *reason)
 {
   uint32_t i = 0;
   while (i < s->n_not_fused && s->not_fused[i].reason != reason)
@@ -82,12 +82,12 @@ static void note_not_fused(td_engine_stats *s, const char *reason)
 }
 
 /* Called for first captures only: forms that are captured again have been counted. */
-static void note_forms(td_engine *e, const td_capture *forms)
+static void count_forms(td_engine *e, const td_capture *forms)
 {
   pthread_mutex_lock(&e->stats_lock);
   for (uint32_t i = 0; i < forms->n_forms; i++)
     if (forms->not_fused[i])
-      note_not_fused(&e->stats, forms->not_fused[i]);
+      count_not_fused(&e->stats, forms->not_fused[i]);
   pthread_mutex_unlock(&e->stats_lock);
   for (uint32_t i = 0; i < forms->n_forms; i++)
     e->captures.n_fused += !forms->not_fused[i];
@@ -104,7 +104,7 @@ static td_status capture(td_engine *e, td_captured_count *count, td_error *err)
   if (!count->is_captured) {
     count->is_captured = true;
     c->n_missing--;
-    note_forms(e, &forms);
+    count_forms(e, &forms);
   }
   c->n_stale -= count->is_stale;
   count->is_stale = false;
@@ -187,7 +187,7 @@ td_status td_engine_capture_needed(td_engine *e, uint32_t n_rows, td_error *err)
 {
   td_engine_captures *c = &e->captures;
   TD_TRY(try_missing(e, &c->counts[count_for(c, n_rows)], err));
-  td_engine_tell_idle_left(e);
+  td_engine_publish_idle_work(e);
   return TD_OK;
 }
 
@@ -205,7 +205,7 @@ void td_engine_mark_stale(td_engine *e, uint32_t least_rows, uint32_t most_rows)
   }
 }
 
-td_status td_engine_capture_anew(td_engine *e, td_error *err)
+td_status td_engine_recapture_stale(td_engine *e, td_error *err)
 {
   td_engine_captures *c = &e->captures;
   td_captured_count *count = last_stale(c);

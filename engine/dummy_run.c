@@ -3,23 +3,23 @@
 
 #include "common/clock.h"
 
-td_status td_dummy_run_init(td_dummy_run *t, td_stepper by, uint32_t page_tokens, uint32_t n_pages,
+td_status td_dummy_run_init(td_dummy_run *t, td_stepper stepper, uint32_t page_tokens, uint32_t n_pages,
                             uint32_t max_kv_tokens, td_error *err)
 {
   static const td_sampling greedy = {.top_p = 1};
-  const td_backend *be = by.backend;
-  *t = (td_dummy_run){.by = by};
+  const td_backend *be = stepper.backend;
+  *t = (td_dummy_run){.stepper = stepper};
   TD_TRY(td_dummy_plan_init(&t->dummy,
                             &(td_dummy_plan_config){.max_rows = be->max_rows,
                                                     .max_tokens = be->max_tokens,
                                                     .max_logits = be->max_logits,
                                                     .page_tokens = page_tokens,
                                                     .n_pages = n_pages,
-                                                    .n_ids = by.vocab,
+                                                    .n_ids = stepper.vocab,
                                                     .max_row_tokens = max_kv_tokens},
                             err));
   for (uint32_t i = 0; i < be->max_rows; i++) /* requests will set their own parameters */
-    be->ops->set_sampling(by.backend, i, &greedy);
+    be->ops->set_sampling(stepper.backend, i, &greedy);
   return TD_OK;
 }
 
@@ -39,22 +39,22 @@ bool td_dummy_run_add(td_dummy_run *t, uint32_t n_rows, uint32_t q_len, uint32_t
 
 static void submit(td_dummy_run *t)
 {
-  td_backend_queue_step(t->by.backend, t->by.forward, t->by.sampling, t->dummy.plan);
+  td_backend_queue_step(t->stepper.backend, t->stepper.forward, t->stepper.sampling, t->dummy.plan);
   t->dummy.plan->n_page_updates = 0; /* the backend has applied them now */
 }
 
 static td_status wait(td_dummy_run *t, td_error *err)
 {
   td_outcome ignored;
-  return td_backend_wait(t->by.backend, &ignored, err);
+  return td_backend_wait(t->stepper.backend, &ignored, err);
 }
 
-td_status td_dummy_run_run(td_dummy_run *t, double *us, td_error *err)
+td_status td_dummy_run_measure(td_dummy_run *t, double *us, td_error *err)
 {
   td_plan *p = t->dummy.plan;
   uint64_t begin_us = td_clock_us();
   submit(t);
-  if (t->by.backend->pipeline_depth > 1 && p->n_decode_rows == p->n_rows) {
+  if (t->stepper.backend->pipeline_depth > 1 && p->n_decode_rows == p->n_rows) {
     for (uint32_t i = 0; i < p->n_rows; i++)
       p->token_ids[p->rows[i].q_start] = -1 - (int32_t)i; /* the token that the step before sampled */
     submit(t);
@@ -65,7 +65,7 @@ td_status td_dummy_run_run(td_dummy_run *t, double *us, td_error *err)
     *us = (double)(td_clock_us() - begin_us);
     td_status st = wait(t, err);
     for (uint32_t i = 0; i < p->n_rows; i++)
-      p->token_ids[p->rows[i].q_start] = (int32_t)(i % t->by.vocab);
+      p->token_ids[p->rows[i].q_start] = (int32_t)(i % t->stepper.vocab);
     return st;
   }
   TD_TRY(wait(t, err));
@@ -77,7 +77,7 @@ td_status td_dummy_run_run(td_dummy_run *t, double *us, td_error *err)
 
 static td_status write_pages(td_dummy_run *t, td_compiled *writes_kv, td_error *err)
 {
-  td_backend *be = t->by.backend;
+  td_backend *be = t->stepper.backend;
   td_outcome ignored;
   for (uint32_t done = 0, n; (n = td_dummy_plan_write_pages(&t->dummy, done)) > 0; done += n) {
     td_backend_queue_step(be, writes_kv, NULL, t->dummy.plan);
@@ -88,10 +88,10 @@ static td_status write_pages(td_dummy_run *t, td_compiled *writes_kv, td_error *
 
 td_status td_dummy_run_touch_pages(td_dummy_run *t, td_error *err)
 {
-  td_backend *be = t->by.backend;
+  td_backend *be = t->stepper.backend;
   td_program *program;
   td_compiled *writes_kv = NULL;
-  TD_TRY(td_program_keep(t->by.program, 1 << TD_OP_ROPE_KV, &program, err));
+  TD_TRY(td_program_keep(t->stepper.program, 1 << TD_OP_ROPE_KV, &program, err));
   td_status st = be->ops->compile(be, program, &writes_kv, err);
   td_program_destroy(program);
   if (st == TD_OK)

@@ -19,12 +19,12 @@ typedef struct td_stepper {
 } td_stepper;
 
 typedef struct td_dummy_run {
-  td_stepper by;
+  td_stepper stepper;
   td_dummy_plan dummy;
 } td_dummy_run;
 
 /* max_kv_tokens: of one row. Uses the store's first n_pages pages. */
-TD_MUST_CHECK td_status td_dummy_run_init(td_dummy_run *t, td_stepper by, uint32_t page_tokens,
+TD_MUST_CHECK td_status td_dummy_run_init(td_dummy_run *t, td_stepper stepper, uint32_t page_tokens,
                                           uint32_t n_pages, uint32_t max_kv_tokens, td_error *err);
 void td_dummy_run_deinit(td_dummy_run *t);
 /* Writes every cache line of those pages once, because memory that was never written reads faster. */
@@ -36,6 +36,6 @@ bool td_dummy_run_add(td_dummy_run *t, uint32_t n_rows, uint32_t q_len, uint32_t
 /* Runs the plan as the daemon would. If two steps may be under way and all rows are decodes, runs three steps
  * back to back, and *us is the time from the first one's end to the second one's. Otherwise runs one step,
  * and *us is its time. */
-TD_MUST_CHECK td_status td_dummy_run_run(td_dummy_run *t, double *us, td_error *err);
+TD_MUST_CHECK td_status td_dummy_run_measure(td_dummy_run *t, double *us, td_error *err);
 
 #endif

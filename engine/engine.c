@@ -130,7 +130,7 @@ void td_engine_stop(td_engine *e)
 {
   if (!e->thread_started)
     return;
-  atomic_store(&e->stop_asked, true);
+  atomic_store(&e->stop_requested, true);
   wake_engine(e);
   pthread_join(e->thread, NULL);
   e->thread_started = false;
@@ -193,9 +193,9 @@ int td_engine_kv_events_fd(const td_engine *e) { return e->kv_feed.fd; }
 
 uint32_t td_engine_read_kv_events(td_engine *e, const td_engine_kv_event **out, uint32_t max)
 {
-  bool wants_engine;
-  uint32_t n = td_kv_feed_read(&e->kv_feed, out, max, &wants_engine);
-  if (wants_engine)
+  bool must_wake_engine;
+  uint32_t n = td_kv_feed_read(&e->kv_feed, out, max, &must_wake_engine);
+  if (must_wake_engine)
     wake_engine(e);
   return n;
 }

@@ -230,7 +230,7 @@ td_text_stream *td_text_stream_create(const td_engine *e, bool skip_special, boo
 /* Marks these special tokens in the output: each appears as TD_STREAM_MARK followed by its text. ids is
  * borrowed. */
 #define TD_STREAM_MARK "\xFF"
-void td_text_stream_tell(td_text_stream *s, const int32_t *ids, uint32_t n);
+void td_text_stream_mark_tokens(td_text_stream *s, const int32_t *ids, uint32_t n);
 void td_text_stream_destroy(td_text_stream *s);
 /* Appends the characters that these tokens complete. */
 void td_text_stream_push(td_text_stream *s, const int32_t *ids, size_t n, td_buf *out);

@@ -11,7 +11,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 
-enum { ASK_EACH_MS = 1000, OLD_AFTER_MS = 5000, STOP_WAIT_MS = 500 };
+enum { QUERY_EACH_MS = 1000, OLD_AFTER_MS = 5000, STOP_WAIT_MS = 500 };
 
 /* The part of nvml.h that is used here. Calls return 0 on success. */
 enum { CLOCK_SM = 1, CLOCK_MEMORY = 2, SENSOR_GPU = 0 };
@@ -35,8 +35,8 @@ struct td_gpu_watch {
   pthread_t thread;
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  bool stops, has_ended; /* protected by `lock`, as are asked_us and last */
-  uint64_t asked_us;     /* when `last` was read; 0: never */
+  bool stops, has_ended; /* protected by `lock`, as are queried_us and last */
+  uint64_t queried_us;   /* when `last` was read; 0: never */
   td_engine_gpu last;
 };
 
@@ -67,24 +67,27 @@ static bool find_calls(nvml *n)
 /* ---- queries ---- */
 
 /* NaN if the call failed. */
-static double told(int rc, unsigned value, double scale) { return rc == 0 ? value * scale : (double)NAN; }
+static double value_or_nan(int rc, unsigned value, double scale)
+{
+  return rc == 0 ? value * scale : (double)NAN;
+}
 
-static td_engine_gpu ask(const td_gpu_watch *w)
+static td_engine_gpu query(const td_gpu_watch *w)
 {
   const nvml *n = &w->nvml;
   td_engine_gpu g;
   unsigned value = 0;
   unsigned long long reasons = 0;
   int rc = n->clock(w->device, CLOCK_SM, &value);
-  g.sm_hz = told(rc, value, 1e6);
+  g.sm_hz = value_or_nan(rc, value, 1e6);
   rc = n->clock(w->device, CLOCK_MEMORY, &value);
-  g.memory_hz = told(rc, value, 1e6);
+  g.memory_hz = value_or_nan(rc, value, 1e6);
   rc = n->power(w->device, &value);
-  g.watts = told(rc, value, 1e-3);
+  g.watts = value_or_nan(rc, value, 1e-3);
   rc = n->power_limit(w->device, &value);
-  g.limit_watts = told(rc, value, 1e-3);
+  g.limit_watts = value_or_nan(rc, value, 1e-3);
   rc = n->temperature(w->device, SENSOR_GPU, &value);
-  g.celsius = told(rc, value, 1);
+  g.celsius = value_or_nan(rc, value, 1);
   g.knows_slowed = n->slowed(w->device, &reasons) == 0;
   g.slowed_by_power = reasons & SLOWED_BY_POWER;
   g.slowed_by_heat = reasons & SLOWED_BY_HEAT;
@@ -109,11 +112,11 @@ static void *run(void *arg)
   pthread_mutex_lock(&w->lock);
   while (!w->stops) {
     pthread_mutex_unlock(&w->lock);
-    td_engine_gpu g = ask(w);
-    struct timespec next = in_ms(ASK_EACH_MS);
+    td_engine_gpu g = query(w);
+    struct timespec next = in_ms(QUERY_EACH_MS);
     pthread_mutex_lock(&w->lock);
     w->last = g;
-    w->asked_us = td_clock_us();
+    w->queried_us = td_clock_us();
     while (!w->stops && pthread_cond_timedwait(&w->changed, &w->lock, &next) == 0)
       ;
   }
@@ -126,7 +129,7 @@ static void *run(void *arg)
 bool td_gpu_watch_get(td_gpu_watch *w, td_engine_gpu *out)
 {
   pthread_mutex_lock(&w->lock);
-  bool is_new = w->asked_us > 0 && td_clock_us() - w->asked_us < 1000 * (uint64_t)OLD_AFTER_MS;
+  bool is_new = w->queried_us > 0 && td_clock_us() - w->queried_us < 1000 * (uint64_t)OLD_AFTER_MS;
   *out = w->last;
   pthread_mutex_unlock(&w->lock);
   return is_new;

@@ -8,17 +8,17 @@
 #include "engine/internal.h"
 #include "models/grammar/grammar.h"
 
-typedef struct kept {
+typedef struct cached_grammar {
   char *key; /* the source as text; owned */
   size_t n_key;
   td_grammar *grammar;
   uint64_t used; /* value of `clock` when it was last used */
-} kept;
+} cached_grammar;
 
 struct td_grammars {
   td_vocabulary *vocab;
   pthread_mutex_t lock;
-  kept *kept; /* [cap] */
+  cached_grammar *cached; /* [cap] */
   uint32_t n, cap;
   uint64_t clock;
 };
@@ -75,19 +75,19 @@ td_status td_engine_load_grammars(td_engine *e, td_error *err)
   e->grammars = g;
   pthread_mutex_init(&g->lock, NULL);
   g->cap = (uint32_t)td_limit_max(TD_LIMIT_GRAMMARS_KEPT);
-  g->kept = calloc(g->cap, sizeof *g->kept);
-  if (!g->kept)
+  g->cached = calloc(g->cap, sizeof *g->cached);
+  if (!g->cached)
     return td_fail(err, TD_ERR_NOMEM, "no memory for grammars");
   return make_vocab(e, &g->vocab, err);
 }
 
 /* Empties the cache. Returns false if it was empty. */
-static bool drop_kept(td_grammars *g)
+static bool empty_cache(td_grammars *g)
 {
   pthread_mutex_lock(&g->lock);
   bool any = g->n > 0;
   while (g->n > 0) {
-    const kept *k = &g->kept[--g->n];
+    const cached_grammar *k = &g->cached[--g->n];
     free(k->key);
     td_grammar_drop(k->grammar);
   }
@@ -100,10 +100,10 @@ void td_engine_free_grammars(td_engine *e)
   td_grammars *g = e->grammars;
   if (!g)
     return;
-  (void)drop_kept(g);
+  (void)empty_cache(g);
   td_vocabulary_destroy(g->vocab);
   pthread_mutex_destroy(&g->lock);
-  free(g->kept);
+  free(g->cached);
   free(g);
 }
 
@@ -132,45 +132,45 @@ static char *key_of(const td_grammar_source *s, size_t *n)
   return key;
 }
 
-static td_grammar *find(td_grammars *g, const char *key, size_t n)
+static td_grammar *find_cached(td_grammars *g, const char *key, size_t n)
 {
   td_grammar *found = NULL;
   pthread_mutex_lock(&g->lock);
   for (uint32_t i = 0; i < g->n && !found; i++)
-    if (g->kept[i].n_key == n && memcmp(g->kept[i].key, key, n) == 0) {
-      g->kept[i].used = ++g->clock;
-      found = td_grammar_hold(g->kept[i].grammar);
+    if (g->cached[i].n_key == n && memcmp(g->cached[i].key, key, n) == 0) {
+      g->cached[i].used = ++g->clock;
+      found = td_grammar_hold(g->cached[i].grammar);
     }
   pthread_mutex_unlock(&g->lock);
   return found;
 }
 
-static bool is_kept(const td_grammars *g, const td_grammar *grammar)
+static bool is_cached(const td_grammars *g, const td_grammar *grammar)
 {
   for (uint32_t i = 0; i < g->n; i++)
-    if (g->kept[i].grammar == grammar)
+    if (g->cached[i].grammar == grammar)
       return true;
   return false;
 }
 
 /* Adds a grammar to the cache in place of the least recently used one. Without memory, does not add it. */
-static void keep(td_grammars *g, const char *text, size_t n, td_grammar *grammar)
+static void add_to_cache(td_grammars *g, const char *text, size_t n, td_grammar *grammar)
 {
   pthread_mutex_lock(&g->lock);
   uint32_t at = 0;
   for (uint32_t i = 1; i < g->n; i++)
-    if (g->kept[i].used < g->kept[at].used)
+    if (g->cached[i].used < g->cached[at].used)
       at = i;
-  char *key = is_kept(g, grammar) ? NULL : malloc(n);
+  char *key = is_cached(g, grammar) ? NULL : malloc(n);
   if (key && g->n < g->cap) {
     at = g->n++;
   } else if (key) {
-    free(g->kept[at].key);
-    td_grammar_drop(g->kept[at].grammar);
+    free(g->cached[at].key);
+    td_grammar_drop(g->cached[at].grammar);
   }
   if (key) {
     memcpy(key, text, n);
-    g->kept[at] = (kept){key, n, td_grammar_hold(grammar), ++g->clock};
+    g->cached[at] = (cached_grammar){key, n, td_grammar_hold(grammar), ++g->clock};
   }
   pthread_mutex_unlock(&g->lock);
 }
@@ -184,12 +184,12 @@ td_status td_engine_compile_grammar(const td_engine *e, const td_grammar_source 
     return td_fail(err, TD_ERR_UNSUPPORTED, "this model has no %s, which structured output needs",
                    g ? "token that ends an answer" : "tokenizer");
   char *key = key_of(source, &n);
-  *out = key ? find(g, key, n) : NULL;
+  *out = key ? find_cached(g, key, n) : NULL;
   td_status st = *out ? TD_OK : td_grammar_compile(g->vocab, source, out, err);
-  if (st == TD_ERR_CAPACITY && drop_kept(g))
+  if (st == TD_ERR_CAPACITY && empty_cache(g))
     st = td_grammar_compile(g->vocab, source, out, err);
   if (st == TD_OK && key)
-    keep(g, key, n, *out);
+    add_to_cache(g, key, n, *out);
   free(key);
   return st;
 }

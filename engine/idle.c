@@ -59,28 +59,28 @@ td_status td_engine_begin_tuning(td_engine *e, td_error *err)
   return TD_OK;
 }
 
-uint32_t td_engine_idle_left(const td_engine *e)
+uint32_t td_engine_idle_work_left(const td_engine *e)
 {
   const td_engine_idle *i = &e->idle;
   uint32_t n = is_tuning(i) ? 1 + i->tuning.n_all - i->tuning.n_known : 0; /* 1: the end is not logged yet */
   return n + e->captures.n_missing + e->captures.n_stale;
 }
 
-void td_engine_tell_idle_left(td_engine *e)
+void td_engine_publish_idle_work(td_engine *e)
 {
   pthread_mutex_lock(&e->stats_lock);
-  e->stats.tuning_left = td_engine_idle_left(e);
+  e->stats.tuning_left = td_engine_idle_work_left(e);
   pthread_mutex_unlock(&e->stats_lock);
 }
 
-static bool is_anything_left(const td_engine *e) { return td_engine_idle_left(e) > 0; }
+static bool has_idle_work(const td_engine *e) { return td_engine_idle_work_left(e) > 0; }
 
 int td_engine_idle_wait_ms(td_engine *e)
 {
   td_engine_idle *i = &e->idle;
   td_sched_stats s;
   uint64_t now_us = td_clock_us(), quiet_us = td_limit_max(TD_LIMIT_IDLE_MS) * 1000;
-  if (!is_anything_left(e))
+  if (!has_idle_work(e))
     return -1;
   td_sched_get_stats(e->sched, &s);
   if (s.n_running + s.n_waiting > 0) {
@@ -112,7 +112,7 @@ static td_status measure(td_engine *e, td_error *err)
 {
   td_engine_idle *i = &e->idle;
   td_error why;
-  td_status st = e->captures.n_stale > 0 ? td_engine_capture_anew(e, &why) : tune(e, &why);
+  td_status st = e->captures.n_stale > 0 ? td_engine_recapture_stale(e, &why) : tune(e, &why);
   if (st == TD_ERR_DEVICE) { /* ends the engine, as in a step */
     if (err)
       *err = why;
@@ -122,14 +122,14 @@ static td_status measure(td_engine *e, td_error *err)
     td_warn("%s: no more is measured in this run", why.message);
     i->tuning.is_done = true;
   }
-  if (!is_anything_left(e)) /* this function is not called again */
+  if (!has_idle_work(e)) /* this function is not called again */
     log_end(e);
   return TD_OK;
 }
 
-td_status td_engine_use_idleness(td_engine *e, td_error *err)
+td_status td_engine_do_idle_work(td_engine *e, td_error *err)
 {
   TD_TRY(e->captures.n_missing > 0 ? td_engine_capture_next(e, err) : measure(e, err));
-  td_engine_tell_idle_left(e);
+  td_engine_publish_idle_work(e);
   return TD_OK;
 }

@@ -71,8 +71,8 @@ typedef struct td_slot {
   uint32_t next_free;
   uint32_t n_reported;    /* generated tokens already returned in updates */
   uint32_t queued_tokens; /* its part of n_queued_tokens; 0 from its first update on */
-  uint64_t polled; /* of the last poll that returned it: n_polls, and its index among that poll's updates */
-  uint32_t polled_at;
+  uint64_t last_poll; /* n_polls at the last poll that returned it, and its index among that poll's updates */
+  uint32_t last_update_index;
   uint64_t submit_us;
 
   /* written by the loop before the submit command, read by the engine after it */
@@ -80,7 +80,7 @@ typedef struct td_slot {
   td_token_logprob *logprobs; /* [n_prompt_logits + max_new], published like tokens; NULL: not requested */
   td_top_token *top;          /* [n_prompt_logits + max_new][n_top] */
   float *vector;              /* [width], published like the one token; NULL: no embedding is made */
-  void *lists;                /* the arrays that request.sampling points to; owned */
+  void *sampling_arrays;      /* the arrays that request.sampling points to; owned */
   uint32_t *mask;             /* owned; NULL: any id may be sampled */
 
   /* engine thread */
@@ -88,9 +88,9 @@ typedef struct td_slot {
   uint32_t active_generation;
   uint32_t n_new; /* tokens generated */
   const char *error;
-  bool gave_up;         /* `error` comes from its mask provider */
-  int ends_as;          /* value for `ended`, to publish when the running fill is over */
-  uint32_t next_ending; /* next slot of the list at first_ending */
+  bool mask_failed;          /* `error` comes from its mask provider */
+  int pending_finish;        /* value for `ended`, to publish when the running fill is over */
+  uint32_t next_pending_end; /* next slot of the list at first_pending_end */
 
   /* engine -> loop; `n_generated` and `ended` are stored with release after the data that they cover */
   _Atomic uint32_t n_generated;
@@ -192,11 +192,11 @@ struct td_engine {
   td_masks *masks;            /* the threads that make masks */
   uint32_t n_masked;          /* active requests with a mask */
   uint64_t n_late_rows;
-  uint32_t first_ending;
+  uint32_t first_pending_end;
   uint32_t *finished; /* [max_running]; filled by td_sched_commit */
   td_engine_step_times times, next_times;
-  uint64_t foreseen_us; /* the time of the forecast in stats */
-  bool foresaw_idle;
+  uint64_t forecast_us; /* the time of the forecast in stats */
+  bool was_idle_at_forecast;
   td_trace *trace; /* NULL: option trace is not set */
 
   /* hand-over */
@@ -206,9 +206,9 @@ struct td_engine {
   uint64_t n_queued_tokens; /* loop thread: prompt tokens in the queue */
   uint64_t *account_tokens; /* loop thread: [TD_ACCOUNTS_MAX] n_queued_tokens by account */
   uint32_t n_accounts;
-  uint32_t n_taken;       /* loop thread: slots that are not free */
+  uint32_t n_used_slots;  /* loop thread: slots that are not free */
   uint64_t n_polls;       /* loop thread */
-  uint64_t promised_us;   /* loop thread: the time that the last refused client was given (Retry-After) */
+  uint64_t retry_at_us;   /* loop thread: the time that the last refused client was given (Retry-After) */
   td_ring inbox;          /* loop -> engine */
   td_ring outbox;         /* engine -> loop: slots with news */
   int wake_fd;            /* eventfd that the idle engine thread reads */
@@ -221,7 +221,7 @@ struct td_engine {
   bool only_checks;  /* td_engine_check: loads, measures nothing, serves nothing */
   bool calibrates;   /* td_engine_calibrate: loads, tunes and measures, serves nothing */
   _Atomic int state; /* td_engine_state */
-  _Atomic bool stop_asked;
+  _Atomic bool stop_requested;
   td_error failure; /* written before state becomes FAILED */
 
   pthread_mutex_t stats_lock;
@@ -258,12 +258,12 @@ TD_MUST_CHECK td_status td_engine_load(td_engine *e, td_error *err);
 /* idle.c; engine thread, before captures. Reads the algorithms in cache_dir. With --calibrate, measures the
  * others too. */
 TD_MUST_CHECK td_status td_engine_begin_tuning(td_engine *e, td_error *err);
-/* Call with nothing under way. Returns how long to wait for a command before td_engine_use_idleness may be
+/* Call with nothing under way. Returns how long to wait for a command before td_engine_do_idle_work may be
  * called; negative: there is no idle work, wait without limit. */
 int td_engine_idle_wait_ms(td_engine *e);
-TD_MUST_CHECK td_status td_engine_use_idleness(td_engine *e, td_error *err); /* does one piece of idle work */
-uint32_t td_engine_idle_left(const td_engine *e); /* the value of td_engine_stats.tuning_left */
-void td_engine_tell_idle_left(td_engine *e);      /* writes that value to stats */
+TD_MUST_CHECK td_status td_engine_do_idle_work(td_engine *e, td_error *err); /* does one piece of idle work */
+uint32_t td_engine_idle_work_left(const td_engine *e); /* the value of td_engine_stats.tuning_left */
+void td_engine_publish_idle_work(td_engine *e);        /* writes that value to stats */
 
 /* capture.c; engine thread, after td_engine_load has allocated memory. Captures need that no step is under
  * way.
@@ -280,23 +280,23 @@ bool td_engine_awaits_capture(const td_engine *e, const td_plan *plan);
  * step, with the plan's n_rows. */
 bool td_engine_needs_capture(const td_engine *e, const td_plan *plan);
 TD_MUST_CHECK td_status td_engine_capture_needed(td_engine *e, uint32_t n_rows, td_error *err);
-/* td_engine_mark_stale: the algorithms for least_rows to most_rows have changed. td_engine_capture_anew
+/* td_engine_mark_stale: the algorithms for least_rows to most_rows have changed. td_engine_recapture_stale
  * captures one row count of captures.n_stale again. */
 void td_engine_mark_stale(td_engine *e, uint32_t least_rows, uint32_t most_rows);
-TD_MUST_CHECK td_status td_engine_capture_anew(td_engine *e, td_error *err);
+TD_MUST_CHECK td_status td_engine_recapture_stale(td_engine *e, td_error *err);
 
 /* times.c; engine thread, at start: sets cost, cost_unsure and cost_source. */
-void td_engine_know_times(td_engine *e, uint32_t page_tokens);
+void td_engine_load_times(td_engine *e, uint32_t page_tokens);
 /* Reads the file of step times as it is now. */
 TD_MUST_CHECK td_status td_engine_read_times(const td_engine *e, bool *found, td_kept_times *out,
                                              td_error *err);
 TD_MUST_CHECK td_status td_engine_write_times(const td_engine *e, const td_cost_model *m, const char *history,
                                               td_error *err);
-void td_engine_say_measured(char history[TD_TIMES_HISTORY_BYTES], uint32_t n_measured, uint32_t n_kinds,
-                            uint32_t within_ms);
-void td_engine_say_learned(char history[TD_TIMES_HISTORY_BYTES], uint64_t n_steps);
+void td_engine_format_measured(char history[TD_TIMES_HISTORY_BYTES], uint32_t n_measured, uint32_t n_kinds,
+                               uint32_t within_ms);
+void td_engine_format_learned(char history[TD_TIMES_HISTORY_BYTES], uint64_t n_steps);
 
-/* calibrate.c; engine thread, after td_engine_know_times and before the first request. Measures step times,
+/* calibrate.c; engine thread, after td_engine_load_times and before the first request. Measures step times,
  * fits cost to them and writes the file. Overwrites KV pages. */
 TD_MUST_CHECK td_status td_engine_measure_times(td_engine *e, uint32_t page_tokens, uint32_t n_pages,
                                                 uint32_t max_context, td_error *err);
@@ -312,19 +312,19 @@ void td_engine_end_slot(td_engine *e, uint32_t slot, int ended);
 /* Publishes that a slot has ended. The engine does not touch the slot afterwards. */
 void td_engine_publish_end(td_engine *e, uint32_t slot, int ended);
 
-/* sampling.c; loop thread: copies the arrays that the request's sampling points to into s->lists. False: no
- * memory. */
-TD_MUST_CHECK bool td_engine_copy_lists(const td_engine *e, td_slot *s);
+/* sampling.c; loop thread: copies the arrays that the request's sampling points to into s->sampling_arrays.
+ * False: no memory. */
+TD_MUST_CHECK bool td_engine_copy_sampling_arrays(const td_engine *e, td_slot *s);
 /* Engine thread, before a plan is submitted: prepares sampler state for the slots that the plan samples
  * for. */
 void td_engine_prepare_sampling(td_engine *e, const td_plan *plan);
 
 /* predict.c; engine thread. Makes a new forecast if one is due; otherwise returns false. idle: no request
  * runs or waits. */
-bool td_engine_foresee(td_engine *e, bool idle, td_sched_forecast *f);
+bool td_engine_make_forecast(td_engine *e, bool idle, td_sched_forecast *f);
 /* Both write to stats; the caller holds stats_lock. */
-void td_engine_note_step(td_engine *e, double predicted_us, double measured_us);
-void td_engine_note_forecast(td_engine *e, const td_sched_forecast *f);
+void td_engine_record_step_error(td_engine *e, double predicted_us, double measured_us);
+void td_engine_record_forecast(td_engine *e, const td_sched_forecast *f);
 
 /* learn.c; engine thread. */
 void td_engine_begin_learning(td_engine *e);
@@ -332,7 +332,7 @@ void td_engine_begin_learning(td_engine *e);
 void td_engine_learn_step(td_engine *e, const td_step_work *w, double calibrated_us, double measured_us);
 /* Call at an orderly end. Writes what was learned to the file of step times: factors beside a measured cost
  * model, otherwise a learned cost model. */
-void td_engine_keep_learned(td_engine *e);
+void td_engine_save_learned(td_engine *e);
 
 /* tokens.c; engine thread. Memory that steps need in addition to the scheduler's plans. */
 TD_MUST_CHECK td_status td_engine_make_step_memory(td_engine *e, uint32_t max_running, uint32_t max_logits,
@@ -346,20 +346,20 @@ bool td_engine_awaits_masks(const td_engine *e, const td_plan *plan);
 void td_engine_sample(td_engine *e, const td_plan *plan, uint8_t *late, bool *has_late);
 /* Commits e->plan's outcome to the scheduler and hands its tokens to the loop. */
 void td_engine_commit(td_engine *e);
-/* Asks for the request's next mask, if it has masks. */
-void td_engine_ask_mask(td_engine *e, uint32_t slot);
+/* Queues the making of the request's next mask, if it has masks. */
+void td_engine_queue_mask(td_engine *e, uint32_t slot);
 /* Publishes the ends that were waiting for a fill of a mask. Returns true if there were any. */
-bool td_engine_finish_endings(td_engine *e);
+bool td_engine_publish_pending_ends(td_engine *e);
 
 /* vectors.c; engine thread. Makes the program of all steps: one that generates, or one that makes
  * embeddings. */
 TD_MUST_CHECK td_status td_engine_make_program(td_engine *e, td_error *err);
 uint64_t td_engine_vectors_bytes(const td_engine *e);
 /* Before commit: copies the vectors of prompts that end in this step to their slots. */
-TD_MUST_CHECK td_status td_engine_take_vectors(td_engine *e, td_error *err);
+TD_MUST_CHECK td_status td_engine_copy_vectors(td_engine *e, td_error *err);
 
-/* step.c; engine thread: runs until stop_asked or a device fault. Writes what was learned in the former case
- * only. */
+/* step.c; engine thread: runs until stop_requested or a device fault. Writes what was learned in the former
+ * case only. */
 TD_MUST_CHECK td_status td_engine_run(td_engine *e, td_error *err);
 
 /* grammar.c; at start, after the tokenizer was loaded */

@@ -35,7 +35,7 @@ void td_kv_feed_deinit(td_kv_feed *f)
   f->tokens = NULL;
 }
 
-static void put(td_kv_feed *f, uint64_t at, const td_page_event *e)
+static void store_event(td_kv_feed *f, uint64_t at, const td_page_event *e)
 {
   int32_t *tokens = f->tokens + (at & MASK) * f->page_tokens;
   if (e->is_stored)
@@ -47,34 +47,34 @@ static void put(td_kv_feed *f, uint64_t at, const td_page_event *e)
                                               .tokens = e->is_stored ? tokens : NULL};
 }
 
-/* The engine sets has_left_over before it reads n_taken a last time. The reader stores n_taken before it
- * reads has_left_over. So at least one of the two sees the other's store. */
+/* The engine sets has_left_over before it reads n_consumed a last time. The reader stores n_consumed before
+ * it reads has_left_over. So at least one of the two sees the other's store. */
 static bool has_room(td_kv_feed *f, uint64_t at)
 {
-  if (at - atomic_load_explicit(&f->n_taken, memory_order_acquire) < TD_KV_FEED_EVENTS)
+  if (at - atomic_load_explicit(&f->n_consumed, memory_order_acquire) < TD_KV_FEED_EVENTS)
     return true;
   atomic_store(&f->has_left_over, true);
-  return at - atomic_load(&f->n_taken) < TD_KV_FEED_EVENTS;
+  return at - atomic_load(&f->n_consumed) < TD_KV_FEED_EVENTS;
 }
 
 void td_kv_feed_fill(td_kv_feed *f, td_sched *s)
 {
-  uint64_t first = atomic_load_explicit(&f->n_put, memory_order_relaxed), at = first, one = 1;
+  uint64_t first = atomic_load_explicit(&f->n_stored, memory_order_relaxed), at = first, one = 1;
   td_page_event e;
   while (has_room(f, at) && td_sched_take_page_event(s, &e))
-    put(f, at++, &e);
+    store_event(f, at++, &e);
   if (at == first)
     return;
-  atomic_store_explicit(&f->n_put, at, memory_order_release);
+  atomic_store_explicit(&f->n_stored, at, memory_order_release);
   if (write(f->fd, &one, sizeof one) < 0 && errno != EAGAIN) /* EAGAIN: the eventfd is readable already */
     td_warn("waking the publisher of KV events: %s", strerror(errno));
 }
 
-uint32_t td_kv_feed_read(td_kv_feed *f, const td_engine_kv_event **out, uint32_t max, bool *wants_engine)
+uint32_t td_kv_feed_read(td_kv_feed *f, const td_engine_kv_event **out, uint32_t max, bool *must_wake_engine)
 {
-  atomic_store(&f->n_taken, f->n_read);
-  *wants_engine = atomic_exchange(&f->has_left_over, false);
-  uint64_t n = atomic_load_explicit(&f->n_put, memory_order_acquire) - f->n_read;
+  atomic_store(&f->n_consumed, f->n_read);
+  *must_wake_engine = atomic_exchange(&f->has_left_over, false);
+  uint64_t n = atomic_load_explicit(&f->n_stored, memory_order_acquire) - f->n_read;
   uint64_t to_end = TD_KV_FEED_EVENTS - (f->n_read & MASK);
   n = n < max ? n : max;
   n = n < to_end ? n : to_end;

@@ -23,8 +23,9 @@
 /* Bins cover ratios from 1/REACH to REACH; ratios outside count in the outermost bins. */
 #define REACH 4.0
 
-/* The scheduler gets a new table after each of the first RENEW_EACH steps, then after every RENEW_EACH. */
-enum { RENEW_EACH = 64 };
+/* The scheduler gets a new table after each of the first UPDATE_EVERY steps, then after every UPDATE_EVERY.
+ */
+enum { UPDATE_EVERY = 64 };
 
 static bool is_measured(const td_engine *e) { return e->cost_source > TD_TIMES_LEARNED; }
 
@@ -33,7 +34,7 @@ void td_engine_begin_learning(td_engine *e)
   td_cost_learner_init(&e->learned.learner, &e->cost, e->cost_unsure);
 }
 
-static void note_factor(td_engine_learned *l, bool with_prompts, double calibrated_us, double measured_us)
+static void record_factor(td_engine_learned *l, bool with_prompts, double calibrated_us, double measured_us)
 {
   double times = calibrated_us > 0 ? measured_us / calibrated_us : 0;
   if (!(times > 0))
@@ -48,7 +49,7 @@ static void learn_table(td_engine *e, const td_step_work *w, double measured_us)
 {
   td_cost_learner *l = &e->learned.learner;
   td_cost_learner_observe(l, w, measured_us);
-  if (l->n_steps > RENEW_EACH && l->n_steps % RENEW_EACH != 0)
+  if (l->n_steps > UPDATE_EVERY && l->n_steps % UPDATE_EVERY != 0)
     return;
   td_cost_model m = td_cost_learner_model(l);
   td_sched_set_cost(e->sched, &m);
@@ -59,7 +60,7 @@ static void learn_table(td_engine *e, const td_step_work *w, double measured_us)
 void td_engine_learn_step(td_engine *e, const td_step_work *w, double calibrated_us, double measured_us)
 {
   if (is_measured(e))
-    note_factor(&e->learned, w->n_rows > w->n_decode_rows, calibrated_us, measured_us);
+    record_factor(&e->learned, w->n_rows > w->n_decode_rows, calibrated_us, measured_us);
   else if (e->cost_source != TD_TIMES_NONE)
     learn_table(e, w, measured_us);
 }
@@ -93,37 +94,37 @@ static bool is_same_calibration(const td_cost_model *a, const td_cost_model *b)
 /* ---- beside a measured table ---- */
 
 /* Reads the file, and fails unless it still holds the table of this run. */
-static td_status read_own(const td_engine *e, td_kept_times *own, td_error *err)
+static td_status reread_table(const td_engine *e, td_kept_times *stored, td_error *err)
 {
   bool found = false;
-  TD_TRY(td_engine_read_times(e, &found, own, err));
+  TD_TRY(td_engine_read_times(e, &found, stored, err));
   if (!found)
     return td_fail(err, TD_ERR_CONFIG, "it was removed");
-  if (!is_same_calibration(&own->cost, &e->cost))
+  if (!is_same_calibration(&stored->cost, &e->cost))
     return td_fail(err, TD_ERR_CONFIG, "it was measured anew by another");
   return TD_OK;
 }
 
 static td_status write_factors(const td_engine *e, const double factors[2], td_error *err)
 {
-  td_kept_times own;
-  TD_TRY(read_own(e, &own, err));
+  td_kept_times stored;
+  TD_TRY(reread_table(e, &stored, err));
   for (int kind = 0; kind < 2; kind++)
     if (factors[kind] > 0)
-      own.cost.learned[kind] = factors[kind];
-  return td_engine_write_times(e, &own.cost, own.history, err);
+      stored.cost.learned[kind] = factors[kind];
+  return td_engine_write_times(e, &stored.cost, stored.history, err);
 }
 
-static void keep_factors(const td_engine *e)
+static void save_factors(const td_engine *e)
 {
   const td_engine_learned *l = &e->learned;
-  char said[2][80] = {"nothing that can be kept", "nothing that can be kept"};
+  char texts[2][80] = {"nothing that can be kept", "nothing that can be kept"};
   double factors[2];
   td_error why;
   for (int kind = 0; kind < 2; kind++) {
     factors[kind] = learned_factor(l, kind);
     if (factors[kind] > 0)
-      snprintf(said[kind], sizeof said[kind], "%.3f times that (%llu steps)", factors[kind],
+      snprintf(texts[kind], sizeof texts[kind], "%.3f times that (%llu steps)", factors[kind],
                (unsigned long long)l->n[kind]);
   }
   if (factors[0] == 0 && factors[1] == 0)
@@ -131,7 +132,7 @@ static void keep_factors(const td_engine *e)
   if (write_factors(e, factors, &why) == TD_OK)
     td_info(
         "step times under load, beside what was calibrated: without prompts %s, with prompts %s; kept in %s",
-        said[0], said[1], e->cost_path);
+        texts[0], texts[1], e->cost_path);
   else
     td_info("what steps took under load is not kept in %s: %s", e->cost_path, why.message);
 }
@@ -148,11 +149,11 @@ static td_status write_table(const td_engine *e, uint64_t n_steps, td_error *err
     return td_fail(err, TD_ERR_CONFIG, "they were measured meanwhile");
   if (!td_cost_is_valid(&m))
     return td_fail(err, TD_ERR_CONFIG, "they are out of range");
-  td_engine_say_learned(history, n_steps);
+  td_engine_format_learned(history, n_steps);
   return td_engine_write_times(e, &m, history, err);
 }
 
-static void keep_table(const td_engine *e)
+static void save_table(const td_engine *e)
 {
   uint64_t n_steps = e->learned.learner.n_steps;
   td_error why;
@@ -164,12 +165,12 @@ static void keep_table(const td_engine *e)
     td_info("what was learned of step times is not kept in %s: %s", e->cost_path, why.message);
 }
 
-void td_engine_keep_learned(td_engine *e)
+void td_engine_save_learned(td_engine *e)
 {
   if (!*e->cost_path || e->cost_source == TD_TIMES_NONE)
     return;
   if (is_measured(e))
-    keep_factors(e);
+    save_factors(e);
   else
-    keep_table(e);
+    save_table(e);
 }

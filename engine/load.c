@@ -312,7 +312,7 @@ static td_policy policy_of(const td_options *o)
   return (td_policy)i; /* the scheduler refuses an unknown policy */
 }
 
-static void say_slo(const td_engine *e, const td_sched_config *sc, double slo_us)
+static void log_slo(const td_engine *e, const td_sched_config *sc, double slo_us)
 {
   if (slo_us == 0)
     td_info("policy %s: steps of up to %u tokens, however long they take", e->options.policy,
@@ -357,7 +357,7 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
   TD_TRY(td_masks_create(e->n_slots, (uint32_t)td_option(&e->options, TD_LIMIT_MASK_THREADS), e->wake_fd,
                          &e->masks, err));
   td_sched_get_stats(e->sched, &st);
-  say_slo(e, &sc, st.tbt_slo_us);
+  log_slo(e, &sc, st.tbt_slo_us);
   if (st.tbt_slo_us > 0 && td_budget_smallest_step_us(&e->cost, &sc) > st.tbt_slo_us)
     td_info("tbt_slo_ms cannot be kept: a step of one request and a page of another's prompt takes %.0f ms",
             td_budget_smallest_step_us(&e->cost, &sc) * 1e-3);
@@ -518,10 +518,10 @@ td_status td_engine_load(td_engine *e, td_error *err)
       td_engine_begin_captures(e);
     if (e->calibrates) /* so that steps are measured as they will be served */
       TD_TRY(td_engine_capture_all(e, err));
-    td_engine_tell_idle_left(e);
+    td_engine_publish_idle_work(e);
   }
   fill_info(e, &mp);
-  td_engine_know_times(e, mp.page_tokens);
+  td_engine_load_times(e, mp.page_tokens);
   if (e->calibrates)
     TD_TRY(td_engine_measure_times(e, mp.page_tokens, mp.n_pages, mp.max_context, err));
   TD_TRY(make_scheduler(e, &mp, err));

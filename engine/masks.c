@@ -22,7 +22,7 @@ typedef struct mask_job {
   uint32_t *bits;
   uint32_t next; /* next slot of the queue */
   uint32_t account;
-  const char *why;   /* why the fill gave up; NULL: it did not */
+  const char *error; /* why the fill gave up; NULL: it did not */
   _Atomic int state; /* mask_state; MASK_MADE is stored with release, after the bits */
 } mask_job;
 
@@ -80,7 +80,7 @@ static uint32_t pop(td_masks *m)
 
 /* ---- a mask thread ---- */
 
-static void tell(td_masks *m)
+static void wake_engine(td_masks *m)
 {
   uint64_t one = 1;
   if (write(m->wake_fd, &one, sizeof one) < 0)
@@ -99,12 +99,12 @@ static void *make_masks(void *arg)
     mask_job *j = &m->jobs[pop(m)];
     atomic_store(&j->state, MASK_RUNNING);
     pthread_mutex_unlock(&m->lock);
-    j->why = j->provider.fill(j->provider.arg, j->tokens, j->n, j->bits);
+    j->error = j->provider.fill(j->provider.arg, j->tokens, j->n, j->bits);
     pthread_mutex_lock(&m->lock);
     atomic_store_explicit(&j->state, MASK_MADE, memory_order_release);
     m->n_made++;
     pthread_cond_signal(&m->made);
-    tell(m);
+    wake_engine(m);
   }
   pthread_mutex_unlock(&m->lock);
   return NULL;
@@ -167,8 +167,8 @@ void td_masks_destroy(td_masks *m)
 
 /* ---- the engine thread ---- */
 
-void td_masks_ask(td_masks *m, uint32_t slot, uint32_t account, const td_mask_provider *provider,
-                  const int32_t *tokens, uint32_t n, uint32_t *bits)
+void td_masks_queue(td_masks *m, uint32_t slot, uint32_t account, const td_mask_provider *provider,
+                    const int32_t *tokens, uint32_t n, uint32_t *bits)
 {
   mask_job *j = &m->jobs[slot];
   pthread_mutex_lock(&m->lock);
@@ -189,9 +189,9 @@ bool td_masks_is_made(const td_masks *m, uint32_t slot)
   return atomic_load_explicit(&m->jobs[slot].state, memory_order_acquire) == MASK_MADE;
 }
 
-const char *td_masks_gave_up(const td_masks *m, uint32_t slot)
+const char *td_masks_error(const td_masks *m, uint32_t slot)
 {
-  return td_masks_is_made(m, slot) ? m->jobs[slot].why : NULL;
+  return td_masks_is_made(m, slot) ? m->jobs[slot].error : NULL;
 }
 
 bool td_masks_drop(td_masks *m, uint32_t slot)

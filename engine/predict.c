@@ -14,13 +14,13 @@ const double td_step_error_borders[TD_STEP_ERROR_BORDERS] = {0.01, 0.02, 0.03, 0
                                                              0.15, 0.2,  0.3,  0.5,  1,     2};
 
 /* No client is told to wait longer than this: it would give up before. */
-enum { PROMISE_MAX_US = 120 * 1000000 };
+enum { RETRY_AFTER_MAX_US = 120 * 1000000 };
 /* A forecast looks at all running requests, and a step may be shorter than that. */
-enum { FORESEE_EVERY_US = 5000 };
+enum { FORECAST_EVERY_US = 5000 };
 
 /* ---- engine thread ---- */
 
-void td_engine_note_step(td_engine *e, double predicted_us, double measured_us)
+void td_engine_record_step_error(td_engine *e, double predicted_us, double measured_us)
 {
   td_engine_stats *st = &e->stats;
   uint32_t i = 0;
@@ -36,18 +36,18 @@ void td_engine_note_step(td_engine *e, double predicted_us, double measured_us)
   e->step_errors[e->n_step_errors++ % TD_STEP_ERRORS_KEPT] = (float)error;
 }
 
-bool td_engine_foresee(td_engine *e, bool idle, td_sched_forecast *f)
+bool td_engine_make_forecast(td_engine *e, bool idle, td_sched_forecast *f)
 {
   uint64_t now_us = atomic_load_explicit(&e->heartbeat_us, memory_order_relaxed);
-  if (!idle && !e->foresaw_idle && now_us < e->foreseen_us + FORESEE_EVERY_US)
+  if (!idle && !e->was_idle_at_forecast && now_us < e->forecast_us + FORECAST_EVERY_US)
     return false;
   *f = td_sched_foresee(e->sched);
-  e->foreseen_us = now_us;
-  e->foresaw_idle = idle;
+  e->forecast_us = now_us;
+  e->was_idle_at_forecast = idle;
   return true;
 }
 
-void td_engine_note_forecast(td_engine *e, const td_sched_forecast *f)
+void td_engine_record_forecast(td_engine *e, const td_sched_forecast *f)
 {
   e->stats.queue_delay_us = f->start_us;
   e->stats.next_end_us = f->next_end_us;
@@ -70,17 +70,17 @@ uint64_t td_engine_retry_after_us(td_engine *e, uint32_t n_prompt)
   double wait_us = st.next_end_us, gap_us = st.end_gap_us; /* room for a request: when the next one ends */
   uint32_t n_seen = st.n_running + st.n_waiting, n_rows = e->backend->max_rows;
   if (n_seen < n_rows &&
-      n_seen < e->n_taken) /* the engine has not seen all of a burst: more places will be in use */
-    gap_us *= (double)n_seen / (e->n_taken < n_rows ? e->n_taken : n_rows);
+      n_seen < e->n_used_slots) /* the engine has not seen all of a burst: more places will be in use */
+    gap_us *= (double)n_seen / (e->n_used_slots < n_rows ? e->n_used_slots : n_rows);
   if (e->n_queued_tokens + n_prompt > cap) { /* room for tokens: at the rate of the whole queue */
     double token_us = fmax(st.queue_delay_us / (double)(e->n_queued_tokens + 1), st.prompt_token_us);
     wait_us = fmax(wait_us, token_us * (double)(e->n_queued_tokens + n_prompt - cap));
     gap_us = fmax(gap_us, token_us * n_prompt);
   }
-  double all_us = wait_us + gap_us * e->n_taken;
-  double from_now_us = e->promised_us > now_us ? (double)(e->promised_us - now_us) + gap_us : 0;
-  from_now_us = fmin(fmax(from_now_us, wait_us), fmin(all_us, PROMISE_MAX_US));
-  e->promised_us = now_us + (uint64_t)from_now_us;
+  double all_us = wait_us + gap_us * e->n_used_slots;
+  double from_now_us = e->retry_at_us > now_us ? (double)(e->retry_at_us - now_us) + gap_us : 0;
+  from_now_us = fmin(fmax(from_now_us, wait_us), fmin(all_us, RETRY_AFTER_MAX_US));
+  e->retry_at_us = now_us + (uint64_t)from_now_us;
   return (uint64_t)from_now_us;
 }
 

@@ -27,23 +27,23 @@ td_status td_engine_requests_init(td_engine *e, td_error *err)
   for (uint32_t i = 0; i < e->n_slots; i++)
     e->slots[i].next_free = i + 1 < e->n_slots ? i + 1 : NO_SLOT;
   e->free_head = 0;
-  e->first_ending = NO_SLOT;
+  e->first_pending_end = NO_SLOT;
   return TD_OK;
 }
 
-/* Frees the request's own memory and what take_memory allocated for it. */
+/* Frees the request's own memory and what allocate_memory allocated for it. */
 static void free_memory(td_slot *s)
 {
   free(s->request.tokens);
   free(s->logprobs);
   free(s->top);
   free(s->vector);
-  free(s->lists);
+  free(s->sampling_arrays);
   free(s->mask);
   if (s->request.mask.drop)
     s->request.mask.drop(s->request.mask.arg);
   s->request.tokens = NULL;
-  s->lists = NULL;
+  s->sampling_arrays = NULL;
   s->request.mask = (td_mask_provider){0};
   s->logprobs = NULL;
   s->top = NULL;
@@ -52,7 +52,7 @@ static void free_memory(td_slot *s)
 }
 
 /* Allocates all that the slot's request will need, so that nothing is allocated while it runs. */
-static bool take_memory(const td_engine *e, td_slot *s)
+static bool allocate_memory(const td_engine *e, td_slot *s)
 {
   const td_engine_request *r = &s->request;
   size_t n = (size_t)r->n_prompt_logits + r->max_new, n_top = r->sampling.n_top;
@@ -64,7 +64,7 @@ static bool take_memory(const td_engine *e, td_slot *s)
     s->top = calloc(n * n_top, sizeof *s->top);
   if (e->info.makes_embeddings)
     s->vector = calloc(e->info.width, sizeof *s->vector);
-  return td_engine_copy_lists(e, s) && (s->vector || !e->info.makes_embeddings) &&
+  return td_engine_copy_sampling_arrays(e, s) && (s->vector || !e->info.makes_embeddings) &&
          (s->mask || !r->mask.fill) && (s->logprobs || !r->sampling.wants_logprobs) &&
          (s->top || !s->logprobs || n_top == 0);
 }
@@ -152,13 +152,13 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   uint32_t slot = e->free_head;
   td_slot *s = &e->slots[slot];
   s->request = *r;
-  if (!take_memory(e, s)) {
+  if (!allocate_memory(e, s)) {
     s->request = (td_engine_request){0}; /* its memory stays the caller's */
     free_memory(s);
     return td_fail(err, TD_ERR_NOMEM, "no memory for the request");
   }
   e->free_head = s->next_free;
-  e->n_taken++;
+  e->n_used_slots++;
   s->phase = TD_SLOT_LIVE;
   if (++s->generation == 0)
     s->generation = 1;
@@ -169,7 +169,7 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
     e->account_tokens[r->terms.account] += r->n_prompt;
   s->submit_us = td_clock_us();
   s->error = NULL;
-  s->gave_up = false;
+  s->mask_failed = false;
   atomic_store(&s->n_generated, 0);
   atomic_store(&s->ended, TD_FINISH_NONE);
   atomic_store(&s->n_cached_prompt, 0);
@@ -197,7 +197,7 @@ static void free_slot(td_engine *e, uint32_t slot)
   free_memory(s);
   s->phase = TD_SLOT_FREE;
   s->next_free = e->free_head;
-  e->n_taken--;
+  e->n_used_slots--;
   e->free_head = slot;
 }
 
@@ -208,7 +208,7 @@ static td_slot *find_slot(td_engine *e, td_ticket t)
   return &e->slots[t.slot];
 }
 
-static void forget(td_engine *e, td_ticket ticket, uint32_t command)
+static void stop_request(td_engine *e, td_ticket ticket, uint32_t command)
 {
   td_slot *s = find_slot(e, ticket);
   if (!s)
@@ -225,8 +225,8 @@ static void forget(td_engine *e, td_ticket ticket, uint32_t command)
   }
 }
 
-void td_engine_cancel(td_engine *e, td_ticket ticket) { forget(e, ticket, TD_COMMAND_CANCEL); }
-void td_engine_end(td_engine *e, td_ticket ticket) { forget(e, ticket, TD_COMMAND_END); }
+void td_engine_cancel(td_engine *e, td_ticket ticket) { stop_request(e, ticket, TD_COMMAND_CANCEL); }
+void td_engine_end(td_engine *e, td_ticket ticket) { stop_request(e, ticket, TD_COMMAND_END); }
 
 void td_engine_release(td_engine *e, td_ticket ticket)
 {
@@ -236,7 +236,7 @@ void td_engine_release(td_engine *e, td_ticket ticket)
 }
 
 /* Fills *u if the slot has news. Returns false if the hint was stale. */
-static bool slot_update(td_engine *e, uint32_t slot, td_engine_update *u)
+static bool fill_update(td_engine *e, uint32_t slot, td_engine_update *u)
 {
   td_slot *s = &e->slots[slot];
   int ended = atomic_load_explicit(&s->ended, memory_order_acquire);
@@ -281,12 +281,12 @@ uint32_t td_engine_poll(td_engine *e, td_engine_update *out, uint32_t max)
     atomic_store(&s->in_outbox, false);
     /* A second hint for a slot in this call updates the same entry of out[]: the caller may release the slot
      * after its first update. */
-    bool again = s->polled == e->n_polls;
-    uint32_t at = again ? s->polled_at : n;
-    if (!slot_update(e, item.slot, &out[at]) || again)
+    bool again = s->last_poll == e->n_polls;
+    uint32_t at = again ? s->last_update_index : n;
+    if (!fill_update(e, item.slot, &out[at]) || again)
       continue;
-    s->polled = e->n_polls;
-    s->polled_at = n++;
+    s->last_poll = e->n_polls;
+    s->last_update_index = n++;
   }
   return n;
 }
@@ -308,9 +308,9 @@ void td_engine_end_slot(td_engine *e, uint32_t slot, int ended)
     td_engine_publish_end(e, slot, ended);
     return;
   }
-  s->ends_as = ended;
-  s->next_ending = e->first_ending;
-  e->first_ending = slot;
+  s->pending_finish = ended;
+  s->next_pending_end = e->first_pending_end;
+  e->first_pending_end = slot;
 }
 
 void td_engine_publish_end(td_engine *e, uint32_t slot, int ended)

@@ -8,7 +8,7 @@
 
 /* Copies the biases, and collects the ids that min_tokens forbids: as in vLLM, all ids that end an answer,
  * with or without ignore_eos. One allocation holds both, so the caller may free its own arrays. */
-bool td_engine_copy_lists(const td_engine *e, td_slot *s)
+bool td_engine_copy_sampling_arrays(const td_engine *e, td_slot *s)
 {
   td_sampling *p = &s->request.sampling;
   uint32_t n_eos = e->desc.n_eos_ids, n_stop = s->request.n_stop_ids;
@@ -17,13 +17,13 @@ bool td_engine_copy_lists(const td_engine *e, td_slot *s)
   TD_BUG_ON(p->n_end_ids > TD_END_IDS_MAX || p->n_bias > TD_LOGIT_BIAS_MAX);
   if (p->n_bias + p->n_end_ids == 0)
     return true;
-  char *lists = s->lists = malloc(bias_bytes + p->n_end_ids * sizeof *p->end_ids);
-  if (!lists)
+  char *arrays = s->sampling_arrays = malloc(bias_bytes + p->n_end_ids * sizeof *p->end_ids);
+  if (!arrays)
     return false;
   if (bias_bytes > 0)
-    memcpy(lists, p->bias, bias_bytes);
-  p->bias = (const td_logit_bias *)(void *)lists;
-  int32_t *ends = (int32_t *)(void *)(lists + bias_bytes);
+    memcpy(arrays, p->bias, bias_bytes);
+  p->bias = (const td_logit_bias *)(void *)arrays;
+  int32_t *ends = (int32_t *)(void *)(arrays + bias_bytes);
   p->end_ids = ends;
   if (p->n_end_ids > 0) {
     memcpy(ends, e->desc.eos_ids, n_eos * sizeof *ends);

@@ -20,7 +20,7 @@
 #include "common/clock.h"
 
 /* wait_us: the predicted wait of a request that arrives now. */
-static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double wait_us)
+static void handle_submit(td_engine *e, uint32_t slot, uint32_t generation, double wait_us)
 {
   td_slot *s = &e->slots[slot];
   td_sched_request r = {.tokens = s->request.tokens,
@@ -42,12 +42,12 @@ static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double
     s->error = "the scheduler refused the request";
     td_engine_end_slot(e, slot, TD_FINISH_ERROR);
   } else {
-    td_engine_ask_mask(e, slot);
+    td_engine_queue_mask(e, slot);
   }
 }
 
 /* A cancel may arrive after its request has ended, or even after the slot got a new request. */
-static void take_cancel(td_engine *e, uint32_t slot, uint32_t generation, bool complete)
+static void handle_cancel(td_engine *e, uint32_t slot, uint32_t generation, bool complete)
 {
   td_slot *s = &e->slots[slot];
   if (!s->active || s->active_generation != generation)
@@ -61,25 +61,25 @@ static void take_cancel(td_engine *e, uint32_t slot, uint32_t generation, bool c
 
 /* A prediction of the wait takes longer the more requests run, and a burst of thousands must not hold up a
  * step. So within a burst, not every request gets its own prediction: after n requests, the next n /
- * FORESEEN_EACH share one. */
-enum { FORESEEN_EACH = 16 };
+ * SHARED_FORECAST_DIVISOR share one. */
+enum { SHARED_FORECAST_DIVISOR = 16 };
 
 static bool drain_inbox(td_engine *e)
 {
   td_ring_item item;
   double wait_us = 0;
-  uint32_t n_submitted = 0, foreseen_next = 0;
+  uint32_t n_submitted = 0, next_forecast = 0;
   bool any = false;
   while (td_ring_pop(&e->inbox, &item)) {
     any = true;
     if (item.kind == TD_COMMAND_SUBMIT) {
-      if (n_submitted++ == foreseen_next) {
+      if (n_submitted++ == next_forecast) {
         wait_us = td_sched_foresee_start_us(e->sched);
-        foreseen_next = n_submitted + n_submitted / FORESEEN_EACH;
+        next_forecast = n_submitted + n_submitted / SHARED_FORECAST_DIVISOR;
       }
-      take_submit(e, item.slot, item.generation, wait_us);
+      handle_submit(e, item.slot, item.generation, wait_us);
     } else
-      take_cancel(e, item.slot, item.generation, item.kind == TD_COMMAND_END);
+      handle_cancel(e, item.slot, item.generation, item.kind == TD_COMMAND_END);
   }
   return any;
 }
@@ -137,7 +137,7 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
   td_sched_stats ss;
   td_sched_forecast f;
   td_sched_get_stats(e->sched, &ss);
-  bool foreseen = td_engine_foresee(e, ss.n_running + ss.n_waiting == 0, &f);
+  bool has_forecast = td_engine_make_forecast(e, ss.n_running + ss.n_waiting == 0, &f);
   if (plan) {
     td_step_work work = td_step_work_of(plan);
     double calibrated_us = td_cost_step_us(&e->cost, &work);
@@ -164,7 +164,7 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
   st->evicted_pages = ss.evicted_pages;
   st->tbt_slo_us = ss.tbt_slo_us;
   st->times_source = e->cost_source;
-  st->tuning_left = td_engine_idle_left(e);
+  st->tuning_left = td_engine_idle_work_left(e);
   memcpy(st->cost_correction, ss.cost_correction, sizeof st->cost_correction);
   st->n_following = ss.n_following;
   st->follows = ss.follows;
@@ -181,26 +181,26 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
     st->last_step_us = (uint32_t)step_us;
     st->last_step_decodes = plan->n_decode_rows;
     st->last_step_prefill_tokens = plan->n_prefill_tokens;
-    td_engine_note_step(e, e->times.predicted_us, (double)step_us);
+    td_engine_record_step_error(e, e->times.predicted_us, (double)step_us);
   }
-  if (foreseen)
-    td_engine_note_forecast(e, &f);
+  if (has_forecast)
+    td_engine_record_forecast(e, &f);
   pthread_mutex_unlock(&e->stats_lock);
 }
 
 /* Makes a forecast when requests have arrived, because the step that is planned next may be long. With it,
  * Retry-After is known for requests that are refused meanwhile, even if the engine was idle before. */
-static void foresee_arrivals(td_engine *e)
+static void forecast_arrivals(td_engine *e)
 {
   td_sched_forecast f;
   td_sched_stats ss;
-  if (!td_engine_foresee(e, false, &f))
+  if (!td_engine_make_forecast(e, false, &f))
     return;
   td_sched_get_stats(e->sched, &ss);
   pthread_mutex_lock(&e->stats_lock);
   e->stats.n_waiting = ss.n_waiting;
   e->stats.n_running = ss.n_running;
-  td_engine_note_forecast(e, &f);
+  td_engine_record_forecast(e, &f);
   pthread_mutex_unlock(&e->stats_lock);
 }
 
@@ -224,7 +224,7 @@ static bool wait_for_work(td_engine *e, int max_ms)
 /* Plans and submits the next step from the current state. Returns false if there is nothing to do. */
 static bool plan_step(td_engine *e)
 {
-  bool commands = td_engine_finish_endings(e);
+  bool commands = td_engine_publish_pending_ends(e);
   commands |= drain_inbox(e);
   uint64_t now_us = td_clock_us();
   atomic_store(&e->heartbeat_us, now_us);
@@ -234,7 +234,7 @@ static bool plan_step(td_engine *e)
     e->wake(e->wake_arg); /* the step that follows may be long */
   }
   if (commands)
-    foresee_arrivals(e);
+    forecast_arrivals(e);
   if (!td_sched_plan(e->sched, now_us, e->plan)) {
     if (commands) { /* cancels may have ended slots */
       update_stats(e, 0, NULL);
@@ -254,7 +254,7 @@ static bool plan_step(td_engine *e)
  * it does not: commands can only be taken with nothing under way. */
 static bool plan_step_ahead(td_engine *e)
 {
-  if (e->backend->pipeline_depth < 2 || !td_ring_is_empty(&e->inbox) || atomic_load(&e->stop_asked))
+  if (e->backend->pipeline_depth < 2 || !td_ring_is_empty(&e->inbox) || atomic_load(&e->stop_requested))
     return false;
   e->next_times.plan_begin_us = td_clock_us();
   /* late requests are ended between steps */
@@ -278,7 +278,7 @@ static td_status end_step(td_engine *e, uint64_t *last_end_us, td_error *err)
 {
   TD_TRY(td_backend_wait(e->backend, &e->outcome, err));
   e->times.ended_us = td_clock_us();
-  TD_TRY(td_engine_take_vectors(e, err));
+  TD_TRY(td_engine_copy_vectors(e, err));
   td_engine_commit(e);
   uint64_t end_us = td_clock_us();
   uint64_t begin_us = *last_end_us > e->times.plan_begin_us ? *last_end_us : e->times.plan_begin_us;
@@ -293,7 +293,7 @@ static td_status end_step(td_engine *e, uint64_t *last_end_us, td_error *err)
   return TD_OK;
 }
 
-static void take_next(td_engine *e)
+static void advance_to_next(td_engine *e)
 {
   td_plan *plan = e->plan;
   e->plan = e->next;
@@ -307,7 +307,7 @@ static void take_next(td_engine *e)
     td_engine_sample(e, e->plan, e->late, &e->has_late);
 }
 
-static void tell_pages(td_engine *e)
+static void publish_kv_events(td_engine *e)
 {
   if (e->kv_feed.events)
     td_kv_feed_fill(&e->kv_feed, e->sched);
@@ -318,11 +318,11 @@ td_status td_engine_run(td_engine *e, td_error *err)
   bool under_way = false;
   uint64_t last_end_us = 0;
   update_stats(e, 0, NULL);
-  while (under_way || !atomic_load(&e->stop_asked)) {
+  while (under_way || !atomic_load(&e->stop_requested)) {
     if (!under_way && !plan_step(e)) {
-      tell_pages(e);
+      publish_kv_events(e);
       if (!wait_for_work(e, td_engine_idle_wait_ms(e)))
-        TD_TRY(td_engine_use_idleness(e, err));
+        TD_TRY(td_engine_do_idle_work(e, err));
       last_end_us = 0;
       continue;
     }
@@ -331,15 +331,15 @@ td_status td_engine_run(td_engine *e, td_error *err)
     uint32_t capture_rows = td_engine_needs_capture(e, e->plan) ? e->plan->n_rows : 0;
     under_way = capture_rows == 0 && plan_step_ahead(e); /* a capture needs that nothing is under way */
     TD_TRY(end_step(e, &last_end_us, err));
-    tell_pages(e);
+    publish_kv_events(e);
     if (under_way)
-      take_next(e);
+      advance_to_next(e);
     atomic_store(&e->in_step, under_way);
     if (capture_rows > 0) {
       TD_TRY(td_engine_capture_needed(e, capture_rows, err));
       last_end_us = 0; /* the capture's time belongs to no step */
     }
   }
-  td_engine_keep_learned(e);
+  td_engine_save_learned(e);
   return TD_OK;
 }

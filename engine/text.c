@@ -163,8 +163,8 @@ td_status td_engine_chat_tokens(const td_engine *e, const td_chat_input *in, td_
 struct td_text_stream {
   bool mute; /* no tokenizer: no text */
   td_detok detok;
-  const int32_t *told; /* [n_told] special tokens to mark in the text; borrowed */
-  uint32_t n_told;
+  const int32_t *marked; /* [n_marked] special tokens to mark in the text; borrowed */
+  uint32_t n_marked;
 };
 
 td_text_stream *td_text_stream_create(const td_engine *e, bool skip_special, bool begins)
@@ -179,16 +179,16 @@ td_text_stream *td_text_stream_create(const td_engine *e, bool skip_special, boo
 
 void td_text_stream_destroy(td_text_stream *s) { free(s); }
 
-void td_text_stream_tell(td_text_stream *s, const int32_t *ids, uint32_t n)
+void td_text_stream_mark_tokens(td_text_stream *s, const int32_t *ids, uint32_t n)
 {
-  s->told = ids;
-  s->n_told = n;
+  s->marked = ids;
+  s->n_marked = n;
 }
 
-static bool is_told(const td_text_stream *s, int32_t id)
+static bool is_marked(const td_text_stream *s, int32_t id)
 {
-  for (uint32_t i = 0; i < s->n_told; i++)
-    if (s->told[i] == id)
+  for (uint32_t i = 0; i < s->n_marked; i++)
+    if (s->marked[i] == id)
       return true;
   return false;
 }
@@ -196,7 +196,7 @@ static bool is_told(const td_text_stream *s, int32_t id)
 void td_text_stream_push(td_text_stream *s, const int32_t *ids, size_t n, td_buf *out)
 {
   for (size_t i = 0; i < n && !s->mute; i++) {
-    if (!is_told(s, ids[i])) {
+    if (!is_marked(s, ids[i])) {
       td_detok_push(&s->detok, ids[i], out);
       continue;
     }

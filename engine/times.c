@@ -102,13 +102,13 @@ td_status td_engine_write_times(const td_engine *e, const td_cost_model *m, cons
   return st;
 }
 
-void td_engine_say_measured(char history[TD_TIMES_HISTORY_BYTES], uint32_t n_measured, uint32_t n_kinds,
-                            uint32_t within_ms)
+void td_engine_format_measured(char history[TD_TIMES_HISTORY_BYTES], uint32_t n_measured, uint32_t n_kinds,
+                               uint32_t within_ms)
 {
   snprintf(history, TD_TIMES_HISTORY_BYTES, MEASURED, n_measured, n_kinds, within_ms);
 }
 
-void td_engine_say_learned(char history[TD_TIMES_HISTORY_BYTES], uint64_t n_steps)
+void td_engine_format_learned(char history[TD_TIMES_HISTORY_BYTES], uint64_t n_steps)
 {
   snprintf(history, TD_TIMES_HISTORY_BYTES, LEARNED, (unsigned long long)n_steps);
 }
@@ -148,7 +148,7 @@ static void log_kept(const td_engine *e)
   td_info("step times: %s%s", e->cost_path, learned);
 }
 
-void td_engine_know_times(td_engine *e, uint32_t page_tokens)
+void td_engine_load_times(td_engine *e, uint32_t page_tokens)
 {
   td_kept_times kept;
   td_error why;

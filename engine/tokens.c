@@ -58,21 +58,21 @@ bool td_engine_awaits_masks(const td_engine *e, const td_plan *plan)
   return false;
 }
 
-static void ask_mask(td_engine *e, uint32_t slot)
+static void queue_mask(td_engine *e, uint32_t slot)
 {
   td_slot *s = &e->slots[slot];
-  td_masks_ask(e->masks, slot, s->request.terms.account, &s->request.mask, s->request.tokens,
-               s->request.n_prompt + s->n_new, s->mask);
+  td_masks_queue(e->masks, slot, s->request.terms.account, &s->request.mask, s->request.tokens,
+                 s->request.n_prompt + s->n_new, s->mask);
 }
 
-void td_engine_ask_mask(td_engine *e, uint32_t slot)
+void td_engine_queue_mask(td_engine *e, uint32_t slot)
 {
   if (e->slots[slot].mask)
-    ask_mask(e, slot);
+    queue_mask(e, slot);
 }
 
 /* Sets row_masks and late[] for the plan's entries. Returns how many are late. */
-static uint32_t take_masks(td_engine *e, const td_plan *plan, uint8_t *late)
+static uint32_t collect_masks(td_engine *e, const td_plan *plan, uint8_t *late)
 {
   uint32_t n_late = 0;
   for (uint32_t i = 0; i < plan->n_logits; i++) {
@@ -91,7 +91,7 @@ static bool may_wait_on(td_engine *e)
 {
   uint64_t now_us = td_clock_us();
   atomic_store(&e->heartbeat_us, now_us);
-  return td_ring_is_empty(&e->inbox) && !atomic_load(&e->stop_asked) &&
+  return td_ring_is_empty(&e->inbox) && !atomic_load(&e->stop_requested) &&
          td_sched_next_expiry_us(e->sched) > now_us;
 }
 
@@ -103,7 +103,7 @@ void td_engine_sample(td_engine *e, const td_plan *plan, uint8_t *late, bool *ha
     return;
   }
   uint32_t n_late;
-  while ((n_late = take_masks(e, plan, late)) > 0) {
+  while ((n_late = collect_masks(e, plan, late)) > 0) {
     bool ended = td_backend_forward_ended(e->backend), all = n_late == plan->n_rows;
     if (ended && !(all && may_wait_on(e)))
       break;
@@ -136,9 +136,9 @@ static uint8_t verdict_of(const td_engine *e, uint32_t slot, uint32_t i)
     return TD_TOKEN_ENDS;
   if (e->outcome.flags[i] & TD_LOGITS_LATE)
     return TD_TOKEN_LATE;
-  s->error = s->mask ? td_masks_gave_up(e->masks, slot) : NULL;
+  s->error = s->mask ? td_masks_error(e->masks, slot) : NULL;
   if (s->error) { /* the sampled id is never published */
-    s->gave_up = true;
+    s->mask_failed = true;
     return TD_TOKEN_ENDS;
   }
   if (e->outcome.flags[i] & TD_LOGITS_NAN) { /* nor is this one */
@@ -164,7 +164,7 @@ static void judge_tokens(td_engine *e)
 }
 
 /* Stores the log-probabilities of the token after entry i's: a sampled one, or one of the prompt. */
-static void keep_logprobs(td_engine *e, td_slot *s, uint32_t i)
+static void store_logprobs(td_engine *e, td_slot *s, uint32_t i)
 {
   const td_engine_request *r = &s->request;
   const td_outcome *o = &e->outcome;
@@ -181,7 +181,7 @@ static void publish_token(td_engine *e, uint32_t slot, bool stop, uint64_t now_u
 {
   td_slot *s = &e->slots[slot];
   if (s->error) {
-    td_engine_end_slot(e, slot, s->gave_up ? TD_FINISH_REFUSED : TD_FINISH_ERROR);
+    td_engine_end_slot(e, slot, s->mask_failed ? TD_FINISH_REFUSED : TD_FINISH_ERROR);
     return;
   }
   if (s->n_new++ == 0)
@@ -193,7 +193,7 @@ static void publish_token(td_engine *e, uint32_t slot, bool stop, uint64_t now_u
   else if (s->n_new == s->request.max_new)
     td_engine_end_slot(e, slot, TD_FINISH_LENGTH);
   else {
-    td_engine_ask_mask(e, slot);
+    td_engine_queue_mask(e, slot);
     td_engine_notify_slot(e, slot);
   }
 }
@@ -204,7 +204,7 @@ static void publish_entry(td_engine *e, uint32_t i, uint64_t now_us)
   uint32_t slot = plan->rows[plan->logits[i].row].slot;
   if (!e->slots[slot].active || e->verdict[i] == TD_TOKEN_LATE)
     return;
-  keep_logprobs(e, &e->slots[slot], i);
+  store_logprobs(e, &e->slots[slot], i);
   if (plan->logits[i].target == TD_SAMPLE_HERE)
     publish_token(e, slot, e->verdict[i] == TD_TOKEN_ENDS, now_us);
 }
@@ -227,20 +227,20 @@ void td_engine_commit(td_engine *e)
   td_sched_commit(e->sched, plan, e->sampled, e->verdict, e->finished, &n_finished);
   for (uint32_t i = 0; i < plan->n_logits; i++)
     publish_entry(e, i, now_us);
-  td_engine_finish_endings(e);
+  td_engine_publish_pending_ends(e);
 }
 
-bool td_engine_finish_endings(td_engine *e)
+bool td_engine_publish_pending_ends(td_engine *e)
 {
   bool any = false;
-  for (uint32_t *at = &e->first_ending; *at != NO_SLOT;) {
+  for (uint32_t *at = &e->first_pending_end; *at != NO_SLOT;) {
     uint32_t slot = *at;
     if (!td_masks_drop(e->masks, slot)) {
-      at = &e->slots[slot].next_ending;
+      at = &e->slots[slot].next_pending_end;
       continue;
     }
-    *at = e->slots[slot].next_ending;
-    td_engine_publish_end(e, slot, e->slots[slot].ends_as);
+    *at = e->slots[slot].next_pending_end;
+    td_engine_publish_end(e, slot, e->slots[slot].pending_finish);
     any = true;
   }
   return any;

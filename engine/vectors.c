@@ -30,7 +30,7 @@ static bool is_finite(const float *v, uint32_t n)
   return true;
 }
 
-td_status td_engine_take_vectors(td_engine *e, td_error *err)
+td_status td_engine_copy_vectors(td_engine *e, td_error *err)
 {
   const td_plan *plan = e->plan;
   size_t bytes = e->desc.width * sizeof(float);

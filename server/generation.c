@@ -102,7 +102,7 @@ static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *er
   const bool begins = call->api->is_chat && !call->request.continue_final_message;
   ch->text = td_text_stream_create(call->engine, call->request.skip_special_tokens, begins);
   if (ch->text && call->reads_answers)
-    td_text_stream_tell(ch->text, call->server->mark_ids, call->server->n_mark_ids);
+    td_text_stream_mark_tokens(ch->text, call->server->mark_ids, call->server->n_mark_ids);
   r.tokens = malloc((p->n + max_new) * sizeof *r.tokens);
   if (call->grammar)
     r.mask = td_engine_make_masks(call->grammar, r.n_prompt);

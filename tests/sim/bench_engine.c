@@ -44,7 +44,7 @@ static td_status wait_for(td_backend *b, td_outcome *out, td_error *err)
     d->begin_us = td_clock_us();
   if (d->n_steps == WARM_UP + d->n_wanted) {
     d->end_us = td_clock_us();
-    atomic_store(&d->engine->stop_asked, true);
+    atomic_store(&d->engine->stop_requested, true);
   }
   return TD_OK;
 }

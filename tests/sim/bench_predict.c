@@ -135,7 +135,7 @@ static double probe_step_us(td_dummy_run *t)
   double us, sum = 0;
   for (int i = 0; i < 2; i++) {
     td_dummy_run_begin(t);
-    must(td_dummy_run_add(t, 2, 1, 64) && td_dummy_run_run(t, &us, &err) == TD_OK, err.message);
+    must(td_dummy_run_add(t, 2, 1, 64) && td_dummy_run_measure(t, &us, &err) == TD_OK, err.message);
     sum += us / 2;
   }
   return sum;
@@ -156,7 +156,7 @@ static void run_kind(td_dummy_run *t, kind *k, uint32_t round)
   k->alu_us[round] = probe_alu_us();
   k->memory_us[round] = probe_memory_us();
   double cpu = clock_us(CLOCK_PROCESS_CPUTIME_ID), waited = waited_us();
-  must(td_dummy_run_run(t, &us, &err) == TD_OK, err.message);
+  must(td_dummy_run_measure(t, &us, &err) == TD_OK, err.message);
   k->us[round] = us;
   k->wait_us[round] = waited_us() - waited;
   learned[n_learned++] = fabs(td_budget_predict_us(&budget, &w) / us - 1);

@@ -195,7 +195,7 @@ static double calibrate(device *d, uint32_t depth, double calibrate_ms, const ch
   td_error err;
   td_engine *e = create(d, depth, calibrate_ms, identity);
   double begin = now;
-  td_engine_know_times(e, PAGE);
+  td_engine_load_times(e, PAGE);
   assert_int_equal(td_engine_measure_times(e, PAGE, d->n_pages ? d->n_pages : N_PAGES,
                                            d->context ? d->context : CONTEXT, &err),
                    want);
@@ -209,7 +209,7 @@ static double calibrate(device *d, uint32_t depth, double calibrate_ms, const ch
 static td_times_source know(device *d, const char *identity, td_cost_model *m)
 {
   td_engine *e = create(d, 1, 20000, identity);
-  td_engine_know_times(e, PAGE);
+  td_engine_load_times(e, PAGE);
   td_times_source source = e->cost_source;
   assert_true(d->n_steps == 0 && td_cost_is_valid(&e->cost));
   *m = e->cost;

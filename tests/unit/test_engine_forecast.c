@@ -20,14 +20,14 @@ uint64_t __wrap_td_clock_us(void);
 uint64_t __wrap_td_clock_us(void) { return now; }
 
 static uint32_t n_foreseen;
-static uint64_t foreseen_us;
+static uint64_t forecast_us;
 static td_sched_forecast last;
 td_sched_forecast __real_td_sched_foresee(const td_sched *s);
 td_sched_forecast __wrap_td_sched_foresee(const td_sched *s);
 td_sched_forecast __wrap_td_sched_foresee(const td_sched *s)
 {
   n_foreseen++;
-  foreseen_us = now;
+  forecast_us = now;
   return last = __real_td_sched_foresee(s);
 }
 
@@ -79,7 +79,7 @@ static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
   d->n_steps++;
   d->n_wrong += st.queue_delay_us != last.start_us || !(st.queue_delay_us > 0) ||
                 st.next_end_us != last.next_end_us || st.end_gap_us != last.end_gap_us ||
-                st.n_waiting + st.n_running == 0 || now - foreseen_us > RARE_US + STEP_US;
+                st.n_waiting + st.n_running == 0 || now - forecast_us > RARE_US + STEP_US;
   if (d->n_steps == d->end_at) {
     td_engine_end(d->engine, d->complete);
     td_engine_end(d->engine, d->complete); /* twice is once */
@@ -105,7 +105,7 @@ static void stop_when_idle(void *arg)
   td_engine_get_stats(e, &st);
   if (st.n_running + st.n_waiting == 0) { /* as td_engine_stop does, without the thread, which is this one */
     const uint64_t one = 1;
-    atomic_store(&e->stop_asked, true);
+    atomic_store(&e->stop_requested, true);
     assert_int_equal(write(e->wake_fd, &one, sizeof one), sizeof one);
   }
 }
@@ -156,7 +156,7 @@ static void forecasts_are_rare_and_right_at_idle(void **state)
       assert_non_null(r.tokens);
       assert_int_equal(td_engine_submit(e, &r, &t, &err), TD_OK);
     }
-    atomic_store(&e->stop_asked, false);
+    atomic_store(&e->stop_requested, false);
     assert_int_equal(td_engine_run(e, &err), TD_OK);
     td_engine_get_stats(e, &st);
     assert_true(st.queue_delay_us == 0 && st.next_end_us == 0 && st.end_gap_us == 0 &&

@@ -100,7 +100,7 @@ int __wrap_poll(struct pollfd *fds, nfds_t n, int max_ms)
   assert_true(n == 1 && fds->fd == d.e->wake_fd);
   if (max_ms < 0) {
     note(ASLEEP, 0);
-    atomic_store(&d.e->stop_asked, true);
+    atomic_store(&d.e->stop_requested, true);
     assert_int_equal(write(fds->fd, &one, sizeof one), sizeof one);
     return 1;
   }
@@ -259,7 +259,7 @@ static void start_with(uint32_t n_pieces, int64_t tune_ms, int64_t capture_ms)
   assert_int_equal(td_engine_make_step_memory(d.e, N_SLOTS, N_SLOTS, &err), TD_OK);
   assert_int_equal(td_engine_begin_tuning(d.e, &err), TD_OK);
   td_engine_begin_captures(d.e);
-  td_engine_tell_idle_left(d.e);
+  td_engine_publish_idle_work(d.e);
   atomic_store(&d.e->state, TD_ENGINE_READY);
 }
 

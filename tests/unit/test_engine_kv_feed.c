@@ -136,9 +136,9 @@ static void two_threads(void **state)
     if (atomic_exchange(&w.wanted, false))
       td_kv_feed_fill(w.feed, w.s);
   }
-  for (uint64_t put = 0, had_room = 0; !had_room || put != atomic_load(&w.feed->n_put); sched_yield()) {
-    put = atomic_load(&w.feed->n_put);
-    had_room = put - atomic_load(&w.feed->n_taken) < TD_KV_FEED_EVENTS;
+  for (uint64_t put = 0, had_room = 0; !had_room || put != atomic_load(&w.feed->n_stored); sched_yield()) {
+    put = atomic_load(&w.feed->n_stored);
+    had_room = put - atomic_load(&w.feed->n_consumed) < TD_KV_FEED_EVENTS;
     td_kv_feed_fill(w.feed, w.s);
   }
   atomic_store(&w.done, true);

@@ -75,7 +75,7 @@ static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
   *out = (td_outcome){.n_logits = d->n_logits, .ids = ids, .n_ids = ones, .flags = none};
   if (d->n_steps != d->stop_at)
     return TD_OK;
-  atomic_store(&d->e->stop_asked, true);
+  atomic_store(&d->e->stop_requested, true);
   return d->fails ? td_fail(err, TD_ERR_DEVICE, "the device is gone") : TD_OK;
 }
 
@@ -125,7 +125,7 @@ static td_engine *create(device *d, const char *cache_dir)
   e->info.weight_bytes = 16000000000;
   e->info.max_context_tokens = CONTEXT;
   e->wake = wake;
-  td_engine_know_times(e, PAGE);
+  td_engine_load_times(e, PAGE);
   return e;
 }
 
@@ -280,7 +280,7 @@ static void long_steps_count_by_their_time(void **state)
     if (i < 100)
       td_engine_learn_step(e, &prompt, 10000, 12000);
   }
-  td_engine_keep_learned(e);
+  td_engine_save_learned(e);
   print_message("learned %.4f and %.4f\n", kept().learned[0], kept().learned[1]);
   assert_true(is_near(kept().learned[0], 1.18) && is_near(kept().learned[1], 1.2));
   td_engine_destroy(e);

@@ -81,7 +81,7 @@ static void check_commands(device *d)
 {
   bool passes = d->n_under_way == 1 && !td_ring_is_empty(&d->engine->inbox);
   d->n_past_commands = passes ? d->n_past_commands + 1 : 0;
-  d->n_after_stop += atomic_load(&d->engine->stop_asked);
+  d->n_after_stop += atomic_load(&d->engine->stop_requested);
   d->n_broken += d->n_past_commands > 1 || d->n_after_stop > 1;
 }
 
@@ -550,11 +550,11 @@ static void test_accounts_take_turns_for_masks(void **state)
   assert_int_equal(td_masks_create(N_SLOTS, 1, fd, &m, &err), TD_OK);
   n_filled = 0;
   atomic_store(&is_held, true);
-  td_masks_ask(m, 0, 0, &p, NULL, 0, bits);
+  td_masks_queue(m, 0, 0, &p, NULL, 0, bits);
   while (!atomic_load(&is_in_fill))
     sched_yield();
   for (uint32_t i = 1; i < 4; i++)
-    td_masks_ask(m, i, i == 3, &p, NULL, i, bits);
+    td_masks_queue(m, i, i == 3, &p, NULL, i, bits);
   atomic_store(&is_held, false);
   for (uint32_t i = 0; i < 4; i++)
     while (!td_masks_is_made(m, i))
