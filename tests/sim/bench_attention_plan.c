@@ -32,7 +32,7 @@ static double now_us(void)
   return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
-/* extra: tokens of each row beyond the tree's, at most, by its number. */
+/* extra: maximum of private tokens of each row, by its number. */
 static td_plan plan_of(const td_attention_tree *t, uint32_t extra)
 {
   td_plan plan = {.rows = rows,
@@ -107,7 +107,7 @@ static void make_items(const td_attention_planner *p, const td_plan *plan)
     td_work_list_make(&items, plan, &cut, p);
 }
 
-/* Lengths grow by a token a step, as they do; every 16th the pages change with them. */
+/* Lengths grow by a token per step, as in reality; every 16th step the pages change with them. */
 static void bench_times(const char *name, const td_attention_tree *t, uint32_t extra, uint32_t n_steps)
 {
   double *us = calloc(n_steps, sizeof *us);

@@ -42,7 +42,7 @@ static uint32_t within(double x, double low, double high) { return (uint32_t)fmi
 /* ---- loads ---- */
 
 typedef struct request {
-  uint32_t n_prompt, max_new, n_answer, family; /* family 0: shares its beginning with nobody */
+  uint32_t n_prompt, max_new, n_answer, family; /* family 0: shares its beginning with no other */
 } request;
 
 static request short_prompts(void) { return (request){between(16, 216), 400, between(1, 401), 0}; }
@@ -79,7 +79,7 @@ static request known_lengths(void)
   return (request){between(1000, 4000), n, n, 0};
 }
 
-/* Most are short, a few are ten times as long as the mean; and the same, where all say so. */
+/* Most are short, a few ten times as long as the mean; and the same when requests state their length. */
 static request varied(void)
 {
   return (request){between(16, 216), 4000, within(lognormal(300, 500), 4, 4000), 0};
@@ -228,8 +228,8 @@ static bool step(void)
   return true;
 }
 
-/* Half of each phase at the full rate, half at a third of it. Who finds the queue full does not come again.
- */
+/* Half of each phase at the full rate, half at a third of it. A request that finds the queue full is not sent
+ * again. */
 static void arrive(void)
 {
   double phase_us = w.l->seconds * 1e6 / PHASES;

@@ -30,12 +30,12 @@ typedef struct kind {
   uint32_t n_rows;
   double predicted_us, us[ROUNDS_MAX], cpu_us[ROUNDS_MAX], wait_us[ROUNDS_MAX], alu_us[ROUNDS_MAX],
       memory_us[ROUNDS_MAX];
-  double relative[ROUNDS_MAX]; /* of the time of a short step right before and after */
+  double relative[ROUNDS_MAX]; /* relative to a short step right before and after */
 } kind;
 
 static kind kinds[KINDS_MAX];
-static double
-    learned[KINDS_MAX * ROUNDS_MAX]; /* error with what the daemon would have learned of the steps before */
+static double learned[KINDS_MAX * ROUNDS_MAX]; /* error with the correction that the daemon would have learned
+                                                  from the steps before */
 static uint32_t n_learned;
 static td_budget budget;
 static uint32_t n_kinds = 40, n_rounds = 20;
@@ -55,7 +55,7 @@ static double uniform(void)
   return ((double)(random_state >> 11) + 0.5) * 0x1p-53;
 }
 
-/* As often between 1 and 2 as between 512 and 1024. */
+/* Log-uniform: as often between 1 and 2 as between 512 and 1024. */
 static uint32_t any_size(double low, double high) { return (uint32_t)(low * pow(high / low, uniform())); }
 
 static double clock_us(clockid_t clock)
@@ -128,7 +128,7 @@ static void draw(kind *k, const td_engine *e, uint32_t context, uint32_t kv_toke
   }
 }
 
-/* A short step, always the same: what speed the machine has just now. */
+/* A short step, always the same, to measure the machine's speed at the moment. */
 static double probe_step_us(td_dummy_run *t)
 {
   td_error err = {0};
@@ -208,7 +208,7 @@ static void say(const char *what, double *errors, uint32_t n)
   printf("%-58s %6.1f %6.1f %6.1f %6.1f\n", what, 100 * p50, 100 * p90, 100 * p99, 100 * errors[n - 1]);
 }
 
-/* |of / median of its kind - 1| of all runs. */
+/* The values |of / median of its kind - 1| of all runs. */
 static void say_spread(const char *what, size_t offset)
 {
   static double e[KINDS_MAX * ROUNDS_MAX];

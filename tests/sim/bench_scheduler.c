@@ -151,7 +151,7 @@ static void measure(bench *b, uint32_t n_running, uint32_t n_steps, bool prefill
   td_sched_stats st;
   uint64_t rows = 0, prompt_tokens = 0;
   for (uint32_t i = 0; i < n_steps; i++) {
-    if (prefill) /* eight prompts a step keep the budget full; as many requests end as begin */
+    if (prefill) /* eight prompts per step keep the budget full; as many requests end as begin */
       for (uint32_t k = 0; k < PREFILL_TOKENS / PROMPT && b->n_free > 0; k++)
         submit(b, PROMPT, 1);
     step(b);
@@ -188,7 +188,7 @@ static void bench_running(uint32_t n_running, uint32_t n_pages, uint32_t n_steps
   uint32_t n_decodes = n_running - PREFILL_TOKENS / PROMPT;
   for (uint32_t i = 0; i < n_decodes; i++)
     submit(&b, PROMPT - i % PAGE_TOKENS,
-           CONTEXT - PROMPT); /* so that a 16th of them needs a page at each step */
+           CONTEXT - PROMPT); /* so that a 16th of them need a page in each step */
   do
     step(&b);
   while (b.plan->n_decode_rows < n_decodes);

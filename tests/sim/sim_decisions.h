@@ -4,13 +4,12 @@
 
 #include "common/buf.h"
 
-/* Random worlds, a line each: a hash of what was planned, of what the scheduler says of itself, of the times
- * that it foresees. */
+/* Random worlds, one line each: hashes of the plans, of the scheduler's counters, and of its predictions. */
 void sim_print_worlds(td_buf *out);
-/* How long steps are, and what chunks they take: budgets of several cost models, a line each. */
+/* The length of steps, and their chunks: budgets of several cost models, one line each. */
 void sim_print_lengths(td_buf *out);
-/* Cost models that are fitted to noisy steps, made stairs, guessed for other devices, learned from what is
- * served. */
+/* Cost models fitted to noisy steps, made into stairs, guessed for other devices, learned from served steps.
+ */
 void sim_print_fits(td_buf *out);
 void sim_print_guesses(td_buf *out);
 /* Chances of answers' lengths. */

@@ -25,7 +25,7 @@ static void print_model(td_buf *out, const td_cost_model *m, int digits)
   td_buf_printf(out, "\n");
 }
 
-/* As a calibration has them, of any size. */
+/* As in a calibration, of any size. */
 static td_step_work draw_work(sim_rng *r, uint32_t n_tokens, bool hybrids)
 {
   uint32_t kind = sim_below(r, hybrids ? 3 : 2);
@@ -76,7 +76,7 @@ void sim_print_fits(td_buf *out)
       print_fit(out, &r, sizes[i], kind > 0, kind > 1, i % 2 ? 0.1 : 0);
 }
 
-/* Few digits: log and exp are the library's. */
+/* Few digits, because log and exp depend on the library. */
 void sim_print_guesses(td_buf *out)
 {
   static const td_cost_class *const classes[] = {&td_cost_class_gpu, &td_cost_class_cpu};

@@ -4,12 +4,13 @@
 
 enum { LINES = 330 };
 
-/* Whole numbers, and an SLO that is often the time of one of its points: what is equal is met too. */
+/* Whole numbers, and an SLO that often equals the time of one of the points, so that equality is tested too.
+ */
 static const td_cost_model whole = {.n_points = 9,
                                     .tokens = {1, 8, 16, 32, 33, 64, 128, 160, 256},
                                     .tokens_us = {1000, 1000, 1100, 1600, 2000, 2000, 5000, 4000, 9000}};
-/* The same, with all that a step may hold; decodes cost nothing in the table, so their times are whole too.
- */
+/* The same with everything that a step may hold. Decodes cost nothing in the table, so their times are whole
+ * too. */
 static const td_cost_model all_parts = {.n_points = 6,
                                         .tokens = {1, 16, 64, 65, 256, 512},
                                         .tokens_us = {1000, 1500, 3000, 4500, 9000, 16000},

@@ -27,7 +27,7 @@ static uint64_t mix_plan(uint64_t hash, const td_plan *p)
   return hash;
 }
 
-/* What the scheduler says of itself and of each request. */
+/* The scheduler's own figures, and those of each request. */
 static uint64_t mix_state(uint64_t hash, const sim_world *w)
 {
   td_sched_stats st;

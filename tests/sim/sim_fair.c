@@ -48,7 +48,7 @@ static bool is_poorer(const sim_world *w, const uint32_t *held, const sim_slot *
   return w->served[x] < w->served[y] || (w->served[x] == w->served[y] && x < y);
 }
 
-/* Of those that wait, the next of the account that holds least. */
+/* Of the waiting requests, the next one of the account that holds least. */
 static uint32_t poorest(const sim_world *w, const uint32_t *held)
 {
   uint32_t best = SIM_MAX_SLOTS;
@@ -78,7 +78,7 @@ static uint32_t richest_but(const uint32_t *held, uint32_t account)
   return most;
 }
 
-/* Whatever the tree has, and whatever was promised. */
+/* For any contents of the tree, and any promised pages. */
 static bool pages_suffice(const sim_world *w, const holdings *h, uint32_t slot)
 {
   uint32_t need = pages_for(w, w->slots[slot].n_tokens) + h->n_running;
@@ -95,7 +95,7 @@ void sim_fair_note(sim_world *w)
   w->available_before = st.pages_free + st.pages_cached;
 }
 
-/* Nobody's oldest gives way, nor one of the account whose turn it is. */
+/* No account's oldest request gives way, nor one of the account whose turn it is. */
 static void verify_givers(const sim_world *w, const holdings *h, uint32_t taker)
 {
   for (uint32_t i = 0; i < w->config.n_slots; i++) {
@@ -119,8 +119,8 @@ static uint32_t count_victims(const sim_world *w)
   return n;
 }
 
-/* The README's bound, in steps, those planned ahead too: whoever holds least and lacks a place has one within
- * FAIR_STEPS, if another account can give it. */
+/* The README's bound in steps, including those planned ahead: the account that holds least and lacks a place
+ * has one within FAIR_STEPS, if another account can give it. */
 static void note_short(sim_world *w, const holdings *h, uint32_t slot, bool was_given)
 {
   uint32_t account = slot == SIM_MAX_SLOTS ? SIM_ACCOUNTS : (uint32_t)w->slots[slot].terms.account;
@@ -156,7 +156,7 @@ static void verify_place_turn(sim_world *w, const holdings *h, uint32_t slot, ui
   }
 }
 
-/* Whole pages that two prompts have in common: no more of them are the tree's and pinned. */
+/* Common whole pages of two prompts: at most these are pinned pages of the tree. */
 static uint32_t common_pages(const sim_world *w, const sim_slot *a, const sim_slot *b)
 {
   uint32_t pt = w->config.page_tokens, n = 0;
@@ -177,7 +177,7 @@ static uint32_t least_need(const sim_world *w, uint32_t slot)
   return pages_for(w, w->slots[slot].n_tokens) - shared;
 }
 
-/* Of the account's, behind its oldest: of the least urgent priority, the one started last. */
+/* Among the account's requests other than its oldest: of the least urgent priority, the one started last. */
 static uint32_t next_giver(const sim_world *w, uint32_t account, const bool *gone)
 {
   uint32_t oldest = SIM_MAX_SLOTS, best = SIM_MAX_SLOTS;
@@ -197,8 +197,8 @@ static uint32_t next_giver(const sim_world *w, uint32_t account, const bool *gon
   return best;
 }
 
-/* Is it certain that others can give what the request needs, and stay as rich, even if the tree has nothing
- * of it and only pages beyond the tree's come free? */
+/* Whether it is certain that others can give what the request needs and still hold as much, even if the tree
+ * has none of it and only pages outside the tree become free. */
 static bool can_be_given(const sim_world *w, const holdings *before, uint32_t slot)
 {
   holdings h = *before;
@@ -226,8 +226,8 @@ static bool can_be_given(const sim_world *w, const holdings *before, uint32_t sl
   return true;
 }
 
-/* The turn of the account that owns fewest pages: what it lacks of them others give, where that is certain to
- * be enough; and who gave owns no less than it then. */
+/* The turn of the account that owns fewest pages: others give the pages that it lacks, if these are certainly
+ * enough; and the giver then owns no fewer than it. */
 static void verify_page_turn(sim_world *w, const holdings *h, uint32_t slot, uint32_t n_taken)
 {
   uint32_t account = (uint32_t)w->slots[slot].terms.account;
@@ -280,7 +280,7 @@ uint32_t sim_fair_verify(sim_world *w)
   return n_taken;
 }
 
-/* What an account holds when the plan had so many rows. */
+/* What an account held when the plan had this many rows. */
 static uint32_t pages_at(const sim_world *w, uint64_t account, uint32_t n_rows)
 {
   uint32_t n = 0, pages[SIM_MAX_SLOTS] = {0};
@@ -310,8 +310,8 @@ bool sim_fair_may_pass(const sim_world *w, uint32_t front, uint32_t row)
              pages_at(w, w->slots[front].terms.account, row);
 }
 
-/* An account that owns less than the front's did before the plan, also with its next, which certainly has
- * place and pages. */
+/* An account that owned less than the front's before the plan, also counting its next request, and for which
+ * there certainly are a place and pages. */
 static bool is_held_up(const sim_world *w, uint32_t front)
 {
   td_sched_stats st;
@@ -343,7 +343,7 @@ static bool is_held_up(const sim_world *w, uint32_t front)
   }
 }
 
-/* Where nothing but pages can have been short, no front holds such others up. */
+/* If only pages can have been short, no front delays such other accounts. */
 void sim_fair_verify_passed(sim_world *w)
 {
   const td_plan *plan = w->plan;

@@ -21,7 +21,7 @@ static uint64_t ns_per_token(const sim_world *w)
 
 static uint64_t prompt_us(const sim_world *w, uint32_t n) { return n * ns_per_token(w) / 1000; }
 
-/* Where nobody says what a token takes: the fastest step, which refuses nobody. */
+/* Without a measured token time: the fastest step, which refuses no request. */
 static uint64_t order_us(const sim_world *w, uint32_t n)
 {
   uint64_t ns = ns_per_token(w), least = w->least_token_ns ? w->least_token_ns : UNMEASURED_NS;
@@ -83,8 +83,8 @@ void sim_order_note(sim_world *w)
   }
   if (most <= least)
     return;
-  /* An account was least served when it was last next; since then at most all that it runs has been answered.
-   */
+  /* An account was least served when it was last next. Since then at most the tokens of its running requests
+   * were added. */
   double bound = w->config.max_context_tokens * (1.0 + (double)SIM_TOKEN_COST * w->config.max_running);
   double share = (double)(most - least) / bound;
   SIM_CHECK(w, share <= 1);
@@ -141,8 +141,8 @@ static uint32_t front_of(const sim_world *w, const places *p, bool only_without)
 
 static bool is_light(const sim_world *w, uint32_t i) { return td_sched_slot(w->sched, i).is_light; }
 
-/* The first light one of the front's account, where one that is not light of that account is being computed,
- * and the front is not light and no more urgent. */
+/* The first light request of the front's account, if a request of that account that is not light is being
+ * computed, and the front is neither light nor more urgent. */
 static uint32_t light_before(const sim_world *w, uint32_t front)
 {
   const sim_slot *f = &w->slots[front];
@@ -175,7 +175,7 @@ uint32_t sim_order_front(const sim_world *w)
   return front < SIM_MAX_SLOTS ? light_before(w, front) : front;
 }
 
-/* A place is kept for whoever runs nothing; true if this start took one of these. */
+/* A place is kept for accounts that run nothing. Returns true if this start took such a place. */
 static bool verify_place(const sim_world *w, uint32_t i)
 {
   places p = places_of(w); /* before the start */
@@ -188,7 +188,7 @@ static bool verify_place(const sim_world *w, uint32_t i)
   return p.n_of[account] == 0 && n_free <= kept(w, &p);
 }
 
-/* B was started while others wait: it is part of their bound. */
+/* B was started while others wait, so it counts in their bound. */
 static void count_for_others(sim_world *w, uint32_t b)
 {
   for (uint32_t i = 0; i < w->config.n_slots; i++) {
@@ -201,8 +201,8 @@ static void count_for_others(sim_world *w, uint32_t b)
   }
 }
 
-/* The page that a prompt computes next, if it is a whole one before its last token: the KV line at its end,
- * which says all of it. Who starts, and wants logits of a token in it, must compute it in any case. */
+/* The page that a prompt computes next, if it is whole and before its last token: identified by the KV line
+ * at its end. A request that starts and wants logits of a token in it must compute it in any case. */
 static uint64_t next_page(const sim_world *w, uint32_t i, uint32_t n_computed, bool starts)
 {
   uint32_t pt = w->config.page_tokens, end = (n_computed / pt + 1) * pt;
@@ -211,7 +211,7 @@ static uint64_t next_page(const sim_world *w, uint32_t i, uint32_t n_computed, b
   return end < slot->n_tokens && !must ? slot->lines[end - 1] : 0;
 }
 
-/* Nobody begins a page that another prompt computes in this very step. */
+/* No prompt begins a page that another one computes in the same step. */
 static void verify_computed_once(sim_world *w, uint32_t starter, uint32_t n_computed)
 {
   uint64_t page = next_page(w, starter, n_computed, true);
@@ -222,8 +222,8 @@ static void verify_computed_once(sim_world *w, uint32_t starter, uint32_t n_comp
       SIM_CHECK(w, next_page(w, i, td_sched_slot(w->sched, i).n_computed, false) != page);
 }
 
-/* The plan's row of a slot that was not running starts it: it must have been next, but for those that follow
- * since, and a front that lacks pages. */
+/* A plan row for a slot that was not running starts it: it must have been next, except for those that follow
+ * since then, and a front that lacks pages. */
 static void verify_start(sim_world *w, uint32_t row)
 {
   uint32_t i = w->plan->rows[row].slot, n_computed = w->plan->rows[row].kv_len - w->plan->rows[row].q_len;
@@ -256,7 +256,7 @@ static void verify_start(sim_world *w, uint32_t row)
   count_for_others(w, i);
 }
 
-/* Those that run on are before it now, and may have been started when it did not wait. */
+/* Running requests are before it now, and may have been started when it did not wait. */
 static void count_those_that_run(sim_world *w, sim_slot *slot)
 {
   for (uint32_t k = 0; k < w->config.n_slots; k++)
@@ -266,8 +266,8 @@ static void count_those_that_run(sim_world *w, sim_slot *slot)
     }
 }
 
-/* Who lost its pages had started later than the first, and nobody behind it had less of a priority, unless it
- * was for another account. */
+/* A preempted request had started later than the first, and no later one had a less urgent priority, unless
+ * it was for another account. */
 static bool verify_victims(sim_world *w, bool for_others)
 {
   bool any = false;
@@ -295,7 +295,7 @@ static bool verify_victims(sim_world *w, bool for_others)
   return any;
 }
 
-/* The prompt that was started first gets its share of what the decodes leave, whoever else wants it. */
+/* The prompt that was started first gets its share of what the decodes leave, whatever other prompts want. */
 static void verify_elder(sim_world *w, uint32_t elder, uint32_t rest)
 {
   const td_plan *plan = w->plan;
@@ -348,7 +348,7 @@ void sim_order_verify(sim_world *w)
 
 static uint64_t or_never(uint64_t us) { return us > 0 ? us : UINT64_MAX; }
 
-/* The first token's last moment, or the end's. */
+/* The deadline of the first token, or of the end. */
 static uint64_t first_deadline(const sim_slot *slot)
 {
   uint64_t ttft = or_never(slot->terms.ttft_deadline_us), end = or_never(slot->terms.deadline_us);

@@ -86,7 +86,7 @@ static void print_totals(const sim_totals *t, uint64_t hash)
 #undef P
 }
 
-/* A long run that never met these would prove nothing. */
+/* A long run in which these never occurred would prove nothing. */
 static bool covers_all(const sim_totals *t)
 {
   for (int i = 0; i < TD_POLICY_COUNT; i++)

@@ -14,7 +14,7 @@ _Noreturn void sim_fail(const sim_world *w, const char *file, int line, const ch
   abort();
 }
 
-/* Wanted are logits of the prompt's tokens as asked, once, and of the last token that is known. */
+/* The plan has logits of the requested prompt tokens, once, and of the last known token. */
 static uint32_t wanted_logits(const sim_world *w, const sim_slot *slot, const td_plan_row *row, uint32_t at)
 {
   uint32_t n = 0;
@@ -59,19 +59,19 @@ static void verify_row(sim_world *w, uint32_t i, uint32_t first_logits)
     SIM_CHECK(w, at < plan->page_table_len);
     int32_t page = w->device_table[at];
     SIM_CHECK(w, page >= 0 && (uint32_t)page < w->config.n_pages);
-    if (!w->ahead) /* else the commit since may have switched it to the tree's */
+    if (!w->ahead) /* otherwise a later commit may have switched it to the tree's */
       SIM_CHECK(w, page == plan->page_table[at]);
     w->repeated_pages += is_decode && w->readers[page] > 0;
     w->readers[page]++;
     w->writers[page] += p + pt > start;
   }
-  for (uint32_t p = 0; p < start; p++) { /* the KV that the row will read is its own prefix's */
+  for (uint32_t p = 0; p < start; p++) { /* the row will read KV of its own prefix */
     uint32_t page = (uint32_t)w->device_table[row->page_table_offset + p / pt];
     SIM_CHECK(w, w->device_lines[page * pt + p % pt] == slot->lines[p]);
   }
 }
 
-/* Prompts keep the SLO, but for a page of the first or a tenth of what the decodes take alone. */
+/* Prompts keep the SLO, except for one page of the first prompt, or a tenth of the decodes' time alone. */
 static void verify_target(sim_world *w)
 {
   const td_plan *plan = w->plan;
@@ -94,8 +94,8 @@ static void verify_target(sim_world *w)
   w->totals->floor_steps += alone_us >= st.tbt_slo_us;
 }
 
-/* KV that decodes read more than once, by counting. What prompts under way hold may hide some of it, and a
- * plan made ahead knows less. */
+/* Counts KV that decodes read more than once. Pages of running prompts may hide some of it, and a plan made
+ * ahead knows less. */
 static void verify_repeated(sim_world *w)
 {
   const td_plan *plan = w->plan;
@@ -127,8 +127,8 @@ static void verify_policy(sim_world *w)
   }
 }
 
-/* May a running request be left out of this step? A decode only where the policy is to let it wait. A prompt
- * if another goes on and the budget is used up, in tokens or in time. */
+/* Whether a running request may be missing in this step: a decode only under a policy that lets decodes wait;
+ * a prompt if another one makes progress and the budget is used up, in tokens or time. */
 static void verify_left_out(sim_world *w, const sim_slot *slot)
 {
   const td_plan *plan = w->plan;
@@ -147,8 +147,8 @@ static void verify_left_out(sim_world *w, const sim_slot *slot)
   }
 }
 
-/* Every decode is in the plan, the request that was started first too, and no token of the budget is left
- * while a prompt could use it; the policies for comparison let wait whom they let wait. */
+/* Every decode is in the plan, and so is the request that was started first. No token of the budget is left
+ * while a prompt could use it. The policies for comparison have their own exceptions. */
 static void verify_nobody_forgotten(sim_world *w)
 {
   bool planned[SIM_MAX_SLOTS] = {false};
@@ -172,7 +172,7 @@ static void verify_nobody_forgotten(sim_world *w)
       verify_left_out(w, slot);
   }
   if (w->ahead && (first == SIM_MAX_SLOTS || !planned[first]))
-    for (uint32_t i = 0; i < w->plan->n_rows; i++) /* all that it was planned for has ended: a step lost */
+    for (uint32_t i = 0; i < w->plan->n_rows; i++) /* all its requests have ended: a lost step */
       SIM_CHECK(w, w->ended[i]);
   else
     SIM_CHECK(w, first != SIM_MAX_SLOTS && (planned[first] || !first_goes_on));
@@ -217,7 +217,7 @@ void sim_verify_plan(sim_world *w)
   w->totals->shared_steps += n_prompts > 1;
 }
 
-/* Of any state. How right it is, bench_forecast tells. */
+/* In any state. bench_forecast measures its accuracy. */
 enum { FORESEE_EVERY = 16 };
 
 static void verify_forecast(sim_world *w)

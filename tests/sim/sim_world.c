@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_STEPS_PAST_QUEUE = 16 }; /* the README's: after so many, the front is looked at again */
+enum { MAX_STEPS_PAST_QUEUE = 16 }; /* the README's: after this many steps, the front is checked again */
 
 /* splitmix64 (Steele, Lea, Flood 2014) */
 static uint64_t scramble(uint64_t z)
@@ -31,8 +31,8 @@ static void *must_alloc(size_t n, size_t size)
   return p;
 }
 
-/* A stair of four that falls once, so that chunks are cut at its edges, and terms of about the same size for
- * all that a step may hold. */
+/* Four steps of a stair, one of which goes down, so that chunks are cut at its edges; and terms of similar
+ * size for everything that a step may hold. */
 #define STAIRS                                                                                               \
   .n_points = 9, .tokens = {1, 16, 17, 32, 33, 64, 65, 96, 128},                                             \
   .tokens_us = {100, 110, 150, 160, 200, 230, 330, 290, 400}, .logits_us_per_row = 1,                        \
@@ -41,8 +41,8 @@ static void *must_alloc(size_t n, size_t size)
   .hybrid_us = 12, .hybrid_us_per_decode_row = 1
 static const td_cost_model stairs = {STAIRS}, stairs_learned = {STAIRS, .learned = {1.3, 0.8}};
 
-/* Half of the worlds as they are by default; else a target, which half of the time is so small that the
- * decodes of a full step exceed it, or one of the policies for comparison. */
+/* Half of the worlds have the defaults. The others have a target, half of the time so small that the decodes
+ * of a full step exceed it, or one of the policies for comparison. */
 static void draw_policy(sim_world *w)
 {
   sim_rng *r = &w->rng;
@@ -62,16 +62,16 @@ static void draw_policy(sim_world *w)
 
 const td_cost_model *sim_cost_of(const sim_world *w) { return w->config.cost; }
 
-/* Steps in which the oldest request may stand still for each of its own. Prefill-first: every place may be
- * filled by a prompt of its own first, with at least a token a step. Decode-first: all others may decode to
- * their ends. */
+/* Number of steps in which the oldest request may make no progress, for each of its own. Prefill-first: every
+ * place may be filled by a prompt first, with at least a token per step. Decode-first: all others may decode
+ * to their ends. */
 static uint64_t steps_per_token(const sim_world *w)
 {
   bool waits = w->config.policy == TD_POLICY_PREFILL_FIRST || w->config.policy == TD_POLICY_DECODE_FIRST;
   return waits ? 1 + (uint64_t)w->config.max_running * w->config.max_context_tokens : 1;
 }
 
-/* A third of the worlds first come, first served. A step takes half a millisecond on average. */
+/* A third of the worlds are first come, first served. A step takes half a millisecond on average. */
 static void draw_order(sim_world *w)
 {
   sim_rng *r = &w->rng;
@@ -92,7 +92,7 @@ static void draw_order(sim_world *w)
   w->copy_rate = sim_chance(r, 0.4) ? 0 : 0.7;
 }
 
-/* Small everything, so that pages run out, lists wrap and budgets bind all the time. */
+/* Everything is small, so that pages run out, lists wrap and budgets bind all the time. */
 static void draw_config(sim_world *w, uint64_t hash_seed)
 {
   sim_rng *r = &w->rng;
@@ -211,7 +211,7 @@ static void draw_prompt(sim_world *w, sim_slot *slot)
     longest = w->longest_prompt;
   if (sim_chance(r, 0.4))
     n = sim_below(r, n + 1);
-  if (sim_chance(r, 0.3)) /* prompts of whole pages: the edge of the hit's cap */
+  if (sim_chance(r, 0.3)) /* prompts of whole pages: the edge case of the longest prefix hit */
     n -= n % w->config.page_tokens;
   if (sim_chance(r, 0.3) && n > 4u * w->config.page_tokens)
     n = sim_below(r, 4 * w->config.page_tokens);
@@ -222,7 +222,7 @@ static void draw_prompt(sim_world *w, sim_slot *slot)
     push_token(slot, (int32_t)sim_below(r, 50000));
 }
 
-/* The same prompt as somebody's who is there: n > 1, or a client in a hurry. */
+/* The same prompt as another present request: n > 1, or a client that repeats. */
 static bool copy_prompt(sim_world *w, sim_slot *slot)
 {
   bool last = sim_chance(&w->rng, 0.7);
@@ -314,8 +314,8 @@ static void submit_one(sim_world *w)
   sim_order_verify_place(w, i);
 }
 
-/* Where somebody follows, half of the time a follower or a prompt that may be its leader: they are few and
- * soon gone. */
+/* If requests follow, half of the time a follower or a possible leader is chosen, because these are few and
+ * short-lived. */
 static uint32_t choose_cancelled(sim_world *w)
 {
   td_sched_stats st;
@@ -409,7 +409,7 @@ static void run_device(sim_world *w)
   w->late_steps += any_late;
 }
 
-/* Steps of this world take 0.3 to 2.3 times what was predicted; without a prediction, 1 to 30 us a token. */
+/* Steps of this world take 0.3 to 2.3 times their prediction, or without one 1 to 30 us per token. */
 static void observe(sim_world *w)
 {
   td_sched_stats stats;
@@ -456,13 +456,14 @@ static void commit(sim_world *w)
     }
   }
   SIM_CHECK(w, n_ended == n_finished);
-  for (uint32_t i = 0; i < SIM_ACCOUNTS; i++) /* or more: who is queued again may be lifted */
+  for (uint32_t i = 0; i < SIM_ACCOUNTS;
+       i++) /* or more, because a request that is queued again may be lifted */
     SIM_CHECK(w, td_sched_account_served(w->sched, i) >= served[i]);
   w->totals->finished += n_finished;
 }
 
-/* Rows for nothing are those only that a stop ended: what ends by its length is known. And the queue waits
- * for nothing: where a place is free, its front was refused by a plan from scratch, not long before. */
+/* Only rows ended by a stop are computed in vain, since an end by length is known. And the queue never waits
+ * without reason: if a place is free, a recent plan from scratch refused its front. */
 static void verify_ahead(sim_world *w)
 {
   td_sched_stats st;
@@ -486,7 +487,7 @@ static void verify_ahead(sim_world *w)
   w->totals->ahead_past_queue++;
 }
 
-/* Before plan's outcome is told; whose rows of it turn out to have ended is known after. */
+/* Before plan's outcome is known. Afterwards it is known which of its rows have ended. */
 static bool plan_ahead(sim_world *w)
 {
   if (!sim_chance(&w->rng, w->ahead_rate) || !td_sched_plan_ahead(w->sched, w->plan, w->late, w->next))
@@ -510,7 +511,7 @@ static void swap_plans(sim_world *w)
   }
 }
 
-/* A subscriber that is away now and then. */
+/* A subscriber that is disconnected now and then. */
 static void take_page_events(sim_world *w, uint32_t most)
 {
   td_page_event e;

@@ -39,19 +39,19 @@ typedef struct sim_slot {
   td_terms terms;
   uint64_t answer_salt;
   uint32_t n_prompt_logits;
-  uint32_t scored_to; /* the first token whose logits are still wanted */
+  uint32_t scored_to; /* the first token whose logits are still needed */
   uint64_t order;     /* of submission */
   uint64_t submit_step;
-  /* The README's bound on the steps from submission to the end: what those have to do that ran when it came,
-   * and those that were started while it waited; who is counted has its bit. */
+  /* The README's bound on the steps from submission to the end: the work of requests that ran when it
+   * arrived, and of those that started while it waited. counted has a bit for each of these. */
   uint64_t steps_allowed, counted;
-  uint64_t late_before; /* steps with a late row when it came: each later one may be one more for all */
+  uint64_t late_before; /* steps with a late row when it arrived: each later one may delay all by one more */
   int64_t place_us;
   bool running, following, has_run; /* when last looked at */
   uint64_t started;                 /* order of being started, while running */
   bool answering;                   /* sampled since it last started: a decode */
   uint32_t n_preemptions, n_pages;  /* when last looked at */
-  uint32_t n_known;                 /* tokens when it last started: what is in the tree of a decode */
+  uint32_t n_known;                 /* tokens when it last started: for a decode, these are in the tree */
 } sim_slot;
 
 typedef struct sim_prefix {
@@ -71,7 +71,7 @@ typedef struct sim_totals {
   uint64_t late_rows, late_prompts, late_ahead, scored_tokens, scored_requests, full_of_logits;
   uint64_t cancelled_following, follows, overtakes, elder_kept, priority_victims, account_turns, kept_places;
   uint64_t gave_way, turns_due, turns_for_pages, page_turns, page_turns_due, passed_fronts, light_first;
-  uint64_t longest_short_steps; /* an account waited so long for a place that was another's to give */
+  uint64_t longest_short_steps; /* an account waited this long for a place that another had to give */
   double worst_share_of_lead;
   uint64_t longest_wait_steps, longest_life_steps;
   double worst_share_of_bound;
@@ -82,7 +82,7 @@ typedef struct sim_world {
   td_sched_config config;
   td_sched *sched;
   td_plan *plan, *next;         /* next: planned ahead */
-  bool ahead;                   /* plan was planned ahead: the step before was committed since */
+  bool ahead;                   /* plan was made ahead, and the step before was committed since */
   bool ended[SIM_MAX_SLOTS];    /* [row of plan] whose request ended with the step before */
   bool was_late[SIM_MAX_SLOTS]; /* [row of plan] that the step before did not sample */
   int32_t sampled_before[SIM_MAX_LOGITS];
@@ -98,9 +98,9 @@ typedef struct sim_world {
   uint32_t finished[SIM_MAX_SLOTS];
   uint64_t step, next_order, next_started, clock_us;
   double least_correction;       /* seen by now, 1 at most */
-  uint64_t least_token_ns;       /* seen by now in steps with prompts; 0: none */
-  uint64_t served[SIM_ACCOUNTS]; /* when last looked at, then with what the plan must have charged */
-  bool passed[SIM_ACCOUNTS]; /* when it last started one, a less served account waited: places were kept */
+  uint64_t least_token_ns;       /* the fastest so far in steps with prompts; 0: none */
+  uint64_t served[SIM_ACCOUNTS]; /* at the last look, then including what the plan must have charged */
+  bool passed[SIM_ACCOUNTS]; /* at its last start, a less served account waited, because places were kept */
   uint32_t n_accounts, last_submitted;
   uint32_t turn_slot, available_before;
   uint64_t turn_order, turn_until, next_turn, n_taken;
@@ -108,41 +108,41 @@ typedef struct sim_world {
   uint64_t short_since; /* step from which on `short_account` is poorest and lacks a place */
   uint32_t short_account;
   double priority_rate, deadline_rate, copy_rate, greedy_rate;
-  uint64_t scratch_step, scratch_order; /* at the last plan that was not made ahead: its step, next_order */
+  uint64_t scratch_step, scratch_order; /* at the last plan from scratch: its step, next_order */
   double arrival_rate, cancel_rate, stop_rate, ahead_rate, late_rate, score_rate;
   uint32_t n_namespaces, longest_prompt, longest_answer;
   uint64_t schedule_hash; /* of every plan so far */
-  int64_t n_told_pages;   /* stored and not removed, as a subscriber was told */
+  int64_t n_told_pages;   /* stored and not removed, according to a subscriber */
   sim_totals *totals;
 } sim_world;
 
-/* Everything is drawn from the seed, hash_seed apart, which must not matter. */
+/* Everything is drawn from the seed, except hash_seed, which must not matter. */
 sim_world *sim_world_create(uint64_t seed, uint64_t hash_seed, sim_totals *totals);
 void sim_world_destroy(sim_world *w);
-/* Arrivals and cancels, one plan and commit. False: nothing was there to run. */
+/* Arrivals and cancels, one plan and commit. Returns false if there was nothing to run. */
 bool sim_world_step(sim_world *w, bool arrivals);
-/* No more arrivals: all that was admitted must end, and every page come back. */
+/* No more arrivals: all admitted requests must end, and every page must be free or cached again. */
 void sim_world_drain(sim_world *w);
 
 /* sim_order.c: before and after a plan from scratch. */
 void sim_order_note(sim_world *w);
 void sim_order_verify(sim_world *w);
-/* The request that the rules say is next; SIM_MAX_SLOTS: none waits that may have a place. */
+/* The request that is next by the rules; SIM_MAX_SLOTS: no waiting request may have a place. */
 uint32_t sim_order_front(const sim_world *w);
-/* Ends whose deadline has come, and holds the scheduler to what it says of them. */
+/* Ends requests whose deadline has passed, and checks what the scheduler reports about them. */
 void sim_order_expire(sim_world *w);
-/* A request's place is what its length, its priority and the clock say. */
+/* Checks that a request's place follows from its length, its priority and the clock. */
 void sim_order_verify_place(sim_world *w, uint32_t slot);
 
 /* sim_fair.c: before a plan from scratch; and after it, when slots still are as before: how many gave way in
  * it to an account that held less. */
 void sim_fair_note(sim_world *w);
 uint32_t sim_fair_verify(sim_world *w);
-/* Whose turn it is since; SIM_MAX_SLOTS: nobody's. */
+/* Whose turn it now is; SIM_MAX_SLOTS: no one's. */
 uint32_t sim_fair_front(const sim_world *w);
-/* May the request of the plan's row have been started before that front? */
+/* Whether the request of the plan's row may have been started before that front. */
 bool sim_fair_may_pass(const sim_world *w, uint32_t front, uint32_t row);
-/* After a plan in which nobody was preempted: whoever may pass the front has. */
+/* After a plan without preemption: every account that may pass the front has passed. */
 void sim_fair_verify_passed(sim_world *w);
 
 /* sim_verify.c */
@@ -152,9 +152,9 @@ void sim_fair_verify_passed(sim_world *w);
       sim_fail(w, __FILE__, __LINE__, #cond);                                                                \
   } while (0)
 _Noreturn void sim_fail(const sim_world *w, const char *file, int line, const char *what);
-/* Steps of this world are held against a target by this cost model; NULL: they are not. */
+/* The cost model by which steps of this world must keep a target; NULL: none. */
 const td_cost_model *sim_cost_of(const sim_world *w);
-/* The plan against the slots and the device, before it runs. */
+/* Checks the plan against the slots and the device, before it runs. */
 void sim_verify_plan(sim_world *w);
 void sim_verify_stats(sim_world *w);
 

@@ -100,8 +100,8 @@ static bool step(world *w)
   return true;
 }
 
-/* The longest time to the first token among the shorts (slots from 8 on), which come three every other step
- * while long prompts in slots 0 .. n_long - 1 are computed, from `from_us` on. */
+/* The longest time to first token of the short ones (slots from 8 on). Three of them arrive every other step
+ * from `from_us` on, while long prompts in slots 0 .. n_long - 1 are computed. */
 static uint64_t slowest_short(const td_sched_config *c, uint32_t n_long, uint64_t from_us, uint64_t *long_us)
 {
   static world w;
@@ -149,8 +149,8 @@ static void a_long_prompt_does_not_block_short_ones(void **state)
   assert_in_range(slowest_short(&as_they_come, 1, 0, &long_us), 30 * FULL_STEP_US, 60 * FULL_STEP_US);
 }
 
-/* The same with two equal long ones, of which one waits for what the other computes: late, they are in no
- * more of a hurry than one. */
+/* The same with two equal long ones, one of which waits for what the other computes: when late, they are no
+ * more urgent than one. */
 static void nor_does_one_that_others_wait_for(void **state)
 {
   static world w;
@@ -159,8 +159,7 @@ static void nor_does_one_that_others_wait_for(void **state)
   submit(&w, 0, LONG, 2, 1, (td_sched_request){0});
   submit(&w, 1, LONG, 2, 1, (td_sched_request){0});
   while (step(&w))
-    if (w.now_us > 1000000 && n_short < 50 &&
-        w.there[0]) { /* the moment at which the follower had to begin has passed */
+    if (w.now_us > 1000000 && n_short < 50 && w.there[0]) { /* the latest start of the follower has passed */
       submit(&w, 8 + n_short, 200, 4, 100 + (int32_t)n_short, (td_sched_request){0});
       n_short++;
     }
@@ -170,7 +169,7 @@ static void nor_does_one_that_others_wait_for(void **state)
   close_world(&w);
 }
 
-/* Four of them: those that cannot start yet must not stand in the queue before the short ones when their time
+/* Four of them: those that cannot start yet must not be before the short ones in the queue when their time
  * has come. */
 static void long_prompts_make_way_in_the_queue(void **state)
 {
@@ -178,11 +177,11 @@ static void long_prompts_make_way_in_the_queue(void **state)
   assert_in_range(slowest_short(&by_slack, 4, 9000000, &long_us), 1, 2 * FULL_STEP_US);
 }
 
-/* Nobody measured what a token takes: the order goes by tokens all the same, on a device 40 times slower than
- * another; and once a step was seen, places are what they would be with a calibration: twelve long prompts
- * are as one. */
-/* Steps until n_long prompts of one account that come at once have their first tokens, with so many prompts
- * of 500 tokens waiting all the time. *slowest_us: of these, from arrival to the first token. */
+/* The time of a token was not measured: the order still follows tokens, also on a device 40 times slower.
+ * Once a step was seen, places are as with a calibration: twelve long prompts behave like one. */
+/* Counts the steps until n_long prompts of one account, which arrive together, have their first tokens, while
+ * a given number of prompts of 500 tokens always waits. *slowest_us: the longest time of the latter from
+ * arrival to first token. */
 static uint32_t steps_beside_light_ones(uint32_t n_long, uint32_t n_light, int32_t priority,
                                         uint64_t *slowest_us)
 {
@@ -216,16 +215,16 @@ static uint32_t steps_beside_light_ones(uint32_t n_long, uint32_t n_light, int32
   return n_steps;
 }
 
-/* More long prompts than are started to make way wait for longer than they may: who has few tokens to compute
- * passes them all the same, and they lose what that takes; a flood of such takes three quarters. Who is less
- * urgent passes nobody. */
+/* More long prompts are overdue than may be started to make way. A request with few tokens to compute passes
+ * them nevertheless, and they lose only the time that it takes; a flood of such requests takes three
+ * quarters. A less urgent request passes none. */
 static void light_ones_pass_late_long_ones(void **state)
 {
   uint64_t slowest_us;
   uint32_t alone = steps_beside_light_ones(14, 0, 0, &slowest_us);
   uint32_t beside = steps_beside_light_ones(14, 1, 0, &slowest_us);
   assert_true(slowest_us <= 3 * (STEP_US + 2048 * (NS_PER_TOKEN / 1000)));
-  assert_true(beside <= alone * 4 / 3 + 4); /* a quarter of each step is theirs */
+  assert_true(beside <= alone * 4 / 3 + 4); /* the long prompts have a quarter of each step */
   assert_true(steps_beside_light_ones(14, 30, 0, &slowest_us) <= 4 * alone + 40);
   steps_beside_light_ones(14, 1, 1, &slowest_us);
   assert_true(slowest_us > 5 * (STEP_US + 2048 * (NS_PER_TOKEN / 1000)));
@@ -239,8 +238,8 @@ static void expect_light(world *w, uint32_t n_prompt, int32_t family, bool is_li
     ;
 }
 
-/* Up to an eighth of a step's tokens that the tree does not have, or two pages; nobody where all go as they
- * come. */
+/* Light: up to an eighth of a step's tokens that the tree does not have, or two pages; no request is light
+ * under first come, first served. */
 static void who_is_light(void **state)
 {
   static world w;
@@ -285,8 +284,8 @@ static void nor_without_a_calibration(void **state)
   }
 }
 
-/* What stands in for a calibration is the fastest step: a place is so much later than the arrival. And by it
- * nobody is refused. */
+/* Without a calibration the fastest step is used: a place is that much later than the arrival. It refuses no
+ * request. */
 static void the_fastest_step_stands_in(void **state)
 {
   static world w;
@@ -315,8 +314,9 @@ static void the_fastest_step_stands_in(void **state)
   close_world(&w);
 }
 
-/* A step of decodes that was planned ahead may be over when the host looks for its end, and then seems to
- * have taken nothing: the order does not take it for what a prompt's token takes, now and for ever. */
+/* A step of decodes that was planned ahead may be over before the host looks for its end, and then seems to
+ * have taken no time. The order must not take that for the time of a prompt token, which would last forever.
+ */
 static void a_step_of_decodes_says_nothing_of_prompts(void **state)
 {
   static world w;
@@ -339,8 +339,8 @@ static void a_step_of_decodes_says_nothing_of_prompts(void **state)
   close_world(&w);
 }
 
-/* Short prompts for ever, as many as fill the steps: the long one is done within four times of what it takes
- * alone. */
+/* An endless supply of short prompts that fills the steps: the long one is done within four times the time
+ * that it takes alone. */
 static void a_long_prompt_does_not_starve(void **state)
 {
   static world w;
@@ -362,12 +362,12 @@ static void a_long_prompt_does_not_starve(void **state)
     assert_true(step(&w));
     assert_true(w.n_steps <= 4 * (LONG / (2048 - 1) + 1));
   }
-  assert_true(shorts > 400 && w.n_steps > 2 * LONG / 2048); /* they did have their share */
+  assert_true(shorts > 400 && w.n_steps > 2 * LONG / 2048); /* they had their share */
   close_world(&w);
 }
 
-/* One place to run. A request of priority 3 is overtaken by those of priority 0 that come within three
- * seconds, and by no more. */
+/* One running place. A request of priority 3 is overtaken by those of priority 0 that arrive within three
+ * seconds, and by no others. */
 static void a_priority_is_worth_so_much_waiting(void **state)
 {
   static world w;
@@ -392,8 +392,8 @@ static void a_priority_is_worth_so_much_waiting(void **state)
   close_world(&w);
 }
 
-/* 100 requests of one account, 10 of another that come later: while both have somebody waiting, both get the
- * same number of tokens. */
+/* 100 requests of one account, 10 of another that arrive later: while both have waiting requests, both get
+ * the same number of tokens. */
 static void accounts_share_equally(void **state)
 {
   static world w;
@@ -412,12 +412,13 @@ static void accounts_share_equally(void **state)
   uint32_t others = 0;
   for (uint32_t i = before; i < w.n_ended; i++)
     others += w.ended[i] < 100;
-  assert_in_range(others, 7, 16); /* 4 ran when they came, and 10 of theirs take as long as 10 of ours */
+  assert_in_range(others, 7,
+                  16); /* 4 ran when they arrived, and 10 of the others take as long as 10 of these */
   close_world(&w);
 }
 
-/* Whoever comes while the prompt is computed waits for it; it is computed once but for the last page, and
- * nobody holds pages meanwhile. */
+/* Requests that arrive while the prompt is computed wait for it. It is computed once except for the last
+ * page, and they hold no pages meanwhile. */
 static void one_prompt_is_computed_once(void **state)
 {
   static world w;
@@ -436,14 +437,13 @@ static void one_prompt_is_computed_once(void **state)
   assert_int_equal(w.prompt_tokens, 20000 + 63 * 16);
   close_world(&w);
 
-  open_world(
-      &w, &by_slack); /* a part in common: 5000 tokens, then each its own; the shorter one would overtake */
+  open_world(&w, &by_slack); /* 5000 common tokens, then private ones; the shorter one would overtake */
   submit(&w, 0, 20000, 3, 1, (td_sched_request){0});
   submit(&w, 1, 7000, 3, 1, (td_sched_request){0});
   for (uint32_t i = 5000; i < 6999; i++)
     w.tokens[1][i] = 1;
   submit(&w, 2, 100, 3, 9, (td_sched_request){0});
-  assert_true(step(&w)); /* the shorter is first, and the longer one follows it */
+  assert_true(step(&w)); /* the shorter one is first, and the longer one follows it */
   assert_true(td_sched_slot(w.s, 0).n_follows + td_sched_slot(w.s, 1).n_follows <= 1);
   while (step(&w))
     td_sched_check(w.s);
@@ -451,8 +451,8 @@ static void one_prompt_is_computed_once(void **state)
   close_world(&w);
 }
 
-/* The leader goes: one of its followers goes on where it was, for all. Each is shorter than the one before,
- * and so would overtake it. */
+/* The leader is cancelled: one of its followers continues where it was, for all of them. Each is shorter than
+ * the one before, and so would overtake it. */
 static void a_leader_that_leaves_is_replaced(void **state)
 {
   static world w;
@@ -479,7 +479,7 @@ static void a_leader_that_leaves_is_replaced(void **state)
   assert_true(w.first_us[3] > 0 && w.first_us[1] > 0 && w.first_us[0] == 0);
   assert_int_equal(w.prompt_tokens,
                    19000 +
-                       17000 % 16); /* the longest that was not cancelled, and the last page of the other */
+                       17000 % 16); /* the longest that was not cancelled, and the other one's last page */
   td_sched_stats st;
   td_sched_get_stats(w.s, &st);
   assert_int_equal(st.pages_owned, 0);
@@ -487,8 +487,9 @@ static void a_leader_that_leaves_is_replaced(void **state)
   close_world(&w);
 }
 
-/* Leaders that come and go hold nobody up for ever: who followed TD_COALESCE_MAX times computes for itself.
- * Here each is more urgent than slot 0, and has one page more of its prompt than the one before. */
+/* Leaders that arrive and leave cannot delay a request forever: after following TD_COALESCE_MAX times it
+ * computes by itself. Here each leader is more urgent than slot 0, and has one page more of its prompt than
+ * the one before. */
 static void nobody_follows_for_ever(void **state)
 {
   static world w;
@@ -505,8 +506,8 @@ static void nobody_follows_for_ever(void **state)
   close_world(&w);
 }
 
-/* A leader works for its followers: it goes where the most urgent of them would. Here before a prompt that
- * would overtake it. */
+/* A leader works for its followers, so it has the turn of the most urgent one. Here that is before a prompt
+ * that would overtake it. */
 static void a_leader_has_its_followers_urgency(void **state)
 {
   static world w;
@@ -523,7 +524,7 @@ static void a_leader_has_its_followers_urgency(void **state)
   close_world(&w);
 }
 
-/* Other namespaces neither wait nor are waited for; and nobody does where it is off. */
+/* Requests of other namespaces neither follow nor lead; and none does if coalescing is off. */
 static void only_inside_a_namespace(void **state)
 {
   static world w;
@@ -562,7 +563,7 @@ static void deadlines_end_what_cannot_be_in_time(void **state)
   uint32_t slot;
   open_world(&w, &by_slack);
   assert_true(td_sched_next_expiry_us(w.s) == UINT64_MAX);
-  /* 2000 tokens take 100 ms: 99 ms are too few, said at once; 200 ms are enough */
+  /* 2000 tokens take 100 ms: 99 ms are too few, which is reported immediately; 200 ms are enough */
   submit(&w, 0, 2000, 3, 1, (td_sched_request){.terms.ttft_deadline_us = w.now_us + 99000});
   submit(&w, 1, 2000, 3, 2,
          (td_sched_request){.terms.ttft_deadline_us = w.now_us + 200000,

@@ -79,7 +79,7 @@ static void test_hosts_that_are_named(void **state)
   expect_admit(&o, "gpu.lan:8080", NULL, NULL);
   expect_admit(&o, "GPU.lan", NULL, NULL);
   expect_admit(&o, "gpu", NULL, "host_not_allowed");
-  o = options_with(":8080", "", ""); /* a root's dot is no name, and no name is nobody's */
+  o = options_with(":8080", "", ""); /* the root's dot is not a name, and an empty name matches nothing */
   expect_admit(&o, ".", NULL, "host_not_allowed");
   expect_admit(&o, ".:8080", NULL, "host_not_allowed");
   o = options_with("unix:gpu", "", "");

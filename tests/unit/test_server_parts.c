@@ -55,7 +55,7 @@ static void test_keys(void **state)
   td_error err;
   uint32_t account;
   assert_int_equal(td_keys_read(&k, "", &err), TD_OK);
-  assert_true(td_keys_allow(&k, NULL, NULL, &account) && account == 0); /* no file: no key is asked */
+  assert_true(td_keys_allow(&k, NULL, NULL, &account) && account == 0); /* no file: no key is required */
   assert_true(td_keys_allow(&k, "Bearer x", NULL, &account) && account == 0);
 
   assert_int_equal(read_keys(&k, "# comment\n\nfirst\n  second \r\nthird", &err), TD_OK);
@@ -109,7 +109,7 @@ static void test_keys(void **state)
 
 /* ---- who shares ---- */
 
-/* What stands behind a key, and that no message shows what may be one. */
+/* The attributes after a key, and that no message shows what may be a key. */
 static void test_key_settings(void **state)
 {
   td_keys k;
@@ -164,7 +164,8 @@ static void test_keys_that_follow(void **state)
   assert_int_equal(read_keys(&c, "two\nfour\n", &err), TD_OK);
   assert_int_equal(td_keys_follow(&c, &b, &err), TD_OK);
   assert_true(c.keys[0].account == 5 &&
-              c.keys[1].account == 4); /* two was away: it shares nothing with before */
+              c.keys[1].account ==
+                  4); /* key two was removed and added again: it shares nothing with the old one */
   uint32_t account;
   assert_true(td_keys_allow(&c, "Bearer two", NULL, &account) && account == 5);
   td_keys_deinit(&c);
@@ -200,7 +201,8 @@ static void test_tenants(void **state)
   assert_true(td_tenants_are_several(&t)); /* it is still used */
   td_tenant_drop(&t, again);
   assert_false(td_tenants_are_several(&t));
-  td_tenant *local = td_tenant_of(&t, &local_conn, 0); /* a unix socket's users are one, beside b */
+  td_tenant *local =
+      td_tenant_of(&t, &local_conn, 0); /* all users of a unix socket are one tenant, different from b */
   assert_true(td_tenants_are_several(&t));
   assert_ptr_equal(td_tenant_share(local), td_tenant_of(&t, &local_conn, 0));
   td_tenant_drop(&t, b);
@@ -228,7 +230,8 @@ static void test_tenants(void **state)
   td_tenants_deinit(&t);
 }
 
-/* What a request is told whom an engine that is not ready did not take: never that there is no room. */
+/* The error for a request that an engine refuses because it is not ready: it never says that there is no
+ * room. */
 static void test_states(void **state)
 {
   td_api_error e;
@@ -299,7 +302,7 @@ static void test_metrics(void **state)
 {
   td_metrics m;
   td_metrics_init(&m);
-  td_histogram_observe(&m.ttft, 0.001, 1); /* a border belongs to its bucket */
+  td_histogram_observe(&m.ttft, 0.001, 1); /* a bound belongs to its own bucket */
   td_histogram_observe(&m.ttft, 0.0011, 2);
   td_histogram_observe(&m.ttft, 1e9, 1);
   m.finished[TD_FINISHED_STOP] = 5;
@@ -500,7 +503,7 @@ static void test_answers(void **state)
   }
 }
 
-/* The events of a buffer as parsed JSON; the SSE framing is checked on the way. */
+/* Returns the events of a buffer as parsed JSON, and checks the SSE framing. */
 static int events(char *text, cJSON **out, int max)
 {
   int n = 0;

@@ -27,8 +27,9 @@ static void test_bucket(void **state)
   td_rate_charge(&r, 60, 90, begin); /* overdrawn by 90 */
   assert_true(td_rate_left(&r, 60, begin) == -90);
   assert_in_range(td_rate_wait_us(&r, 60, 1, begin), 91000000, 91000001);
-  assert_in_range(td_rate_wait_us(&r, 60, 1000, begin), 150000000, 150000001); /* more than all is all */
-  assert_true(td_rate_left(&r, 60, begin - 5) == -90);                         /* a clock that stands */
+  assert_in_range(td_rate_wait_us(&r, 60, 1000, begin), 150000000,
+                  150000001);                          /* more than the whole counts as the whole */
+  assert_true(td_rate_left(&r, 60, begin - 5) == -90); /* a clock that does not advance */
 }
 
 /* What is charged as of earlier fills nothing twice. */
@@ -62,12 +63,12 @@ static void test_limits(void **state)
   td_buf out;
   assert_true(td_key_limits_admit(&t, true, begin, &e) && td_key_limits_admit(&t, false, begin, &e));
   assert_false(td_key_limits_admit(&t, true, begin, &e));
-  assert_true(e.status == 429 && e.retry_after_s == 31); /* 30 s and a microsecond */
+  assert_true(e.status == 429 && e.retry_after_s == 31); /* 30 s and a microsecond, rounded up */
   assert_string_equal(e.type, "requests");
   assert_string_equal(e.code, "rate_limit_exceeded");
   uint64_t later = begin + 2 * (uint64_t)MINUTE_US;
 
-  assert_false(td_key_limits_take(&t, 101, 1, later, &e)); /* never: no 429 */
+  assert_false(td_key_limits_take(&t, 101, 1, later, &e)); /* can never be allowed, so it is not a 429 */
   assert_int_equal(e.status, 400);
   assert_false(td_key_limits_take(&t, 1, 3, later, &e));
   assert_true(e.status == 400 && strcmp(e.param, "n") == 0);
@@ -75,8 +76,8 @@ static void test_limits(void **state)
   assert_false(td_key_limits_take(&t, 60, 1, later, &e));
   assert_true(e.status == 429 && e.retry_after_s == 13 && strcmp(e.type, "tokens") == 0);
   td_key_limits_charge(&t, 50, later);
-  assert_false(td_key_limits_admit(&t, true, later, &e)); /* overdrawn by its answer */
-  assert_true(td_key_limits_admit(&t, false, later, &e)); /* that uses none */
+  assert_false(td_key_limits_admit(&t, true, later, &e)); /* overdrawn by the tokens of its answer */
+  assert_true(td_key_limits_admit(&t, false, later, &e)); /* a request that uses no tokens */
 
   td_buf_init(&out, 0);
   td_key_limits_append_headers(&t, later, &out);
@@ -105,7 +106,7 @@ static void test_limits(void **state)
               td_key_limits_take(&nobody, 1 << 30, 100, later, &e));
 }
 
-/* A limit that the key file changes is not owed more than its own whole; one that stays is. */
+/* If the key file changes a limit, the debt is at most the new limit; an unchanged limit keeps its debt. */
 static void test_changed_limits(void **state)
 {
   td_key old = {.account = 1, .limits = {.requests_per_minute = 600, .tokens_per_minute = 100}};

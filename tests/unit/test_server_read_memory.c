@@ -68,7 +68,7 @@ static void try_each(const td_api *api, const char *json)
 #define TOOL(name)                                                                                           \
   "{\"type\":\"function\",\"function\":{\"name\":\"" name "\",\"parameters\":{\"type\":\"object\"}}}"
 
-/* No references to items: cJSON loses one whose name finds no memory. */
+/* No references to items, because cJSON loses one if it finds no memory for its name. */
 static void each_allocation_may_fail(void **state)
 {
   static const struct {

@@ -4,8 +4,8 @@
 
 static const td_request_rules strict = {{.temperature = 1, .top_p = 1}, 1000, true};
 
-/* A body with one more member; returns 200 or the error's status, and checks that an error names the field.
- */
+/* Reads a body with one more member. Returns 200 or the error's status, and checks that an error names the
+ * field. */
 static int try_member(unsigned route, const char *name, const char *value, td_api_request *r)
 {
   char *json = malloc(strlen(name) + strlen(value) + 200);
@@ -197,8 +197,8 @@ static void test_booleans(void **state)
   }
 }
 
-/* Fields that are not served: what default clients send passes, what would have an effect is refused by name.
- */
+/* Fields that are not served: values that clients send by default pass; values with an effect are refused by
+ * name. */
 static void test_neutral(void **state)
 {
   static const struct {
@@ -328,8 +328,7 @@ static void test_sampling_as_read(void **state)
   td_buf_deinit(&many);
 }
 
-/* Names that no table knows go on without them, are named, and reach a header as plain ASCII; null is nothing
- * at all. */
+/* Unknown names are ignored, listed, and put into a header as plain ASCII; null counts as absent. */
 static void test_unknown(void **state)
 {
   static const struct {
@@ -436,7 +435,7 @@ static void test_near_misses(void **state)
       {TD_ROUTE_COMPLETIONS, "Presence-Penalty", "presence_penalty"},
       {TD_ROUTE_COMPLETIONS, "presence_penalti", "presence_penalty"},
       {TD_ROUTE_COMPLETIONS, "bad_wordz", "bad_words"},
-      {TD_ROUTE_COMPLETIONS, "Typical-P", "typical_p"}, /* not served, but meant */
+      {TD_ROUTE_COMPLETIONS, "Typical-P", "typical_p"}, /* suggested, although not served */
       {TD_ROUTE_TOKENIZE, "Add_Special_Tokens", "add_special_tokens"},
   };
   td_api_request r;
@@ -463,8 +462,8 @@ static void test_near_misses(void **state)
   assert_string_equal(e.param, "stream_options.include_usages");
 }
 
-/* Every field by which one of these steers its answers, with a value that does. What is served stands in the
- * tests above. */
+/* Every field that affects answers in one of these programs, with a value that has an effect. The tests above
+ * have the served ones. */
 static void test_steering_fields(void **state)
 {
   static const char *const names =
@@ -627,7 +626,7 @@ static void test_sampling(void **state)
   assert_true(td_request_sampling(&r).temperature >= 1e-5f);
 }
 
-/* The model's files' repetition penalty, where a request does not say. */
+/* The repetition penalty of the model's files, if a request does not set one. */
 static void test_default_penalty(void **state)
 {
   const td_request_rules by = {{.temperature = 1, .top_p = 1, .repetition_penalty = 1.25f}, 1000, false};

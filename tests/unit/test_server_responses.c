@@ -5,7 +5,7 @@
 
 #include "common/progress.h"
 
-/* Tokens of an engine that is not there: 'a' is 1, a letter of two bytes in halves 20 and 21, a quote 22. */
+/* Tokens of a fake engine: 'a' is 1, the halves of a two-byte letter are 20 and 21, a quote is 22. */
 void __wrap_td_engine_token_bytes(const td_engine *e, int32_t id, td_buf *out);
 void __wrap_td_engine_token_bytes(const td_engine *e, int32_t id, td_buf *out)
 {
@@ -53,7 +53,7 @@ static void test_responses_whole(void **state)
       ,
       id_of(&s, 0), id_of(&s, 1));
   td_said_cut(&s.choice.said, 4, 1);
-  whole(&s, "length"); /* only the last of it is cut, which is a call here */
+  whole(&s, "length"); /* only the last part is cut off, which is a call here */
   expect(&s,
          // clang-format off
         RESPONSE("incomplete") "{\"reason\":\"max_output_tokens\"},\"echo\":1,\"output\":["
@@ -172,7 +172,7 @@ static void test_responses_stream(void **state)
 static const td_top_token top[][2] = {
     {{1, -0.5f}, {2, -1.5f}}, {{20, -0.25f}, {21, -2.f}}, {{3, -0.125f}, {4, -3.f}}};
 
-/* Tokens b, a half of a letter, and c: the second likeliest, not among the likeliest, the likeliest. */
+/* Tokens b, half of a letter, and c: the second likeliest, one not among the likeliest, the likeliest. */
 static void keep_three(td_buf *records, uint32_t n_top)
 {
   static const int32_t ids[] = {2, 22, 3};
@@ -223,7 +223,8 @@ static void test_logprobs(void **state)
   td_progress progress = {0};
   td_progress_here = &progress;
   td_logprob_view views[2] = {v, v};
-  views[0].begin = 5, views[0].end = 6, views[0].n_told = 2; /* as a prompt's first: it has none */
+  views[0].begin = 5, views[0].end = 6,
+  views[0].n_told = 2; /* like a prompt's first token, which has no log-probability */
   views[1].begin = 0, views[1].end = 3, views[1].n_told = 2;
   td_logprobs_render_completion(NULL, views, 2, &out);
   is(&out,
@@ -234,7 +235,7 @@ static void test_logprobs(void **state)
   td_logprobs_render_completion(NULL, views + 1, 1, &out);
   is(&out, "{\"tokens\":[\"b\",\"\\\"\",\"c\"],\"token_logprobs\":[-1.5,-9999,-0.125],\"top_logprobs\":["
            "{\"b\":-1.5},{\"\\\"\":-9999},{\"c\":-0.125}],\"text_offset\":[5,6,7]}");
-  assert_true(progress.n_units > 0); /* a long one is no worker that hangs */
+  assert_true(progress.n_units > 0); /* rendering a long answer counts as progress, not as a hanging worker */
 
   asked.prompt_logprobs = 1;
   v.begin = 0, v.end = 3, v.n_told = 1;
@@ -257,13 +258,13 @@ static void test_logprobs(void **state)
   td_buf_deinit(&out);
 }
 
-/* Of the tokens that said the piece, and those that a stream has told before do not come again. */
+/* Log-probabilities of the tokens of this text; those that a stream has already sent are not repeated. */
 static void test_logprobs_of_pieces(void **state)
 {
   scene s;
   open_scene(&s, &td_api_responses, false);
   s.call.request.wants_logprobs = true;
-  s.call.request.n_top = 2; /* top_logprobs 0: none of them is told */
+  s.call.request.n_top = 2; /* top_logprobs 0: none is returned */
   keep_three(&s.choice.logprobs, 2);
   s.choice.said.n_tokens = 1;
   say(&s, TD_SAID_REASONING, 0, "b");
@@ -284,7 +285,7 @@ static void test_logprobs_of_pieces(void **state)
   memmove(s.choice.logprobs.data, s.choice.logprobs.data + td_logprob_record_bytes(2),
           5 * td_logprob_record_bytes(2));
   s.choice.logprobs.len_bytes = td_logprob_record_bytes(2);
-  whole(&s, "stop"); /* memory was short: what is there is told, and nothing behind it is read */
+  whole(&s, "stop"); /* memory ran out: what exists is returned, and nothing after it is read */
   expect(&s, RESPONSE("completed") "null,\"output\":[" REASONING("0", "completed", THOUGHT("b")) "," CONTENT(
                  "1", "completed",
                  "{\"type\":\"output_text\",\"annotations\":[],\"text\":\"\\\"c\",\"logprobs\":[" MEMBERS(
@@ -298,7 +299,7 @@ static void test_logprobs_of_pieces(void **state)
   "{\"id\":\"resp_0123456789abcdef0123456789abcdef\",\"object\":\"text_completion\",\"created\":7,"          \
   "\"model\":\"m\",\"choices\":["
 
-/* Two prompts of two choices each: a prompt and what of it was cached count once. */
+/* Two prompts of two choices each: each prompt, and its cached tokens, count once. */
 static void test_usage_of_prompts(void **state)
 {
   scene s;
@@ -356,7 +357,7 @@ static void test_completion_with_logprobs(void **state)
       "2,22],"
       "\"token_ids\":[2,22,3]}],\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":6,\"total_tokens\":8,"
       "\"prompt_tokens_details\":{\"cached_tokens\":4}}}");
-  s.call.request.echo = false; /* what stands before the answer is not told */
+  s.call.request.echo = false; /* the text before the answer is not returned */
   s.call.request.has_prompt_logprobs = s.call.request.return_token_ids = false;
   whole(&s, "stop");
   expect(&s, TEXT_COMPLETION
@@ -364,7 +365,8 @@ static void test_completion_with_logprobs(void **state)
          "\"top_logprobs\":[{\"b\":-1.5}],\"text_offset\":[5]},\"finish_reason\":\"stop\"}],\"usage\":{"
          "\"prompt_tokens\":2,\"completion_tokens\":6,\"total_tokens\":8,\"prompt_tokens_details\":{"
          "\"cached_tokens\":4}}}");
-  s.call.request.stream = true; /* a piece with nothing to tell has none; a whole answer has an empty list */
+  s.call.request.stream =
+      true; /* an event without log-probabilities has no list; a whole answer has an empty one */
   td_buf_clear(&s.choice.logprobs);
   td_render_logprobs(&s.choice, 1, 1, &s.out);
   expect(&s, ",\"logprobs\":null");
@@ -397,7 +399,7 @@ static void test_embeddings(void **state)
   s.call.request.dimensions = 3;
   whole(&s, "stop");
   expect(&s, VECTOR "[0.230769232,0.307692319,0.923076928]" VECTOR_END);
-  s.call.request.dimensions = 2; /* of what is told the length is 1 */
+  s.call.request.dimensions = 2; /* the length of the returned vector is 1 */
   whole(&s, "stop");
   expect(&s, VECTOR "[0.600000024,0.800000012]" VECTOR_END);
   s.call.request.normalizes = false;
@@ -410,7 +412,7 @@ static void test_embeddings(void **state)
   memset(s.choice.out.data, 0, sizeof v);
   s.call.request = (td_api_request){.normalizes = true};
   whole(&s, "stop");
-  expect(&s, VECTOR "[0,0,0,0]" VECTOR_END); /* nothing is divided by 0 */
+  expect(&s, VECTOR "[0,0,0,0]" VECTOR_END); /* no division by 0 */
   close_scene(&s);
 }
 

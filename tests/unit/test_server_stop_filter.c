@@ -18,7 +18,8 @@ static uint32_t rnd(uint32_t n)
   return (uint32_t)((rng_state >> 33) % n);
 }
 
-/* Where the answer ends: the earliest end of any stop string, and there the longest. SIZE_MAX: nowhere. */
+/* Where the answer ends: the earliest end of any stop string, and of those ending there the longest.
+ * SIZE_MAX: nowhere. */
 static size_t naive_cut(const char *text, size_t n, char stops[][8], const size_t *len, size_t n_stops)
 {
   for (size_t end = 1; end <= n; end++) {
@@ -32,7 +33,7 @@ static size_t naive_cut(const char *text, size_t n, char stops[][8], const size_
   return SIZE_MAX;
 }
 
-/* The most that may be out after n bytes without a match: all but the longest suffix that begins a stop
+/* The most that may be sent after n bytes without a match: all but the longest suffix that begins a stop
  * string. */
 static size_t naive_certain(const char *text, size_t n, char stops[][8], const size_t *len, size_t n_stops)
 {
@@ -120,7 +121,7 @@ static void test_hostile(void **state)
   assert_int_equal(out.len_bytes, 800000 - 1023);
   assert_true(td_stop_filter_push(&f, "e", 1, &out));
   assert_int_equal(out.len_bytes, 800000 - 1023);
-  assert_true(td_stop_filter_push(&f, "xyz", 3, &out)); /* what follows is dropped */
+  assert_true(td_stop_filter_push(&f, "xyz", 3, &out)); /* the rest is dropped */
   assert_int_equal(out.len_bytes, 800000 - 1023);
   td_stop_filter_deinit(&f);
   td_buf_deinit(&out);

@@ -335,7 +335,7 @@ static void test_messages_wishes(void **state)
   CHECK(&td_api_count_tokens, {"{'messages':[{'role':'user','content':'x'}]}", "{'messages':[" X "]}"});
 }
 
-/* What is told to be ignored, and refused where fields are strict. */
+/* Fields that are named as ignored, or refused if fields are strict. */
 static void test_ignored(void **state)
 {
   static const struct {
@@ -508,7 +508,7 @@ static void test_responses_wishes(void **state)
                                     "'message.output_text.logprobs' in 'include'"});
 }
 
-/* What a response repeats of its request; a member that is too long for that as if it were absent. */
+/* The fields that a response repeats of its request; one that is too long is shown as if it were absent. */
 static void test_echo(void **state)
 {
   said s;
@@ -531,7 +531,7 @@ static void test_echo(void **state)
       "'summary':null},'temperature':null,'text':{'format':{'type':'text'}},'tool_choice':'auto',"
       "'tools':[],'top_logprobs':0,'top_p':null,'user':null";
   static char body[70000], made[70000];
-  size_t most = (size_t)td_limit_max(TD_LIMIT_ECHO_BYTES), n = most - 2; /* quotes are of it */
+  size_t most = (size_t)td_limit_max(TD_LIMIT_ECHO_BYTES), n = most - 2; /* including the quotes */
   for (int over = 0; over < 2; over++, n++) {
     snprintf(body, sizeof body, "{'input':'x','instructions':'%0*d'}", (int)n, 0);
     translate(&td_api_responses, false, false, body, &s);

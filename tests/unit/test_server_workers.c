@@ -96,7 +96,7 @@ static void until_done(world *d, int n)
   order[n_begun] = '\0';
 }
 
-/* The one that has had the worker goes behind all of the one that has not. */
+/* The tenant that has used the worker comes after all jobs of the one that has not. */
 static void test_least_served_is_next(void **state)
 {
   world d;
@@ -117,7 +117,7 @@ static void test_least_served_is_next(void **state)
   end(&d);
 }
 
-/* Idleness is no credit: what a had used while nobody else was there does not put it behind. */
+/* Idleness gives no credit: work that a used while there was no other tenant does not put it behind. */
 static void test_past_use_is_forgotten(void **state)
 {
   world d;
@@ -149,7 +149,7 @@ static void test_large_jobs_leave_a_worker(void **state)
   assert_int_equal(submit(&d, &small, &b, 'b', 10, true), TD_OK);
   until_begun(2); /* or the test hangs */
   assert_int_equal(order[1], 'b');
-  assert_int_equal(submit(&d, &own, &a, 'a', 10, true), TD_OK); /* small, but behind a's own large ones */
+  assert_int_equal(submit(&d, &own, &a, 'a', 10, true), TD_OK); /* small, but after a's own large ones */
   until_done(&d, 1);
   usleep(20000);
   assert_int_equal(n_begun, 2);
@@ -158,7 +158,7 @@ static void test_large_jobs_leave_a_worker(void **state)
   usleep(20000);
   assert_int_equal(n_begun, 3);
   assert_memory_equal(order, "AbA",
-                      3); /* the third large one waits for the second, and its own one for both */
+                      3); /* the third large one waits for the second, and a's own small one for both */
   open_gate(&large[1]);
   until_begun(5); /* two workers: these two begin in any order */
   open_gate(&large[2]);
@@ -203,8 +203,8 @@ static void test_queue_has_shares(void **state)
   assert_int_equal(n_done, 9);
 }
 
-/* A small job behind large ones of its own runs on the worker that those must leave, as soon as it is first.
- */
+/* A small job after large ones of its own tenant runs on the worker that large ones must leave free, as soon
+ * as it is first. */
 static void test_a_small_job_does_not_wait_for_large_ones(void **state)
 {
   world d;
@@ -215,7 +215,7 @@ static void test_a_small_job_does_not_wait_for_large_ones(void **state)
   until_begun(1);
   assert_int_equal(submit(&d, &second, &a, 'M', LARGE, true), TD_OK);
   assert_int_equal(submit(&d, &small, &a, 's', 10, true), TD_OK);
-  usleep(20000); /* the other worker has looked, and found the large one first */
+  usleep(20000); /* the other worker has looked, and found the large job first */
   open_gate(&first);
   until_begun(3);
   open_gate(&small);
@@ -225,7 +225,7 @@ static void test_a_small_job_does_not_wait_for_large_ones(void **state)
   end(&d);
 }
 
-/* A job that counts what it does is never stuck, however long it takes; one that does not is. */
+/* A job that reports progress is never stuck, however long it takes; one that does not is. */
 static void count(td_job *base)
 {
   for (int i = 0; i < 120; i++) {

@@ -161,7 +161,7 @@ static void *nesting(void *arg)
   return NULL;
 }
 
-/* All of it on a stack of one megabyte (sanitizers need more for the same frames). */
+/* All of this on a stack of one megabyte (sanitizers need more for the same frames). */
 static void nesting_does_not_exhaust_a_small_stack(void **state)
 {
   pthread_attr_t attr;
@@ -196,8 +196,7 @@ static void compile_errors_name_the_line(void **state)
   expect("{{ '\\ud800' }}", TD_ERR_MODEL, "no character");
 }
 
-/* jinja2 3 looks for filters inside `if` only when they are reached, but not in a scope of their own in
- * there. */
+/* Inside `if`, jinja2 3 looks for filters only when they are reached, except in a nested scope there. */
 static void unknown_filters_inside_if(void **state)
 {
   static const char no[] = "No filter named 'nope'";
@@ -352,7 +351,8 @@ static void looking_at_bytes_is_paid_for(void **state)
   cJSON_Delete(two);
 }
 
-/* Variables are found among the client's in steps that grow with their number, and not with its square. */
+/* Finding variables among the client's takes steps that grow linearly with their number, not quadratically.
+ */
 static void many_variables_cost_their_number(void **state)
 {
   size_t steps[2];
@@ -401,7 +401,7 @@ static void render_errors_are_the_references(void **state)
   expect("{{ 1 < 'a' }}", TD_ERR_REQUEST, "'<' not supported between instances of 'int' and 'str'");
 }
 
-/* Bytes of a valid template, mangled: whatever comes out, nothing breaks. */
+/* Mangled bytes of a valid template: whatever the result, nothing breaks. */
 static void mangled_templates_do_no_harm(void **state)
 {
   static const char seed[] = "{% set ns = namespace(a=1) %}{%- for m in messages if m.role != 'x' -%}{{ "

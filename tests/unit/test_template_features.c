@@ -215,7 +215,7 @@ static void every_feature_prints_what_the_reference_prints(void **state)
   assert_int_equal(bad, 0);
 }
 
-/* What no JSON of the reference's can say: integers beyond 64 bits print as they were sent. */
+/* Values that the reference's JSON cannot hold: integers beyond 64 bits print as they were sent. */
 static void big_integers_print_their_text(void **state)
 {
   static const char json[] =

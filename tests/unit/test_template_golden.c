@@ -121,7 +121,7 @@ static void programs_render_like_the_reference(void **state)
   assert_int_equal(bad, 0);
 }
 
-/* A number of the client's keeps the kind that its text has in Python: 1.0 is a float, and prints as one. */
+/* A client's number keeps the type that its text has in Python: 1.0 is a float, and prints as one. */
 static void numbers_print_like_the_reference(void **state)
 {
   const td_json_limits limits = {.max_depth = 10, .max_nodes = 10, .error = TD_ERR_REQUEST};
@@ -143,7 +143,7 @@ static void numbers_print_like_the_reference(void **state)
   assert_int_equal(bad, 0);
 }
 
-/* Where an answer goes on that is continued: as transformers cuts the same rendering. */
+/* Where a continued answer continues: as transformers cuts the same rendering. */
 static void continued_messages_end_where_the_reference_ends_them(void **state)
 {
   cJSON *all = read_json("continue.json");
