@@ -12,8 +12,8 @@
 
 enum { GRAMMAR_FIXTURE_LONGER = 64 };
 
-/* Id i is byte i, up to 255, which begins special tokens and is none alone; then come the longer ones, then
- * the id that ends an answer. NULL: it failed. */
+/* Id i is byte i, up to 255, which begins special tokens and is not a token by itself; then the longer ones,
+ * then the id that ends an answer. NULL: it failed. */
 static inline td_vocabulary *grammar_fixture_vocabulary(const char *const *longer, int n_longer)
 {
   static char bytes[256];
@@ -33,7 +33,7 @@ static inline td_vocabulary *grammar_fixture_vocabulary(const char *const *longe
   return v;
 }
 
-/* Of the source's text. TD_ERR_REQUEST too where it is no JSON and should be. */
+/* Compiles the source's text. TD_ERR_REQUEST also if it should be JSON but is not. */
 static inline td_status grammar_fixture_compile(const td_vocabulary *v, td_grammar_kind kind,
                                                 const char *text, size_t n, td_grammar **g, td_error *err)
 {
@@ -65,7 +65,7 @@ static inline bool grammar_fixture_has(const uint32_t *mask, int32_t id)
   return mask[id / 32] >> id % 32 & 1;
 }
 
-/* A token of which the mask does not say what reading it does; -1: there is none. *any: one can be read. */
+/* A token for which mask and reader disagree; -1: none. *any: some token can be read. */
 static inline int32_t grammar_fixture_disagrees(td_matcher *m, int32_t n_tokens, bool *any)
 {
   uint32_t mask[(256 + GRAMMAR_FIXTURE_LONGER + 32) / 32], n = td_matcher_n_tokens(m);

@@ -33,7 +33,7 @@ typedef struct control {
   _Atomic int64_t n_live;
   _Atomic uint64_t kind, n_calls, fail_call_at, fail_calls, n_calls_failed;
   _Atomic uint64_t hold_tid, held, hold_at_alloc;
-  _Atomic uint64_t n_sites, sites[SITES]; /* return addresses at which a call of some kind was failed */
+  _Atomic uint64_t n_sites, sites[SITES]; /* return addresses at which a call was made to fail */
 } control;
 
 static control none, *page = &none;
@@ -65,7 +65,7 @@ static void on_signal(int signum)
   errno = e;
 }
 
-/* The daemon's threads block signals; this one must reach them all. */
+/* The daemon's threads block signals, but this one must reach them all. */
 int pthread_sigmask(int how, const sigset_t *set, sigset_t *old)
 {
   static int (*real)(int, const sigset_t *, sigset_t *);
@@ -177,8 +177,7 @@ static bool fails(fault_kind kind, int e, const void *site)
   return f;
 }
 
-/* Files and the counters of an eventfd say neither EINTR nor EAGAIN: the one never waits, the other is never
- * full. */
+/* Files and eventfd counters return neither EINTR nor EAGAIN: a file never waits, a counter is never full. */
 static mode_t type_of(int fd)
 {
   struct stat st;
@@ -187,7 +186,7 @@ static mode_t type_of(int fd)
 
 static bool never_blocks(int fd) { return (syscall(SYS_fcntl, fd, F_GETFL) & O_NONBLOCK) != 0; }
 static bool is_stream(int fd) { return type_of(fd) == S_IFSOCK || type_of(fd) == S_IFIFO; }
-/* libuv drops a signal for which its own pipe is full, which no run of this test can fill. */
+/* libuv drops a signal if its own pipe is full, which no run of this test can cause. */
 static bool may_be_full(int fd) { return type_of(fd) == S_IFSOCK && never_blocks(fd); }
 
 static bool stream_fails(int fd, const void *site)
@@ -203,7 +202,8 @@ static bool file_is_full(int fd, const void *site)
          fails(FAIL_ENOSPC, ENOSPC, site);
 }
 
-/* Sockets and files may give less than was asked for. Counters are whole, and so is what fits into a pipe. */
+/* Sockets and files may return less than requested. Counters are complete, and so is what fits into a pipe.
+ */
 static size_t cut(int fd, size_t n, const void *site)
 {
   mode_t type = atomic_load(&page->kind) == SHORT_IO ? type_of(fd) : 0;

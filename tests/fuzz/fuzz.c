@@ -28,7 +28,7 @@ static void remove_folder(void)
 const char *fuzz_folder(void)
 {
   if (!*folder) {
-    /* memory where there is some: a target writes its file thousands of times a second */
+    /* in memory (/dev/shm) if possible: a target writes its file thousands of times a second */
     snprintf(folder, sizeof folder, "%s/tandem-fuzz.XXXXXX",
              access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     if (!mkdtemp(folder))

@@ -19,7 +19,7 @@ __attribute__((noreturn)) void fuzz_broken(const char *file, int line, const cha
       fuzz_broken(__FILE__, __LINE__, #cond);                                                                \
   } while (0)
 
-/* Path of a file of this name in a folder that lives as long as the process. */
+/* Path of a file of this name in a folder that exists as long as the process. */
 const char *fuzz_path(const char *name);
 /* The folder itself. */
 const char *fuzz_folder(void);
@@ -28,7 +28,7 @@ void fuzz_write(const char *name, const void *data, size_t size);
 /* The bytes of a file of the source tree; ends the process if it cannot be read. Caller frees. */
 char *fuzz_read_source(const char *path, size_t *size);
 
-/* The input, eaten from the front; 0 when it is empty. */
+/* Takes the next byte of the input; 0 when it is empty. */
 typedef struct fuzz_input {
   const uint8_t *data;
   size_t size;

@@ -45,7 +45,7 @@ static void check_same(const td_said *a, const td_said *b)
     FUZZ_CHECK(a->pieces[i].kind == b->pieces[i].kind && a->pieces[i].n == b->pieces[i].n);
 }
 
-/* Depth is bounded, values are not. What is wrong with UTF-8 is the text's. */
+/* Depth is bounded, values are not. Invalid UTF-8 comes from the text. */
 static void check_arguments(const td_said *s)
 {
   for (size_t i = 0; i < s->n; i++) {

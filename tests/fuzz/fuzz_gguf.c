@@ -6,7 +6,8 @@
 #include "fuzz.h"
 #include "models.h"
 
-/* Walks what a hostile file may hang or overrun: arrays of strings, arrays of numbers, plain values. */
+/* Reads everything by which a hostile file might cause a hang or an overrun: arrays of strings, arrays of
+ * numbers, plain values. */
 static void walk_values(const td_model_files *files)
 {
   static const char *const keys[] = {"tokenizer.ggml.tokens",

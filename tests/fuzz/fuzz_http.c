@@ -23,7 +23,7 @@ static void check_head(const td_http_head *h)
     FUZZ_CHECK(*p > 0x20 && *p < 0x7f);
 }
 
-/* Runs a connection's bytes; writes down what happened. */
+/* Processes a connection's bytes and records what happened. */
 static void run(const uint8_t *data, size_t size, size_t piece, td_buf *log)
 {
   td_http h;

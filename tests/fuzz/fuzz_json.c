@@ -69,8 +69,8 @@ static void check_getters(const cJSON *root)
   }
 }
 
-/* What cJSON writes of a tree is JSON, and reads and writes back as it is. (Not the same tree: a double of 17
- * digits is written as an integer, and cJSON writes infinity as null.) */
+/* What cJSON prints from a tree is JSON, and stays the same when read and printed again. (The tree may
+ * differ: a double of 17 digits is printed as an integer, and infinity as null.) */
 static void check_round_trip(const cJSON *root, const td_json_limits *limits)
 {
   char *text = cJSON_PrintUnformatted(root);
@@ -142,7 +142,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     FUZZ_CHECK(check != TD_OK || strstr(err.message, "stands twice"));
     check_text(err.message);
     check_text(err.param);
-    cJSON *body; /* what a body may hold and a file may not */
+    cJSON *body; /* what is allowed in a body but not in a file */
     if (td_json_parse_ids((const char *)data, size, &limits, NULL, &body, &err) == TD_OK) {
       FUZZ_CHECK(memmem(data, size, "\\u0000", 6) != NULL);
       check_nul_text(body);

@@ -52,7 +52,7 @@ static void check_request(const td_api_request *r, unsigned route)
     FUZZ_CHECK(s.bias[i].id >= 0 && fabsf(s.bias[i].bias) <= 100);
 }
 
-/* A header's value, whatever the names were. */
+/* A valid header value, whatever the names were. */
 static void check_unknown(const td_unknown *u)
 {
   FUZZ_CHECK(memchr(u->names, '\0', sizeof u->names) && (!u->strict || !*u->names));
@@ -60,7 +60,7 @@ static void check_unknown(const td_unknown *u)
              strlen(u->names));
 }
 
-/* What the chat template's host code relies on. */
+/* The properties on which the chat template's host code relies. */
 static void check_messages(const cJSON *messages)
 {
   int n = 0;

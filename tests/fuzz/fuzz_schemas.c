@@ -111,7 +111,7 @@ static void make_members(maker *m, unsigned depth, const char *const *keys)
 {
   unsigned n = choose(m, 4), first = choose(m, 4);
   say(m, "{");
-  for (unsigned i = 0; i < n; i++) { /* no name twice, which the parser refuses */
+  for (unsigned i = 0; i < n; i++) { /* no duplicate name, because the parser refuses it */
     say(m, i ? "," : "");
     say(m, keys[first + i]);
     say(m, ":");

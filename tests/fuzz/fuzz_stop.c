@@ -6,7 +6,7 @@
 #include "fuzz.h"
 #include "server/stop_filter.h"
 
-/* The text before the stop string that ends first; of those that end together the longest. */
+/* The text before the stop string that ends first, or the longest of those that end there. */
 static size_t plain_search(const td_stop_set *set, const uint8_t *text, size_t n, bool *matched)
 {
   for (size_t end = 1; end <= n; end++) {

@@ -39,7 +39,7 @@ static void check_spans(const td_rendered *r)
 
 #define SNOWMAN "\xE2\x98\x83"
 
-/* A template that has none itself, and no way to make one from a number ("%c") or an escape. */
+/* A template that contains no snowman, and cannot make one from a number ("%c") or an escape. */
 static bool makes_no_snowman(const uint8_t *s, size_t n)
 {
   for (size_t i = 0; i < n; i++)
@@ -101,7 +101,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (makes_no_snowman(data, n))
       check_snowmen(&a);
   }
-  td_render_input continued = in; /* its mark is another each time, and a template may show parts of it */
+  td_render_input continued = in; /* its mark differs each time, and a template may show parts of it */
   continued.continue_final_message = true;
   td_rendered c = {0};
   if (td_chat_template_render(t, &continued, &c, &err) == TD_OK)

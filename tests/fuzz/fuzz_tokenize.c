@@ -90,7 +90,7 @@ static void check_cap(const td_tokenizer *t, const uint8_t *text, size_t n, cons
   td_ids_deinit(&capped);
 }
 
-/* The longest text of a special token tells which spans could make one. */
+/* The longest text of a special token determines which spans could form one. */
 static void check_trust(const td_tokenizer *t, const uint8_t *text, size_t n, size_t cut,
                         const td_ids *untrusted)
 {
@@ -100,7 +100,7 @@ static void check_trust(const td_tokenizer *t, const uint8_t *text, size_t n, si
   td_ids ids = encode(t, text, n, halves, 2);
   td_buf out;
   decode(t, &ids, &out);
-  size_t at = 0; /* a special token's text must stand where it was decoded, wholly in one half */
+  size_t at = 0; /* a special token's text must be where it was decoded, completely in one half */
   for (size_t i = 0; i < ids.n && out.len_bytes == n && memcmp(out.data, text, n) == 0; i++) {
     const char *s = td_tokenizer_token_text(t, ids.ids[i]);
     if (!td_tokenizer_is_special(t, ids.ids[i]))
@@ -124,7 +124,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   cut = cut < n ? cut : n;
   td_ids ids = encode(t, in.data, n, NULL, 0), again = encode(t, in.data, n, NULL, 0);
   FUZZ_CHECK(same_ids(&ids, &again));
-  FUZZ_CHECK(ids.n <= 3 * n); /* a byte is a token at worst; NFC may lengthen */
+  FUZZ_CHECK(ids.n <= 3 * n); /* at most one token per byte; NFC may lengthen the text */
   td_buf out;
   decode(t, &ids, &out);
   if (which != NORMALISES && is_utf8(in.data, n))

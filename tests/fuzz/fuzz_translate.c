@@ -53,7 +53,7 @@ static bool is_of(const cJSON *m, const char *const *names)
   return false;
 }
 
-/* What the translations may say of a message; what it means is the chat's to judge. */
+/* What the translations may produce for a message. The chat's own code checks what it means. */
 static void check_chat(const cJSON *chat)
 {
   static const char *const members[] = {"role",         "content",           "tool_calls",

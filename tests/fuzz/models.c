@@ -57,7 +57,7 @@ void fuzz_use_files(const td_model_files *files)
     check_desc(&d);
 }
 
-/* From a byte on that begins a character. */
+/* Skips to a byte that begins a character. */
 static void check_utf8(const td_buf *b, size_t at)
 {
   FUZZ_CHECK(!b->failed);

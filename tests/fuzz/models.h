@@ -6,7 +6,7 @@
 #include "models/tokenizer/tokenizer.h"
 #include "models/weights/weights.h"
 
-/* Reads the first and the last byte, so that a range that is not there faults. */
+/* Reads the first and the last byte, so that an invalid range faults. */
 void fuzz_touch(const void *data, uint64_t n_bytes);
 /* Touches every tensor, looks each up by name, reads the description and checks it against the limits. */
 void fuzz_use_files(const td_model_files *files);

@@ -9,7 +9,7 @@
 
 #include "fuzz.h"
 
-static char current[4096]; /* so that a debugger, or a core, tells the input */
+static char current[4096]; /* so that a debugger or a core dump shows the input */
 
 static int replay_file(const char *path)
 {
@@ -24,7 +24,7 @@ static int replay_file(const char *path)
     return 0;
   }
   size_t n = (size_t)st.st_size;
-  uint8_t *data = malloc(n ? n : 1); /* exact, so that a sanitizer sees reads beyond */
+  uint8_t *data = malloc(n ? n : 1); /* of exact size, so that a sanitizer detects reads beyond */
   FUZZ_CHECK(data && fread(data, 1, n, f) == n);
   fclose(f);
   snprintf(current, sizeof current, "%s", path);

@@ -23,9 +23,10 @@ typedef struct bounds {
   double error, divergence, agreement; /* most, most, least */
 } bounds;
 
-/* What llama.cpp's own 8-bit activations cost is of this size; a wrong weight or scale is far above. */
+/* The error of llama.cpp's own 8-bit activations is of this size; that of a wrong weight or scale is far
+ * larger. */
 static const bounds all_bounds = {"int8 activations, f16 K and V", 0.08, 0.005, 0.95};
-/* bf16 would cost an error of 0.006, 8-bit integers by 32 one of 0.027. */
+/* bf16 would have an error of 0.006, 8-bit integers in blocks of 32 one of 0.027. */
 static const bounds kv_bounds = {"f16 K and V alone", 0.002, 4e-6, 0.99};
 
 typedef struct machine {
@@ -87,7 +88,7 @@ static void stop(machine *m)
   m->be->ops->destroy(m->be);
 }
 
-/* Logits behind tokens [from, end) go to out, of which tokens [begin, end) are computed. */
+/* Writes the logits after tokens [from, end) to out; computes tokens [begin, end). */
 static void run(machine *m, const answer *a, uint32_t begin, uint32_t end, uint32_t from, uint32_t vocab,
                 float *out)
 {
@@ -153,7 +154,7 @@ static void compare(const float *exact, const float *rounded, uint32_t n, totals
   t->n_tokens++;
 }
 
-/* The answer's logits at once, and token by token: the same bits. */
+/* The answer's logits in one step, and token by token: the same bits. */
 static int check_batch_rule(machine *m, const answer *a, uint32_t vocab, const float *at_once, float *one)
 {
   for (uint32_t i = a->n_prompt; i < a->n_tokens; i++) {

@@ -26,7 +26,7 @@ typedef struct golden_run {
   uint32_t n_prompt, n_tokens;
   int32_t *prompt, *tokens;
   double *margins;
-  const cJSON *logits; /* of some ids behind the prompt: [[id, logit], ...], or NULL */
+  const cJSON *logits; /* logits of some ids after the prompt: [[id, logit], ...], or NULL */
   double scale;        /* the largest of all of them */
 } golden_run;
 
@@ -35,9 +35,9 @@ typedef struct scenario {
   uint32_t threads, page_tokens;
   uint32_t together; /* sequences running at once */
   uint32_t budget;   /* tokens of a step */
-  uint32_t chunk;    /* most prompt tokens that one sequence gets in a step */
+  uint32_t chunk;    /* maximum of prompt tokens per sequence and step */
   bool scattered;    /* pages in no order */
-  bool scored;       /* the answer is part of the prompt, whose logits are wanted */
+  bool scored;       /* the answer is part of the prompt, whose logits are needed */
 } scenario;
 
 static const scenario scenarios[] = {
@@ -52,7 +52,7 @@ typedef struct sequence {
   const golden_run *golden;
   uint32_t done;  /* tokens in KV */
   uint32_t n_out; /* tokens chosen */
-  uint64_t *hash; /* [golden->n_tokens]: of the logits' bits */
+  uint64_t *hash; /* [golden->n_tokens]: hashes of the logits' bits */
   bool pages_told;
 } sequence;
 
@@ -168,13 +168,14 @@ static int32_t token_at(const golden_run *g, uint32_t at)
   return at < g->n_prompt ? g->prompt[at] : g->tokens[at - g->n_prompt];
 }
 
-/* Tokens that are computed before one is sampled. */
+/* Number of tokens to compute before one is sampled. */
 static uint32_t known_tokens(const machine *m, const golden_run *g)
 {
   return m->scenario->scored ? g->n_prompt + g->n_tokens - 1 : g->n_prompt;
 }
 
-/* The row's last tokens, from the one before the answer on: the answer's next is their target. */
+/* The row's last tokens, from the one before the answer on: the next token of the answer is the target of
+ * each. */
 static void add_scored(machine *m, const golden_run *g, uint32_t row)
 {
   td_plan *p = m->plan;
@@ -227,7 +228,7 @@ static void make_plan(machine *m, sequence *all, uint32_t first, uint32_t last)
   for (uint32_t i = first; i < last; i++) {
     uint32_t known = known_tokens(m, all[i].golden);
     uint32_t left = known - all[i].done, room = m->scenario->budget - p->n_tokens;
-    if (m->scenario->scored) { /* a row has room for one, the others have what is left */
+    if (m->scenario->scored) { /* reserve one for each other row */
       uint32_t n_before = all[i].golden->n_prompt - 1, extra = PROMPT_LOGITS + p->n_rows - p->n_logits;
       uint32_t most = (n_before > all[i].done ? n_before - all[i].done : 0) + 1 + extra;
       room = room < most ? room : most;
@@ -262,7 +263,7 @@ static int32_t best(const float *v, uint32_t n)
   return (int32_t)at;
 }
 
-/* What was compared of one model, for scripts/fidelity. */
+/* Totals of the comparison for one model, for scripts/fidelity. */
 static struct {
   uint32_t logits, bad_logits, tokens, bad_tokens;
 } seen;
@@ -318,7 +319,7 @@ static int check_token(const machine *m, sequence *s, uint32_t slot, const float
   return failures;
 }
 
-/* The logits are looked at before the sampling, which may overwrite them. */
+/* The logits are read before sampling, which may overwrite them. */
 static int run_step(machine *m, sequence *all, bool reference)
 {
   td_error err = {0};
@@ -356,7 +357,7 @@ static int run_scenario(const char *path, const scenario *s, sequence *all, uint
   }
   machine_start(&m, path, s, n, context);
   uint32_t first = 0, last;
-  while (first < n) { /* a window of sequences; the next joins when the oldest is done: mixed steps */
+  while (first < n) { /* a window of sequences; the next joins when the oldest is done: hybrid steps */
     last = first + s->together < n ? first + s->together : n;
     make_plan(&m, all, first, last);
     failures += run_step(&m, all, reference);
@@ -371,7 +372,7 @@ static int run_scenario(const char *path, const scenario *s, sequence *all, uint
 
 /* ---- vectors ---- */
 
-/* One row of slot 0: tokens [begin, end) of the prompt, all of them with logits or none. */
+/* One row of slot 0: tokens [begin, end) of the prompt, either all with logits or none. */
 static void plan_prompt(machine *m, const golden_run *g, uint32_t begin, uint32_t end, bool wants_logits)
 {
   td_plan *p = m->plan;
@@ -405,7 +406,7 @@ static void fetch(machine *m, td_devptr at, float *out, size_t n)
     die("download", &err);
 }
 
-/* Pools the prompt in chunks of so many tokens, and compares with the bits of `want`. */
+/* Pools the prompt in chunks of this many tokens, and compares with the bits of `want`. */
 static int check_pooled(machine *m, const golden_run *g, uint32_t n, uint32_t chunk, td_pooling pooling,
                         const float *want)
 {
@@ -432,8 +433,8 @@ static int check_pooled(machine *m, const golden_run *g, uint32_t n, uint32_t ch
   return !same;
 }
 
-/* What the embedding programs pool is what the head of the generating one is given, whose "h" holds it for
- * tokens that want logits. */
+/* Embedding programs pool the input of the generating program's head, whose "h" holds it for tokens that need
+ * logits. */
 static int check_vectors(const char *path, const golden_run *g)
 {
   machine m = {0};
@@ -560,7 +561,7 @@ int main(int argc, char **argv)
     const char *gguf = strcmp(model->string, "gguf_split") == 0 ? "-00001-of-00003.gguf" : ".gguf";
     snprintf(path, sizeof path, folder ? "%s/%s%s" : "%s", argv[2], model->string,
              strncmp(model->string, "gguf_", 5) == 0 ? gguf : "");
-    /* The real model is large: alone and all together say it all. */
+    /* The real model is large, so only two scenarios: alone, and all together. */
     failures += check_model(path, model, folder ? sizeof scenarios / sizeof *scenarios : 2);
     n_models++;
   }

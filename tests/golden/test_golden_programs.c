@@ -27,7 +27,7 @@ static void must(td_status st, const char *what, const td_error *err)
   exit(1);
 }
 
-/* Compiled too, which compares shapes with those of the weights. */
+/* Compiles it too, which checks shapes against the weights. */
 static void print_program(const char *path, td_buf *out)
 {
   td_error err = {0};

@@ -8,7 +8,7 @@
 
 #include "ops_watch.h"
 
-/* Of one token: its values, behind its keys. */
+/* The values of one token, which follow its keys. */
 static float *values_at(const batch *b, const batch_row *row, uint32_t token)
 {
   return batch_kv_at(b, row, token) + (size_t)b->h->n_kv_heads * b->h->head_dim;
@@ -85,7 +85,7 @@ void test_attention_mixed_shared(const heads *h, const uint32_t (*rows)[2], cons
   test_rows(h, rows, shares, n_rows, 1, NULL);
 }
 
-/* A prefix of all rows, one of each fifth of them, one of each pair; then a row's own tokens. */
+/* A prefix of all rows, one of every fifth of them, one of each pair; then private tokens of each row. */
 static void test_shared(const heads *h, uint32_t n_rows, const uint32_t tokens[3], float scale)
 {
   uint32_t rows[MAX_ROWS][2], shares[MAX_ROWS][2];
@@ -144,7 +144,7 @@ void test_attention_shared_nan(const heads *h)
   batch_free(b);
 }
 
-/* A step of b's rows, by itself or together with other's, against float64. */
+/* A step of b's rows, alone or together with other's, against float64. */
 static void check_stores(const batch *b, const batch *other, const char *when)
 {
   char what[160];
@@ -293,9 +293,9 @@ static void compare_captured(const captured_step *r, const batch_row *rows, uint
   free(replayed), free(queued);
 }
 
-/* One short row, for which a captured step is made smaller (kernels/cuda/capture.cu), rows alone, rows of
- * which each n_together have a prefix of n_shared tokens in common, whole pages, and rows alone again: then
- * an earlier step's plan is still there. */
+/* One short row, for which a captured step is made smaller (kernels/cuda/capture.cu); rows alone; rows of
+ * which each n_together share a prefix of n_shared tokens, in whole pages; and rows alone again, when an
+ * earlier step's plan is still there. */
 static void test_captured(const heads *h, const uint32_t *lens, uint32_t n_alone, const uint32_t *shared_lens,
                           uint32_t n_captured, uint32_t n_together, uint32_t n_shared)
 {

@@ -7,7 +7,7 @@
 
 #include "ops_watch.h"
 
-enum { BEHIND = 70 }; /* tokens behind a row's end that are poisoned */
+enum { BEHIND = 70 }; /* tokens after a row's end that are poisoned */
 
 static size_t kv_width(const heads *h) { return 2 * (size_t)h->n_kv_heads * h->head_dim; }
 
@@ -122,7 +122,7 @@ void batch_free(batch *b)
 
 /* ---- to the device ---- */
 
-/* One query head only: nobody looks at what becomes of it. */
+/* One query head only, whose output is ignored. */
 static size_t write_width(const heads *h) { return h->head_dim + kv_width(h); }
 
 static void run_rope(const batch *b, td_devptr qkv)
@@ -133,7 +133,7 @@ static void run_rope(const batch *b, td_devptr qkv)
   run_ops(&(td_op){.kind = TD_OP_ROPE_KV, .rope_kv = p}, 1);
 }
 
-/* The step of the plan. nan_values: instead of the tokens' own, if there are such. */
+/* Runs the step of the plan. nan_values: used instead of the tokens' own values, if not NULL. */
 static void write_step(const batch *b, const batch_row *const *rows, td_devptr nan_values)
 {
   const heads *h = b->h;
@@ -266,7 +266,7 @@ typedef struct turn {
   double cosine, sine;
 } turn;
 
-/* Of every position: [MAX_CONTEXT, rotary_dim / 2]. The angle's product is defined in f32, as HF has it. */
+/* For every position: [MAX_CONTEXT, rotary_dim / 2]. The product of the angle is defined in f32, as in HF. */
 static const turn *turns_of(uint32_t rotary_dim)
 {
   static turn *made[257];
@@ -307,8 +307,8 @@ static void rotate(const heads *h, const float *src, const float *norm, const tu
     out[i] = activation_round(src[i] * scale * (norm ? norm[i] : 1));
 }
 
-/* Rotated k where its page is. As f32: what is rounded to bf16 is exact so, else that is what an f32 backend
- * holds too. */
+/* Rotated k at its page. In f32: values rounded to bf16 are exact in it, and an f32 backend stores the same.
+ */
 static float *rotated_k(const batch *b)
 {
   const heads *h = b->h;

@@ -24,8 +24,8 @@ static inline uint32_t rotated_dim(const heads *h) { return h->rotary_dim ? h->r
 
 typedef struct batch_row {
   uint32_t q_len, kv_len; /* the step's tokens, and all */
-  uint32_t n_shared;      /* of the first tokens, whole pages: another row's */
-  uint32_t q_at, q_from;  /* where q of the tokens from q_from on lies in batch.q, in tokens */
+  uint32_t n_shared;      /* number of first tokens, in whole pages, that belong to another row */
+  uint32_t q_at, q_from;  /* offset in tokens of the q of tokens from q_from on in batch.q */
   int32_t pages[MAX_CONTEXT / 16];
 } batch_row;
 
@@ -39,22 +39,22 @@ typedef struct batch {
   td_rope_kv_params rope;
 } batch;
 
-/* rows: {query tokens, tokens of KV}. shares[r] {row, tokens}: the first so many tokens of row r, whole
- * pages, are those of an earlier row; NULL: none are. */
+/* rows: {query tokens, tokens of KV}. shares[r] {row, tokens}: the first tokens of row r, in whole pages, are
+ * those of an earlier row; NULL: none are. */
 batch *batch_make(const heads *h, const uint32_t (*rows)[2], const uint32_t (*shares)[2], uint32_t n_rows);
 void batch_free(batch *b);
 /* Its k|v, to be changed before it is written. */
 float *batch_kv_at(const batch *b, const batch_row *row, uint32_t token);
 
-/* NaN where the step itself writes, and behind the row's end: neither may be read. Then the past over what is
- * left. */
+/* Writes NaN where the step itself writes, and after the row's end, because neither may be read. Then the
+ * past over the rest. */
 void batch_poison(const batch *b);
 void batch_write(const batch *b);
 
-/* The step: the last q_len tokens of all these rows at once, which are b's, or copies of them with other
- * lengths. Returns [tokens, n_heads * head_dim]; the caller frees. */
+/* The step: the last q_len tokens of all these rows, which are b's or copies of them with other lengths.
+ * Returns [tokens, n_heads * head_dim]; the caller frees. */
 td_devptr batch_qkv(const batch *b, const batch_row *rows,
-                    uint32_t n_rows); /* of those tokens, as a product would leave it */
+                    uint32_t n_rows); /* q of those tokens, as a GEMM would leave it */
 float *batch_attend(const batch *b, const batch_row *rows, uint32_t n_rows);
 double *batch_reference(const batch *b, const batch_row *rows, uint32_t n_rows);
 uint32_t batch_tokens(const batch_row *rows, uint32_t n_rows);

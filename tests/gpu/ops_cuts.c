@@ -8,7 +8,7 @@
 
 enum { ROWS = 40 };
 
-/* Decodes of which most share a prefix, and a chunk behind the same one. */
+/* Decodes, most of which share a prefix, and a chunk after the same prefix. */
 static void test_shared(const heads *h)
 {
   enum { PREFIX = 512 };
@@ -22,7 +22,7 @@ static void test_shared(const heads *h)
   test_attention_mixed_shared(h, (const uint32_t(*)[2])rows, (const uint32_t(*)[2])shares, ROWS);
 }
 
-/* Batch number `number`, the same whatever was tested before. */
+/* Batch number `number`, independent of the tests before. */
 static void test_batch(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows, uint32_t number,
                        double *kept[CUTS_BATCHES])
 {
@@ -32,7 +32,7 @@ static void test_batch(const heads *h, const uint32_t (*rows)[2], uint32_t n_row
 
 void test_cuts(const heads *h, const td_attention_policy *cut, bool tiny, double *kept[CUTS_BATCHES])
 {
-  /* Chunks with no key before them, thin ones behind many keys, and both with an odd tile at the end. */
+  /* Chunks without earlier keys, thin ones after many keys, and both with an odd tile at the end. */
   static const uint32_t chunks[][2] = {{40, 3300}, {33, 1025}, {7, 1290}, {1, 700}, {130, 2000}, {100, 100}};
   static const uint32_t small[][2] = {{20, 700}, {1, 300}, {1, 40}};
   uint32_t rows[ROWS][2];

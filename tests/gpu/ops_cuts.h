@@ -7,9 +7,8 @@
 
 enum { CUTS_BATCHES = 4 };
 
-/* The backend is open, with that policy, or with none. tiny: for racecheck. kept: the batches' references,
- * which take nearly all of the time and are the same for each way to cut; NULL at first, the caller frees
- * them. */
+/* The backend is open, with that policy or none. tiny: for racecheck. kept: the batches' references, which
+ * take nearly all of the time and are the same for each cut; NULL at first, the caller frees them. */
 void test_cuts(const heads *h, const td_attention_policy *cut, bool tiny, double *kept[CUTS_BATCHES]);
 
 #endif

@@ -11,17 +11,17 @@
 
 enum { LAYERS = 2, ROWS = 16, LONGEST = 1000 };
 
-/* Host values of a decoder, the same for all backends: weights borrow them. */
+/* Host values of a decoder, the same for all backends: weights point to them. */
 typedef struct values {
   float *embed, *qkv[LAYERS], *bias[LAYERS], *o[LAYERS], *gate_up[LAYERS], *down[LAYERS], *head,
       *norms[2 * LAYERS + 1], *q_norm, *k_norm;
-  float *past[ROWS]; /* q|k|v of every token but the last, of all layers alike */
+  float *past[ROWS]; /* q|k|v of every token except the last, the same for all layers */
   float inv_freq[128];
 } values;
 
 typedef struct decoder {
   const decoder_shape *s;
-  bool alternates; /* every second layer has the window, and a KV group of its own */
+  bool alternates; /* every second layer has the window, and a separate KV group */
   td_weight *embed, *qkv[LAYERS], *o[LAYERS], *gate_up[LAYERS], *down[LAYERS], *head;
   td_devptr norms[2 * LAYERS + 1], x, h, in_qkv, attn, in_gate_up, act, last_x, last_attn, logits;
   td_rope_kv_params rope;
@@ -267,7 +267,7 @@ static double distance(const float *a, const float *b, size_t n)
   return sqrt(d2 / b2);
 }
 
-/* NaN where a step itself writes: what it reads there must be its own. */
+/* NaN where a step itself writes, so that it must read its own values there. */
 static void spoil(const decoder *d)
 {
   uint32_t width = qkv_width(d->s);
@@ -286,7 +286,7 @@ static void spoil(const decoder *d)
   free(nan_values);
 }
 
-/* Rounding makes both differ from f32; the captured step may not differ by more, and not from run to run. */
+/* Both differ from f32 by rounding; the captured step may not differ more, nor from run to run. */
 static void compare(const decoder *d, const float *want, uint32_t n)
 {
   char what[200];
@@ -302,7 +302,7 @@ static void compare(const decoder *d, const float *want, uint32_t n)
   free(queued), free(once), free(again);
 }
 
-/* A store that was there before and goes again, of other pages. */
+/* A store that existed before and is destroyed again, with other pages. */
 static td_kv *other_store(const decoder_shape *s)
 {
   td_error err;
@@ -354,7 +354,7 @@ void test_decoder(const char *backend, const td_backend_config *config, const de
     be = device;
     td_kv *other = other_store(s);
     decoder d = load(&v, s, alternates);
-    for (int again = 0; again < 2; again++) { /* between steps, as in an idle moment: nothing may be lost */
+    for (int again = 0; again < 2; again++) { /* between steps, as in an idle moment; nothing may be lost */
       for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         capture(&d, sizes[i]);
       if (!again) {

@@ -14,8 +14,8 @@ typedef struct decoder_shape {
   bool bias, norm; /* of q|k|v; of q's and k's heads */
 } decoder_shape;
 
-/* Steps of 1 to 16 rows; a backend of its own for each. Nothing where the backend captures nothing.
- * alternates: every second layer alone has the window. */
+/* Steps of 1 to 16 rows, each with a separate backend. Does nothing if the backend captures nothing.
+ * alternates: only every second layer has the window. */
 void test_decoder(const char *backend, const td_backend_config *config, const decoder_shape *s,
                   bool alternates);
 

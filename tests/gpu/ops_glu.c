@@ -47,7 +47,7 @@ static void glu_make(glu_inputs *g, uint32_t n, uint32_t n_in, uint32_t width)
 
 static void glu_free(glu_inputs *g) { free(g->x), free(g->w), free(g->want); }
 
-/* False: the backend has no such kernel for so many rows. */
+/* Returns false if the backend has no such kernel for this number of rows. */
 static bool run_glu(const glu_inputs *g, td_devptr x, td_devptr out)
 {
   td_error err;
@@ -63,7 +63,7 @@ static bool run_glu(const glu_inputs *g, td_devptr x, td_devptr out)
   return served;
 }
 
-/* Rows from `first` on; NULL: not served. Behind the last row nothing may be written. */
+/* Rows from `first` on; NULL: not supported. Nothing may be written after the last row. */
 static float *glu_run(const glu_inputs *g, uint32_t first, uint32_t n, const char *what)
 {
   enum { GUARD_ROWS = 256 };
@@ -98,7 +98,7 @@ static void test_glu(uint32_t n, uint32_t n_in, uint32_t width)
   if (part) /* the order of a sum is one for all n */
     expect(memcmp(part, got + (size_t)(n / 3) * width, (size_t)(n - n / 3) * width * sizeof *got) == 0,
            alike);
-  if (got) /* what is not a number comes out in its row, and in no other */
+  if (got) /* NaN appears in its own row, and in no other */
     g.x[(size_t)(n / 2) * n_in] = NAN;
   free(part);
   part = got ? glu_run(&g, 0, n, what) : NULL;
@@ -128,8 +128,8 @@ void test_no_glu(void)
 
 void test_glus(test_size size)
 {
-  /* n, n_in, width. Few tokens: tall tiles of one warpgroup and of both, several a CTA. Many, on 132
-   * multiprocessors: halves of tiles, whole ones, those beside one another, whole and halves, ... */
+  /* n, n_in, width. Few tokens: tall tiles of one warpgroup and of both, several per CTA. Many tokens, on 132
+   * SMs: halves of tiles, whole ones, neighbouring ones, whole ones and halves, ... */
   static const uint32_t glus[][3] = {
       {195, 64, 64},    {40, 192, 14336},  {300, 192, 2240}, {14, 64, 2240},    {128, 128, 320},
       {384, 64, 5376},  {384, 64, 2560},   {195, 64, 8960},  {1000, 64, 128},   {257, 128, 320},

@@ -5,6 +5,6 @@
 #include "ops_sample.h"
 
 void test_glus(test_size size);
-void test_no_glu(void); /* with batch_invariant all rows of a product go one way */
+void test_no_glu(void); /* with batch_invariant all rows of a GEMM use one kernel */
 
 #endif

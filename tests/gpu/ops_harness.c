@@ -28,7 +28,7 @@ static float value_of(uint64_t four, double scale)
 
 float random_value(double scale) { return value_of(rng(), scale); }
 
-/* A sequence for each run of so many, so that their number does not depend on the threads'. */
+/* One random sequence per block of rows, so that results do not depend on the number of threads. */
 void random_fill(float *v, size_t n, double scale)
 {
   enum { RUN = 8192 };
@@ -141,7 +141,7 @@ bool run_step(td_compiled *compiled)
   td_error err;
   td_outcome out;
   static uint64_t n_steps;
-  plan->step = ++n_steps; /* which may be asked to stall (kernels/fault.h) */
+  plan->step = ++n_steps; /* which TANDEM_FAULT may stall (kernels/fault.h) */
   td_backend_queue_step(be, compiled, NULL, plan);
   die(watch_wait(be, plan, &out, &err), &err, "step");
   for (uint32_t i = 0; i < out.n_logits && i < MAX_ROWS; i++)
@@ -162,7 +162,7 @@ td_devptr activations(const float *v, uint32_t n, uint32_t width)
   size_t n_all = (size_t)n * width, n_words = (n_all + 1) / 2;
   if (be->activation_bytes == 4)
     return device_f32(v, n_all);
-  float *words = malloc(n_words * sizeof *words); /* upload_f32 moves words, whatever they are */
+  float *words = malloc(n_words * sizeof *words); /* upload_f32 copies words of any kind */
 #pragma omp parallel for
   for (size_t i = 0; i < n_words; i++) {
     uint16_t two[2] = {td_f32_to_bf16(v[2 * i]), 2 * i + 1 < n_all ? td_f32_to_bf16(v[2 * i + 1]) : 0};
@@ -190,7 +190,7 @@ float *fetch(td_devptr p, size_t n, bool f32)
   return out;
 }
 
-/* Error by norm ratio and by maximum against the largest value. */
+/* The error as a norm ratio, and its maximum relative to the largest value. */
 void check(const char *what, const float *got, const double *want, size_t n, double tolerance)
 {
   double diff2 = 0, want2 = 0, worst = 0, largest = 0;

@@ -17,7 +17,7 @@ extern int n_passed, n_failed;
 extern td_plan *plan;
 extern int32_t *page_table;
 enum { SAMPLED_NAN = -1 };
-extern int32_t sampled[MAX_ROWS]; /* of the last step; SAMPLED_NAN where that was told */
+extern int32_t sampled[MAX_ROWS]; /* ids of the last step; SAMPLED_NAN where that flag was set */
 
 void rng_seed(uint64_t seed);
 uint64_t rng_now(void); /* the seed of what comes */
@@ -38,13 +38,13 @@ void plan_reset(uint32_t page_tokens);
 void plan_add_row(uint32_t q_len, uint32_t kv_len, const int32_t *pages);
 void plan_tokens_only(uint32_t n);
 td_compiled *compile_ops(const td_op *ops, uint32_t n); /* be->ops->discard gives it back */
-bool run_step(td_compiled *compiled); /* of the plan; `sampled` has its ids; true: it was launched from a
-                                         captured one */
+bool run_step(td_compiled *compiled); /* Runs a step of the plan; `sampled` has its ids. Returns true if it
+                                         was launched from a captured step. */
 void run_ops(const td_op *ops, uint32_t n); /* a step of these alone */
 td_devptr activations(const float *v, uint32_t n, uint32_t width);
 float *fetch(td_devptr p, size_t n, bool f32); /* the caller frees */
 
-/* Counts, and says what failed. tolerance: by the norm ratio and by the largest difference, see
+/* Counts, and reports failures. tolerance: for the norm ratio and for the largest difference, see
  * ops_harness.c. */
 void check(const char *what, const float *got, const double *want, size_t n, double tolerance);
 void expect(bool ok, const char *what);

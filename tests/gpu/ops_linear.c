@@ -8,7 +8,7 @@
 #include "ops_linear.h"
 #include "ops_watch.h"
 
-/* A weight, made once for all row counts that want it: beside a GPU it takes longer than the product does. */
+/* A weight, made once for all row counts that use it, because on a GPU that takes longer than the GEMM. */
 typedef struct product {
   uint32_t n_in, n_out, n_parts, outs[TD_WEIGHT_PARTS_MAX];
   float *w, *bias; /* [n_out, n_in]; NULL: none */
@@ -114,7 +114,7 @@ void test_linear(uint32_t n, uint32_t n_in, const uint32_t *outs, uint32_t n_par
   free(x), free(held), free(want), free(got), free(got_again), free(got_sum);
 }
 
-/* Decode steps: every row count, n_in and n_out that are no whole tiles of anything, one tile and many. */
+/* Decode steps: every row count; n_in and n_out that are not whole tiles, one tile and many. */
 void test_few_rows(bool small)
 {
   static const uint32_t ins[] = {64, 96, 192, 1088, 2568}, outs[] = {1, 37, 129, 130, 1004};
@@ -125,7 +125,7 @@ void test_few_rows(bool small)
       test_linear(n, ins[i], &outs[(k + 2) % 5], 1, false, true);
     }
   test_linear(8, 64, (const uint32_t[]){45000}, 1, true,
-              false); /* more tiles for each block of an H200 than it has slots */
+              false); /* more tiles for each CTA of an H200 than it has slots */
   if (small)
     return;
   test_linear(1, 4096, (const uint32_t[]){4096, 1024, 1024}, 3, false,

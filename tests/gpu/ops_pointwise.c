@@ -34,7 +34,7 @@ void test_rmsnorm(uint32_t n, uint32_t width)
   free(x), free(w), free(want), free(got);
 }
 
-/* Centred, added to what is there, and of the first half of longer rows. */
+/* Centred, added to the output, and for the first half of longer rows. */
 void test_rmsnorm_forms(uint32_t n, uint32_t width, bool centred, bool add, bool in_place)
 {
   char what[80];
@@ -73,7 +73,7 @@ void test_rmsnorm_forms(uint32_t n, uint32_t width, bool centred, bool add, bool
   free(x), free(w), free(held), free(want), free(got);
 }
 
-/* Made-up weights are the same bits everywhere: read back through the embedding. */
+/* Dummy weights have the same bits everywhere: read back through the embedding. */
 void test_dummy(uint32_t vocab, uint32_t width)
 {
   char what[80];

@@ -8,7 +8,7 @@
 
 void test_rmsnorm(uint32_t n, uint32_t width);
 void test_rmsnorm_forms(uint32_t n, uint32_t width, bool centred, bool add, bool in_place);
-/* Made-up weights are the same bits everywhere. */
+/* Dummy weights have the same bits everywhere. */
 void test_dummy(uint32_t vocab, uint32_t width);
 void test_embed(uint32_t n, uint32_t vocab, uint32_t width);
 void test_swiglu(uint32_t n, uint32_t width);

@@ -30,7 +30,7 @@ static void fill_plan(side *s, uint32_t n, const td_sampling *sampling, const ui
 {
   td_plan *p = s->plan;
   td_plan_clear(p);
-  for (uint32_t i = 0; i < n; i++) { /* row i samples for slot n - 1 - i: slots are not rows */
+  for (uint32_t i = 0; i < n; i++) { /* row i samples for slot n - 1 - i, because slots are not rows */
     uint32_t slot = n - 1 - i;
     s->be->ops->set_sampling(s->be, slot, &sampling[i]);
     p->rows[i] = (td_plan_row){.slot = slot, .q_start = i, .q_len = 1, .kv_len = positions[i]};
@@ -42,7 +42,7 @@ static void fill_plan(side *s, uint32_t n, const td_sampling *sampling, const ui
   p->page_tokens = 16;
 }
 
-/* Returns whether it was launched from a captured one. */
+/* Returns whether it was launched from a captured step. */
 static bool run_step(side *s, td_compiled *compiled, int32_t *ids)
 {
   td_error err;
@@ -73,8 +73,8 @@ static void count(tally *t, const td_sampling *s, int32_t id)
   t->min_p += s->min_p > 0;
 }
 
-/* The same n rows, from row `first` of the logits, on both sides; captured: instead of the first side's op,
- * of first 0. */
+/* The same n rows, from row `first` of the logits, on both sides. captured: replaces the first side's op,
+ * with first 0. */
 static void compare_step(side *got, side *want, td_devptr got_logits, td_devptr want_logits, uint32_t vocab,
                          uint32_t first, uint32_t n, td_compiled *captured, tally *t)
 {
@@ -105,7 +105,7 @@ static void compare_step(side *got, side *want, td_devptr got_logits, td_devptr 
   }
 }
 
-/* Captured steps of these sizes; NULL: the backend has none. They need a KV store. */
+/* Captured steps of these sizes; NULL: the backend captures nothing. They need a KV store. */
 static td_compiled *capture_steps(side *s, td_devptr logits, uint32_t vocab, uint32_t n_ops,
                                   const uint32_t *sizes, uint32_t n_sizes)
 {
@@ -176,7 +176,7 @@ typedef struct amount {
   uint32_t vocab, rounds, rows;
 } amount;
 
-/* tiny: steps of 1 to 120 rows, which the CUDA sampler splits over 8, 4, 2 (100 rows) and 1 blocks a row. */
+/* tiny: steps of 1 to 120 rows, which the CUDA sampler splits over 8, 4, 2 (100 rows) and 1 CTAs per row. */
 void test_sampled_tokens(const char *backend, test_size size, int *n_passed, int *n_failed)
 {
   static const amount all[] = {{1, 1, ROWS},

@@ -12,7 +12,8 @@
 
 enum { VOCAB = 96, WIDTH = 64 };
 
-/* A row of the harness' plan whose last n_logits tokens want logits: to be scored, the last one sampled. */
+/* A row of the harness's plan. Its last n_logits tokens have logits: they are scored, and the last one is
+ * sampled. */
 static void add_row(td_plan *p, uint32_t slot, uint32_t q_len, uint32_t kv_len, uint32_t n_logits)
 {
   uint32_t r = p->n_rows++;
@@ -55,7 +56,7 @@ static void test_gather(uint32_t width)
   free(x), free(want), free(got);
 }
 
-/* Three sequences in chunks; the same bits as token after token in f64. */
+/* Three sequences in chunks: the same bits as token by token, compared with f64. */
 static void test_pool(uint32_t width, td_pooling pooling)
 {
   static const uint32_t lengths[] = {9, 1, 33}, slots[] = {2, 0, 5};
@@ -165,7 +166,7 @@ static td_outcome wait_for(void)
   return out;
 }
 
-/* Entries that are scored or late have no id; the others have theirs, whatever is beside them. */
+/* Entries that are scored or late have no id; the others have theirs, whatever else is in the step. */
 static void test_who_is_sampled(const chain *c)
 {
   uint8_t late[MAX_ROWS] = {0};
@@ -188,8 +189,8 @@ static void test_who_is_sampled(const chain *c)
   expect(right, "scored and late entries are not sampled, the others are");
 }
 
-/* Submit 1, sample 1, submit 2, wait 1, sample 2, wait 2: tokens of 1 are read on the device by 2, but for a
- * late row, which computes its token again. */
+/* Submit 1, sample 1, submit 2, wait 1, sample 2, wait 2: step 2 reads the tokens of step 1 on the device,
+ * except for a late row, which computes its token again. */
 static void test_running_ahead(const chain *c)
 {
   enum { ROWS = 12, LATE = 3, STEPS = 40 };
@@ -226,8 +227,8 @@ static void test_running_ahead(const chain *c)
   td_plan_destroy(plans[1]);
 }
 
-/* Late sampling leaves the device without work: that is none of the step's time, however slow the device is
- * (a sanitizer may watch it). */
+/* Late sampling leaves the device idle: that does not count as the step's time, however slow the device is (a
+ * sanitizer may be running). */
 static void test_times(const chain *c)
 {
   enum { HOST_US = 30000 };

@@ -47,8 +47,8 @@ static void damage_files(const char *folder)
     printf("FAIL tune: no cache file to damage\n"), n_failed++;
 }
 
-/* Products of both shapes are kept for every bucket that cuBLASLt serves, those of steps with chunks too; the
- * head's are not measured. */
+/* GEMMs of both shapes are kept for every bucket that cuBLASLt serves, including those of steps with chunks;
+ * the head's are not measured. */
 static bool all_kept(const char *folder, char *kept, int size)
 {
   char command[300];
@@ -65,8 +65,8 @@ static bool all_kept(const char *folder, char *kept, int size)
   return all;
 }
 
-/* Measuring goes on where it stopped, in a call of its own each time. How long it takes is nobody's business
- * here: minutes under a sanitizer that others run beside. */
+/* Measuring continues where it stopped, in a separate call each time. Its duration is not checked: it may be
+ * minutes under a sanitizer. */
 static void tune_until_kept(const tuned *t, const char *folder)
 {
   char ignored[64];
@@ -87,9 +87,9 @@ static void check_kept(const char *folder)
   n_failed += !all;
 }
 
-/* As a daemon does it: nothing is measured before it serves, then one thing a call, with steps between, and
- * what was captured is captured anew when its algorithms have changed. Then a captured step gives the bits of
- * one that is not. */
+/* As in a daemon: nothing is measured before it serves, then one piece per call, with steps between, and
+ * captured steps are captured again when their algorithms have changed. Then a captured step gives the bits
+ * of a queued one. */
 
 static td_tuning begin_tuning(td_compiled *compiled, const char *folder)
 {
@@ -132,7 +132,7 @@ static void compare_tuned(const tuned *t, td_compiled *captured, td_compiled *pl
 
 static void test_tune_in_pieces(const tuned *t, const char *folder)
 {
-  enum { STEP_EACH = 37 }; /* calls: more than any comparison takes, or none would be finished */
+  enum { STEP_EACH = 37 }; /* calls: more than any comparison needs, or none would finish */
   static const uint32_t ns[] = {9, 24, 33, 64, 129, 300, 777};
   td_error err;
   td_compiled *captured = compile_tuned(t), *plain = compile_tuned(t);
@@ -177,8 +177,8 @@ static bool is_written(const char *folder)
   return system(command) == 0;
 }
 
-/* Measuring that ends inside a bucket, right behind a decision that changed an algorithm, as where tune_ms is
- * over: the change is told and written, and what was captured with the one before is captured anew. */
+/* Measuring that ends inside a bucket, right after a decision that changed an algorithm, as if tune_ms were
+ * over. The change is reported and written, and steps captured with the old algorithm are captured again. */
 static void test_tune_ends_early(const tuned *t, const char *folder)
 {
   td_error err;
@@ -189,7 +189,7 @@ static void test_tune_ends_early(const tuned *t, const char *folder)
     die(be->ops->tune(be, captured, &now, &err), &err, "tune");
   printf("tune: ended early with %u of %u algorithms, %u not the first\n", now.n_known, now.n_all,
          now.n_not_first);
-  if (!now.is_done) { /* else every guess is the fastest here, and nothing changes */
+  if (!now.is_done) { /* otherwise every guess is the fastest here, and nothing changes */
     be->ops->tune_end(be, captured, &now);
     expect(now.changed_least > 0 && now.changed_least <= now.changed_most,
            "tune: an early end tells changes");
@@ -206,8 +206,8 @@ static void test_tune_ends_early(const tuned *t, const char *folder)
   be->ops->discard(be, plain);
 }
 
-/* All at once, of a time in which something is decided and not all: written when it is over, not only when
- * the program goes. */
+/* In one go, with a time limit that allows some decisions but not all: the file is written when the time is
+ * up, not only at the end of the program. */
 static void test_tune_of_short_time(const tuned *t, const char *folder)
 {
   td_error err;
@@ -256,7 +256,7 @@ void test_tune(bool small)
   for (int round = 0; round < 4; round++) {
     if (round == 2)
       damage_files(folder);
-    if (round == 0 || round == 3) /* begun, finished, measured anew, only read */
+    if (round == 0 || round == 3) /* begun, finished, measured again, only read */
       tune(&t, folder, round == 0 ? 50 : 0);
     else
       tune_until_kept(&t, folder);

@@ -10,7 +10,7 @@
 
 enum { CASE_MAX = 400, STEP_MAX = 6000, FRAMES_MAX = 64, ENDED = 124 };
 
-/* Made before anybody waits: a signal handler may only write. */
+/* Allocated beforehand, because a signal handler may only write. */
 static char of_case[CASE_MAX] = "none", of_step[STEP_MAX];
 static const char *of_backend = "none";
 static unsigned limit_s;
@@ -54,7 +54,7 @@ void watch_case(uint64_t seed, const char *format, ...)
   va_end(args);
 }
 
-/* Rows as {query tokens@keys}; what does not fit is left out. */
+/* Rows as {query tokens@keys}; those that do not fit are left out. */
 static void describe(const char *what, const td_plan *plan, uint32_t n_rows)
 {
   int n = snprintf(of_step, sizeof of_step, "%s, %u rows", what, n_rows);

@@ -46,7 +46,8 @@ typedef struct test_case {
 typedef struct measured {
   double max_diff, worst_relative, diff2, spread2;
   double max_diff_there; /* at differs_at */
-  uint32_t agrees, bad;  /* largest logits that are the answer's token; logits that are no numbers */
+  uint32_t agrees,
+      bad; /* number of largest logits that are the answer's token; of logits that are not finite */
 } measured;
 
 static td_plan *plan;
@@ -146,7 +147,7 @@ static void add_row(const test_case *c, uint32_t q_len, uint32_t kv_len)
   }
 }
 
-/* Row i's logits are those before answer token i + 1; the last row is the prompt, before answer token 0. */
+/* Row i's logits precede answer token i + 1; the last row is the prompt, before answer token 0. */
 static void make_plan(const test_case *c)
 {
   td_plan_clear(plan);
@@ -188,7 +189,7 @@ static int32_t largest(const float *x)
   return (int32_t)best;
 }
 
-/* Spread: how far a row's logits lie from their mean, as root mean square. */
+/* Spread: the root mean square distance of a row's logits from their mean. */
 static double measure_row(const float *want, const float *got, measured *m)
 {
   double sum = 0, spread2 = 0, diff2 = 0, max_diff = 0;
@@ -266,7 +267,7 @@ int main(int argc, char **argv)
   must(td_model_desc_read(files, &desc, &err), &err);
   must(td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_ROWS, N_PAGES, PAGE_TOKENS, &plan, &err), &err);
   for (int i = 0; i < N_PAGES; i++)
-    page_table[i] = (i * 37 + 11) % N_PAGES; /* 37 is odd: every page once, in no order */
+    page_table[i] = (i * 37 + 11) % N_PAGES; /* 37 is odd, so every page occurs once, out of order */
   open_side("cpu", false, files, &want);
   open_side("cpu", true, files, &rounded);
   if (argc <= 3 || strcmp(argv[3], "rounded") != 0)

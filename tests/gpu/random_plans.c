@@ -35,11 +35,11 @@ enum {
   PLANS = 3000,
   ROWS_MAX = 1024,
   STEP_TOKENS = 4096,
-  STEP_TOKENS_CPU = 96, /* of a hybrid one: it takes a CPU seconds */
+  STEP_TOKENS_CPU = 96, /* in a hybrid batch, which takes a CPU seconds */
   CHUNKS_MAX = 6,
   KEYS_MAX = 100000,
   LEVELS_MAX = 10,
-  VALUES = 4095,         /* rows of the table; the one after them is NaN */
+  VALUES = 4095,         /* rows of the table; the row after them is NaN */
   ENTRIES_MAX = 1 << 20, /* of a step's page table */
   PAIR_KEYS = 300000,
   LOUD = 64,
@@ -90,10 +90,10 @@ static uint32_t any_size(uint32_t most)
 
 static float *values; /* [VALUES, width]: q, k, v */
 static uint32_t width;
-static uint16_t *stored; /* [pages, page_tokens]: whose k and v lie there */
+static uint16_t *stored; /* [pages, page_tokens]: the table row whose k and v are stored there */
 static uint32_t n_free, n_last, n_blank, nan_page,
-    n_pages; /* pages: those for whole ones, for rows' last ones, for what chunks write behind these, one of
-                NaN alone */
+    n_pages; /* pages: for whole pages, for rows' last pages, for what chunks write after these, and one with
+                NaN only */
 static int32_t *free_order, *last_order; /* permutations of the first two kinds, counted from 0 */
 static td_kv *kv;
 static td_weight *table;
@@ -101,7 +101,7 @@ static td_devptr qkv, out, no_rotation;
 static td_compiled *writes, *plain,
     *captured; /* new tokens to their pages; and attention; the same, captured */
 
-/* So many tokens of a row's last page are there before the step. */
+/* The number of tokens of a row's last page that exist before the step. */
 static uint32_t filled(const head_shape *h, uint32_t last) { return last % h->page_tokens; }
 
 static void compile(const head_shape *h)
@@ -155,7 +155,7 @@ static void end_writing(const head_shape *h)
   begin_plan(h);
 }
 
-/* The first n tokens of a page: those that `stored` says, or NaN. */
+/* Writes the first n tokens of a page: those in `stored`, or NaN. */
 static void write_page(const head_shape *h, uint32_t page, uint32_t n, bool nan)
 {
   uint32_t r = plan->n_rows++;
@@ -170,7 +170,7 @@ static void write_page(const head_shape *h, uint32_t page, uint32_t n, bool nan)
     end_writing(h);
 }
 
-/* Every page: whole ones, last ones filled to a different length each, the rest NaN. */
+/* Writes every page: whole ones, last ones filled to different lengths, the rest NaN. */
 static void fill_store(const head_shape *h)
 {
   n_free = h->keys / h->page_tokens;
@@ -195,7 +195,7 @@ static void fill_store(const head_shape *h)
   end_writing(h);
 }
 
-/* Of every key and value; the last row is NaN. */
+/* The table of all keys and values; the last row is NaN. */
 static void make_values(const head_shape *h)
 {
   values = random_values((size_t)(VALUES + 1) * width, 1.5);
@@ -302,7 +302,7 @@ static run take_run(uint32_t n, uint32_t *used)
 
 typedef struct batch_kind {
   uint32_t n_rows, n_levels, node_pages, own_pages; /* at most so many */
-  uint32_t alike;                 /* of 4 rows so many have nothing of their own but the last token */
+  uint32_t alike;                 /* how many of 4 rows have no private token except the last */
   uint32_t n_chunks, first_chunk; /* rows from number first_chunk on that are chunks */
 } batch_kind;
 
@@ -332,7 +332,7 @@ static batch_kind any_kind(const head_shape *h)
   return k;
 }
 
-/* Of row r, which leaves one token at least to each row behind it. */
+/* The chunk of row r, which leaves at least one token to each later row. */
 static uint32_t any_chunk(const batch_kind *k, uint32_t r)
 {
   uint32_t left = step_tokens - plan->n_tokens - (k->n_rows - r - 1);
@@ -341,8 +341,8 @@ static uint32_t any_chunk(const batch_kind *k, uint32_t r)
   return any_size(below(3) ? left / 2 + 1 : left);
 }
 
-/* A row for the plan, its pages at `entry` of the table. Rows that part at level l have the nodes before it
- * in common. Returns the entries that it took; 0: there is no room for it. */
+/* A row for the plan, with its pages from `entry` of the table on. Rows that diverge at level l share the
+ * nodes before it. Returns the number of entries used; 0: there is no room. */
 static uint32_t add_row(const head_shape *h, const batch_kind *k, run *nodes, uint32_t entry, in_use *used)
 {
   uint32_t r = plan->n_rows, parts_at = r == 0 ? 0 : below(k->n_levels + 1), n = 0, most = most_pages(h);
@@ -373,7 +373,7 @@ static uint32_t add_row(const head_shape *h, const batch_kind *k, run *nodes, ui
   return n;
 }
 
-/* Decodes in any order, then chunks in any. A slot is a row's number before that. */
+/* Decodes in random order, then chunks in random order. A slot is a row's number before that. */
 static void shuffle_rows(void)
 {
   td_plan_row *rows = plan->rows;
@@ -445,7 +445,7 @@ static void shrink_rows(const uint8_t grown[ROWS_MAX])
     plan->positions[r] = (int32_t)(plan->rows[r].kv_len -= grown[r]) - 1;
 }
 
-/* The step's new tokens are not there any more. */
+/* Removes the step's new tokens. */
 static void forget_new_tokens(void)
 {
   for (uint32_t i = 0; i < plan->n_tokens; i++)
@@ -465,7 +465,7 @@ static uint32_t keys_of(const head_shape *h, uint32_t token)
   return h->window && n > h->window ? h->window : n;
 }
 
-/* All of a small batch, else of rows and heads at random. The caller frees. */
+/* The pairs to compare: all of a small batch, otherwise random rows and heads. The caller frees. */
 static pair *choose_pairs(const head_shape *h, uint32_t *n)
 {
   uint64_t all = 0, taken = 0;
@@ -527,8 +527,8 @@ static void attend_pair(const head_shape *h, pair p, double *weights, double *to
 }
 
 typedef struct verdict {
-  double ratio,
-      worst_ratio; /* norm of the error to that of what was wanted: of all together, and of the worst pair */
+  double ratio, worst_ratio; /* norm of the error relative to that of the reference: over all together, and of
+                                the worst pair */
   uint32_t worst_token, worst_head;
 } verdict;
 
@@ -563,7 +563,7 @@ static verdict compare(const head_shape *h, const float *got, const pair *pairs,
 
 /* ---- all of it ---- */
 
-/* What was seen, so that whoever reads the result knows what it says. */
+/* Which cases occurred, so that a reader knows what the result means. */
 typedef struct tally {
   uint32_t n_plans, n_rows_most, n_keys_most, n_compared_whole;
   uint64_t n_rows, n_pairs, n_prefill_tokens;
@@ -602,7 +602,8 @@ static void test_step(const head_shape *h, const char *which, tally *t)
   free(pairs), free(got), free(again), free(launched);
 }
 
-/* The batch, then, of decodes, the step after it: each row whose last page has room is a token longer. */
+/* Runs the batch; then, for decodes, the step after it, in which each row whose last page has room is a token
+ * longer. */
 static void test_batch(const head_shape *h, const td_attention_policy *policy, uint64_t seed, uint32_t number,
                        tally *t)
 {
@@ -627,7 +628,7 @@ static void test_batch(const head_shape *h, const td_attention_policy *policy, u
   forget_new_tokens();
 }
 
-/* How batches of a kind are planned. Larger heads have no plans. */
+/* How batches of a kind are planned. Larger heads have no attention plans. */
 static const td_attention_policy *way_of(uint32_t kind, const head_shape *h)
 {
   const td_attention_policy *hybrid_ways[16] = {NULL, &serial}, *way = NULL;

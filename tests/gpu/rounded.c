@@ -113,7 +113,7 @@ static td_status compile(td_backend *be, const td_program *program, td_compiled 
   return st;
 }
 
-/* What the op wrote and a device would store as bf16. */
+/* The op's outputs that a device would store as bf16. */
 static void round_output(const td_op *o, const td_plan *plan)
 {
   size_t n = td_extent_rows(o->extent, plan);

@@ -7,8 +7,8 @@
 
 #include "kernels/kernels.h"
 
-/* Replaces the ops of a CPU backend; once per process, before anything is imported. Not rounded: K after its
- * rotation and the softmax's weights, which only the backend sees. */
+/* Replaces the ops of a CPU backend; call once per process, before any import. K after its rotation and the
+ * softmax's weights are not rounded, because only the backend has them. */
 void rounded_arm(td_backend *cpu);
 /* After the backend's destroy. */
 void rounded_free(void);

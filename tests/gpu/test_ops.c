@@ -149,7 +149,7 @@ static uint32_t step_s = WATCH_STEP_S;
 static uint32_t only_dim; /* of the heads that are tested; 0: all */
 static bool is_wanted(uint32_t head_dim) { return only_dim == 0 || head_dim == only_dim; }
 
-/* Of the tests of plans and captures, in small amounts. */
+/* A small part of the tests of plans and captures. */
 static bool is_in_small(size_t i) { return i == 1 || i == 6 || i == 8 || i == 14; }
 
 static const uint32_t decodes[][2] = {{1, 1},  {1, 2},  {1, 15}, {1, 16},  {1, 17},
@@ -157,9 +157,9 @@ static const uint32_t decodes[][2] = {{1, 1},  {1, 2},  {1, 15}, {1, 16},  {1, 1
 static const uint32_t mixed[][2] = {{1, 500}, {1, 33}, {2, 90}, {100, 100}, {5, 700}, {60, 61}};
 static const uint32_t split[][2] = {{1, 3500}, {1, 2000}, {1, 70}};
 
-/* More decodes than the blocks of any device's that run at once, for so many kv heads: on Hopper a warp takes
- * a short one alone (kernels/attention/work_list.h). The last but one has so many that those of 320 tokens
- * are short, the last groups whose warps add what rows share. */
+/* More decodes than CTAs that run at the same time on any device, for so many kv heads: on Hopper one warp
+ * handles a short one (kernels/attention/work_list.h). The last case but one has so many that those of 320
+ * tokens are short; the last has groups whose warps reduce what rows share. */
 static const heads many_heads[] = {
     {32, 32, 128, 16, 0, TD_ROPE_HALVES, false, 0},  {64, 32, 64, 32, 0, TD_ROPE_PAIRS, false, 0},
     {32, 32, 96, 16, 0, TD_ROPE_HALVES, false, 0},   {48, 16, 256, 16, 0, TD_ROPE_HALVES, false, 0},
@@ -168,9 +168,9 @@ static const heads many_heads[] = {
 };
 enum { N_MANY_HEADS = sizeof many_heads / sizeof *many_heads };
 
-/* Of long rows, 67 shares each on an H200: more than a warp takes of a slice at once. */
+/* Long rows, with 67 KV splits each on an H200: more than a warp handles of a slice at a time. */
 static const heads one_kv_head = {8, 1, 128, 16, 0, TD_ROPE_HALVES, false, 0};
-/* Of two tokens: more slices than four for each of the blocks that are sure to run at once. */
+/* Rows of two tokens: more than four slices for each CTA that is certain to be resident. */
 static const heads many_slices = {64, 8, 128, 16, 0, TD_ROPE_HALVES, false, 0};
 
 /* Prefixes in pieces of more pages than are looked up at once, one that all rows share, and five and pairs of
@@ -186,18 +186,18 @@ static const struct {
     {{64, 64, 128, 16, 0, TD_ROPE_HALVES, false, 0}, {48, 1536, 240}},
     {{64, 32, 64, 64, 0, TD_ROPE_HALVES, false, 0}, {64, 1536, 640}},
 };
-/* Rows that share a prefix and are cut into so many shares that several blocks add them up, by the two ways
- * to add what is shared (groups to 4, and above). */
+/* Rows that share a prefix and have so many KV splits that several CTAs reduce them, with both ways to reduce
+ * shared keys (groups to 4, and above). */
 static const heads long_own[] = {{4, 1, 128, 16, 0, TD_ROPE_HALVES, false, 0},
                                  {8, 1, 128, 16, 0, TD_ROPE_HALVES, false, 0},
                                  {12, 1, 96, 32, 0, TD_ROPE_HALVES, false, 0}};
 enum { N_LONG_OWN = sizeof long_own / sizeof *long_own };
-/* Whose KV is more than the L2 cache holds, so that prefill goes through some heads after others. */
+/* More KV than the L2 cache holds, so that prefill processes groups of heads one after the other. */
 static const heads many_kv_heads = {32, 32, 128, 16, 0, TD_ROPE_HALVES, false, 0};
 static const heads many_captured = {64, 64, 128, 16, 0, TD_ROPE_HALVES, false, 0};
 
-/* Two stores at once; the second one's layers have a window, so that its rows share nothing where the first
- * one's do. */
+/* Two stores together; the layers of the second have a window, so that its rows share nothing where those of
+ * the first do. */
 static const heads store_pairs[][2] = {
     {{32, 8, 128, 16, 0, TD_ROPE_HALVES, false, 0}, {8, 2, 64, 16, 300, TD_ROPE_HALVES, false, 0}},
     {{8, 1, 128, 32, 0, TD_ROPE_HALVES, false, 0}, {8, 8, 256, 32, 0, TD_ROPE_HALVES, false, 0}},
@@ -241,7 +241,7 @@ static void expect_no_plans(const heads *h)
          "plans are refused where no kernel does them");
 }
 
-/* Ways to decide what decodes share, by name in the command line. */
+/* Policies for what decodes share, by name in the command line. */
 enum { N_POLICIES = 4 };
 static const td_attention_policy *policies[N_POLICIES];
 
@@ -253,11 +253,10 @@ static void find_policies(void)
       exit(2);
 }
 
-/* Heads that have no plans are done as a daemon does them: by prefill tiles, or every row by itself. */
+/* Heads without plans run as in a daemon: by prefill tiles, or every row by itself. */
 static bool has_plans(const heads *h) { return h->head_dim != 256 && h->n_heads / h->n_kv_heads <= 16; }
 
-/* Decodes by plans of one policy (a CPU does not look at it), with the first one also of heads that have
- * none. */
+/* Decodes by plans of one policy (which a CPU ignores); with the first policy also heads without plans. */
 static void test_plans(const char *name, const td_backend_config *with, const td_attention_policy *policy,
                        test_size size)
 {
@@ -370,7 +369,7 @@ static void test_products(bool small, bool tiny)
     test_linear(ns[i], 4096, (const uint32_t[]){512, 512}, 2, true, false);
   }
   test_linear(8, 7232, (const uint32_t[]){8}, 1, false,
-              false); /* one tile of more parts than its block has slots */
+              false); /* one tile of more parts than its CTA has slots */
   if (!tiny) {
     test_few_rows(small);
     test_tune(small);
@@ -411,7 +410,7 @@ static void test_attentions(bool small, bool tiny)
       test_many_short(&many_heads[i], small);
 }
 
-/* One backend each: nothing that another left behind is there. */
+/* One backend each, so that nothing is left over from another. */
 static void test_recordings(const char *name, const td_backend_config *config, bool small, bool tiny)
 {
   static const decoder_shape decoders[] = {
@@ -424,7 +423,7 @@ static void test_recordings(const char *name, const td_backend_config *config, b
       {512, 16, 1, 96, 1344, 3000, 64, 150, TD_ROPE_PAIRS, true, false},
       {768, 20, 4, 96, 2048, 1000, 32, 0, TD_ROPE_HALVES, false, false},
       {1536, 16, 16, 96, 4480, 4700, 16, 0, TD_ROPE_HALVES, false,
-       false}, /* several tiles of 16 and of 24 rows a block, of more parts than slots */
+       false}, /* several tiles of 16 and of 24 rows per CTA, of more parts than slots */
       {1024, 16, 8, 128, 3072, 2000, 16, 0, TD_ROPE_HALVES, false, true},
       {512, 8, 2, 64, 1536, 1200, 32, 100, TD_ROPE_PAIRS, true, true},
   };
@@ -486,8 +485,8 @@ static void test_cuts_of(const char *name, td_backend_config config, const heads
     free(kept[i]);
 }
 
-/* How prefill is cut is fixed, or the planner's; a CPU cuts nothing. Small amounts have heads of 64 elements
- * too, which are colocated. */
+/* The cut of prefill is fixed, or the planner's; a CPU cuts nothing. The small version includes heads of 64
+ * elements, which are colocated. */
 static void test_all_cuts(const char *name, const td_backend_config *config, test_size size)
 {
   for (size_t i = 0; i < N_SHAPES; i++)
@@ -546,7 +545,7 @@ static void run_section(int section, const char *name, const td_backend_config *
   }
 }
 
-/* Whoever waits for all of it sees where the time goes. */
+/* Shows where the time goes. */
 static void tell(int section, const struct timespec *begin)
 {
   struct timespec now;
@@ -589,7 +588,7 @@ int main(int argc, char **argv)
   const td_attention_policy *only_policy = NULL;
   setvbuf(stdout, NULL, _IOLBF, 0);
   mallopt(M_MMAP_THRESHOLD,
-          1 << 30); /* freed memory is kept: else a third of the time goes into clearing pages */
+          1 << 30); /* freed memory is kept, otherwise a third of the time goes into clearing pages */
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   find_policies();
   const char *name = argc > 1 ? argv[1] : "cpu";

@@ -125,7 +125,7 @@ static void write_weights(const td_model_desc *d, uint64_t seed, int fd)
   free(tensors);
 }
 
-/* The 256 letters that stand for bytes in byte-level vocabularies. */
+/* The 256 characters that represent bytes in byte-level vocabularies. */
 static void write_tokenizer(const char *folder)
 {
   char path[4096];
