@@ -3,26 +3,38 @@
  * are fixed, so the outcome is too. scripts/fidelity reads the printed lines. */
 #include "kernels_fixture.h"
 
-enum { VOCAB = 67, ROWS = 16, N_PROMPT = 14, N_TOKENS = 26, DRAWS = 100000, TABLES = 5, GREEDY = 200 };
+enum {
+  VOCAB = 67,
+  MASK_WORDS = (VOCAB + 31) / 32,
+  ROWS = 16,
+  N_PROMPT = 14,
+  N_TOKENS = 26,
+  DRAWS = 100000,
+  TABLES = 5,
+  GREEDY = 200
+};
 
 /* The parameters of a request of each kind; history, and the ids of bias and ends, are made for each table.
  */
 static const struct {
   const char *name;
+  bool is_masked; /* as by bad_words or a grammar */
   td_sampling sampling;
 } samplers[] = {
-    {"temperature 1", {.temperature = 1, .top_p = 1}},
-    {"temperature 0.4", {.temperature = 0.4f, .top_p = 1}},
-    {"temperature 2", {.temperature = 2, .top_p = 1}},
-    {"top_p", {.temperature = 1, .top_p = 0.8f}},
-    {"top_k", {.temperature = 1, .top_p = 1, .top_k = 9}},
-    {"min_p", {.temperature = 1, .top_p = 1, .min_p = 0.07f}},
-    {"presence_penalty", {.temperature = 1, .top_p = 1, .presence_penalty = 1.2f}},
-    {"frequency_penalty", {.temperature = 1, .top_p = 1, .frequency_penalty = 0.7f}},
-    {"repetition_penalty", {.temperature = 1, .top_p = 1, .repetition_penalty = 1.6f}},
-    {"logit_bias", {.temperature = 1, .top_p = 1, .n_bias = 6}},
-    {"min_tokens", {.temperature = 1, .top_p = 1, .min_tokens = N_TOKENS, .n_end_ids = 5}},
+    {"temperature 1", false, {.temperature = 1, .top_p = 1}},
+    {"temperature 0.4", false, {.temperature = 0.4f, .top_p = 1}},
+    {"temperature 2", false, {.temperature = 2, .top_p = 1}},
+    {"top_p", false, {.temperature = 1, .top_p = 0.8f}},
+    {"top_k", false, {.temperature = 1, .top_p = 1, .top_k = 9}},
+    {"min_p", false, {.temperature = 1, .top_p = 1, .min_p = 0.07f}},
+    {"presence_penalty", false, {.temperature = 1, .top_p = 1, .presence_penalty = 1.2f}},
+    {"frequency_penalty", false, {.temperature = 1, .top_p = 1, .frequency_penalty = 0.7f}},
+    {"repetition_penalty", false, {.temperature = 1, .top_p = 1, .repetition_penalty = 1.6f}},
+    {"logit_bias", false, {.temperature = 1, .top_p = 1, .n_bias = 6}},
+    {"min_tokens", false, {.temperature = 1, .top_p = 1, .min_tokens = N_TOKENS, .n_end_ids = 5}},
+    {"mask (bad_words, grammars)", true, {.temperature = 1, .top_p = 1}},
     {"all",
+     true,
      {.temperature = 1.3f,
       .top_p = 0.95f,
       .top_k = 40,
@@ -39,17 +51,26 @@ typedef struct table {
   td_sampling sampling;
   td_logit_bias bias[6];
   int32_t ends[5], tokens[N_TOKENS];
+  uint32_t mask[MASK_WORDS];
+  bool is_masked;
   float logits[VOCAB];
   double prob[VOCAB]; /* by the definition; 0: not kept */
   int32_t best;
 } table;
 
-/* In the order of docs/API.md: min_tokens, bias, repetition, frequency and presence. */
+static bool is_allowed(const table *t, int32_t id)
+{
+  return !t->is_masked || (t->mask[id / 32] >> id % 32 & 1);
+}
+
+/* In the order of docs/API.md: masks and min_tokens, bias, repetition, frequency and presence. */
 static double adjusted(const table *t, int32_t id)
 {
   const td_sampling *s = &t->sampling;
   double x = (double)t->logits[id];
   int in_prompt = 0, in_answer = 0;
+  if (!is_allowed(t, id))
+    return -INFINITY;
   for (int i = 0; i < N_TOKENS; i++)
     *(i < N_PROMPT ? &in_prompt : &in_answer) += t->tokens[i] == id;
   for (uint32_t i = 0; i < s->n_end_ids; i++)
@@ -100,10 +121,12 @@ static bool define(table *t)
   return clear;
 }
 
-static void make_table(table *t, const td_sampling *s)
+static void make_table(table *t, size_t kind)
 {
+  const td_sampling *s = &samplers[kind].sampling;
   do {
     t->sampling = *s;
+    t->is_masked = samplers[kind].is_masked;
     t->sampling.bias = t->bias;
     t->sampling.end_ids = t->ends;
     for (int i = 0; i < VOCAB; i++)
@@ -114,6 +137,8 @@ static void make_table(table *t, const td_sampling *s)
       t->bias[i] = (td_logit_bias){11 * i + (int32_t)fx_below(11), i ? fx_normal() * 2 : -100};
     for (int i = 0; i < 5; i++)
       t->ends[i] = 13 * i + (int32_t)fx_below(13);
+    for (int i = 0; i < MASK_WORDS; i++)
+      t->mask[i] = fx_below(1u << 16) << 16 | fx_below(1u << 16);
   } while (!define(t));
 }
 
@@ -156,8 +181,10 @@ static void close_bench(bench *b)
 /* ROWS draws of a table, with seeds from `seed` on. */
 static void draw(bench *b, const table *t, float temperature, uint64_t seed, int32_t *ids)
 {
+  const uint32_t *masks[ROWS];
   td_plan_clear(b->plan);
   for (uint32_t i = 0; i < ROWS; i++) {
+    masks[i] = t->mask;
     td_sampling s = t->sampling;
     s.temperature = temperature;
     s.seed = seed + i;
@@ -171,7 +198,7 @@ static void draw(bench *b, const table *t, float temperature, uint64_t seed, int
   }
   b->plan->n_rows = b->plan->n_tokens = ROWS;
   td_backend_submit(b->be, NULL, b->plan);
-  td_backend_sample(b->be, b->sampling, NULL);
+  td_backend_sample(b->be, b->sampling, t->is_masked ? &(td_sample_input){.masks = masks} : NULL);
   assert_int_equal(td_backend_wait(b->be, &b->out, NULL), TD_OK);
   for (uint32_t i = 0; i < ROWS; i++)
     ids[i] = b->out.ids[i * TD_STEP_IDS];
@@ -219,12 +246,12 @@ static void test_draws(void **state)
   for (size_t k = 0; k < sizeof samplers / sizeof *samplers; k++) {
     uint32_t bad = 0, cases = 0;
     for (uint32_t n = 0; n < TABLES; n++) {
-      make_table(&t, &samplers[k].sampling);
+      make_table(&t, k);
       bad += !agrees(&b, &t, DRAWS / TABLES, (uint64_t)n * DRAWS + 1, &bad);
       cases += DRAWS / TABLES;
     }
     for (uint32_t n = 0; n < GREEDY; n++, cases++) {
-      make_table(&t, &samplers[k].sampling);
+      make_table(&t, k);
       draw(&b, &t, 0, n, ids);
       bad += ids[0] != t.best;
     }
