@@ -147,6 +147,8 @@ static bool is_begun(const bad_word *b, const int32_t *answer, uint32_t n)
   return before <= n && memcmp(answer + n - before, b->ids, before * sizeof *answer) == 0;
 }
 
+const char *const td_bad_words_stuck = "'bad_words' leave no token to go on with";
+
 static const char *fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
 {
   const provider *p = arg;
@@ -161,7 +163,7 @@ static const char *fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *
     if (is_begun(b, tokens + p->n_prompt, n - p->n_prompt))
       mask[b->ids[b->n - 1] / 32] &= ~(1u << b->ids[b->n - 1] % 32);
   }
-  return allows_any(mask, w->vocab) ? NULL : "'bad_words' leave no token to go on with";
+  return allows_any(mask, w->vocab) ? NULL : td_bad_words_stuck;
 }
 
 static void drop(void *arg)

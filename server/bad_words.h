@@ -22,4 +22,7 @@ void td_bad_words_drop(td_bad_words *w); /* NULL: does nothing */
  * NULL: inner allows every id. Returns fill NULL if there is no memory; then the caller still owns inner. */
 td_mask_provider td_bad_words_provide(td_bad_words *w, td_mask_provider inner, uint32_t n_prompt);
 
+/* Why a provider gave up: the words and the inner mask together forbid every id. */
+extern const char *const td_bad_words_stuck;
+
 #endif

@@ -627,7 +627,8 @@ static void end_refused(td_choice *ch, const char *why)
   if (why == td_mask_no_memory)
     td_api_error_set(&e, 503, "out_of_memory", NULL, "%s", why);
   else
-    td_api_error_set(&e, 400, "grammar_stuck", call->grammar_field, "%s", why);
+    td_api_error_set(&e, 400, "grammar_stuck", why == td_bad_words_stuck ? "bad_words" : call->grammar_field,
+                     "%s", why);
   td_call_fail(call, &e);
 }
 

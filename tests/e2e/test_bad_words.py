@@ -68,7 +68,7 @@ def test_in_chats_and_streams_and_beside_a_grammar(daemon):
     r = daemon.post("/v1/chat/completions", {**body, "guided_choice": ["yes", "no"], "bad_words": ["yes", "y", "ye"]})
     assert r.json()["choices"][0]["message"]["content"] == "no", r.text
     r = daemon.post("/v1/chat/completions", {**body, "guided_choice": ["yes"], "bad_words": ["yes", "y", "ye"]})
-    assert r.status_code == 400 and r.json()["error"]["code"] == "grammar_stuck"
+    assert r.status_code == 400 and r.json()["error"]["code"] == "grammar_stuck" and r.json()["error"]["param"] == "bad_words", r.text
     alone = ask(daemon)
     both = daemon.post("/v1/completions", {**BODY, "n": 2, "temperature": 1, "seed": 3, "bad_words": [alone["text"].split()[0]]})
     assert both.status_code == 200 and ask(daemon) == alone
