@@ -8,9 +8,9 @@
 #endif
 
 #include "common/checked.h"
+#include "common/host_memory.h"
 #include "config/limits.h"
 #include "common/log.h"
-#include "kernels/cpu/host_memory.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/dummy.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/checked.h"
-#include "kernels/cpu/host_memory.h"
+#include "common/host_memory.h"
 #include "kernels/cpu/cpu.h"
 
 enum {

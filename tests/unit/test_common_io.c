@@ -21,6 +21,7 @@
 #include "common/cache.h"
 #include "common/cores.h"
 #include "common/hash.h"
+#include "common/host_memory.h"
 #include "common/io.h"
 #include "common/status.h"
 
@@ -245,6 +246,7 @@ static void test_cache_path_lengths(void **state)
 /* ---- cores ---- */
 
 static const char *cpu_max, *cfs_quota, *cfs_period; /* contents of the files; NULL: no such file */
+static const char *const *files;                     /* other files: path, text, path, text, ..., NULL */
 
 FILE *__real_fopen(const char *path, const char *mode);
 FILE *__wrap_fopen(const char *path, const char *mode);
@@ -254,6 +256,8 @@ FILE *__wrap_fopen(const char *path, const char *mode)
                      : strcmp(path, "/sys/fs/cgroup/cpu/cpu.cfs_quota_us") == 0  ? cfs_quota
                      : strcmp(path, "/sys/fs/cgroup/cpu/cpu.cfs_period_us") == 0 ? cfs_period
                                                                                  : NULL;
+  for (size_t i = 0; files && files[i]; i += 2)
+    text = strcmp(path, files[i]) == 0 ? files[i + 1] : text;
   return text ? fmemopen((void *)(uintptr_t)text, strlen(text), mode) : NULL;
 }
 
@@ -292,9 +296,67 @@ static void test_cores(void **state)
     if (CPU_ISSET(i, &all) && CPU_COUNT(&one) == 0)
       CPU_SET(i, &one);
   cpu_max = "max 100000", cfs_quota = cfs_period = NULL;
+#define OWN "/proc/self/cgroup", "1:cpu:/x\n0::/system.slice/tandemd.service\n"
+#define SLICE "/sys/fs/cgroup/system.slice"
+  static const char *const own[] = {OWN, SLICE "/tandemd.service/cpu.max", "50000 100000\n", NULL};
+  static const char *const above[] = {
+      OWN, SLICE "/tandemd.service/cpu.max", "900000 100000\n", SLICE "/cpu.max", "100000 100000\n", NULL};
+  static const char *const outside[] = {"/proc/self/cgroup", "0::/../x\n", "/sys/fs/cgroup/../x/cpu.max",
+                                        "100000 100000\n", NULL};
+  files = own;
+  assert_int_equal(td_usable_cores(), 1);
+  files = above;
+  assert_int_equal(td_usable_cores(), 1);
+  files = outside;
+  assert_int_equal(td_usable_cores(), n);
+  files = NULL;
   assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
   assert_int_equal(td_usable_cores(), 1);
   assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
+/* ---- memory ---- */
+
+static uint64_t available_with(const char *const *these)
+{
+  files = these;
+  uint64_t bytes = td_host_available_bytes();
+  files = NULL;
+  return bytes;
+}
+
+/* The least of what the machine has and what each group on the way up leaves. */
+static void test_available_memory(void **state)
+{
+#define MACHINE "/proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    4000 kB\n"
+  static const char *const none[] = {NULL}, *const machine[] = {MACHINE, NULL};
+  static const char *const root[] = {
+      MACHINE, "/sys/fs/cgroup/memory.max", "3000000\n", "/sys/fs/cgroup/memory.current", "1000000\n", NULL};
+  static const char *const own[] = {MACHINE,
+                                    OWN,
+                                    SLICE "/tandemd.service/memory.max",
+                                    "2000000\n",
+                                    SLICE "/tandemd.service/memory.current",
+                                    "1500000\n",
+                                    SLICE "/tandemd.service/memory.stat",
+                                    "anon 5\ninactive_file 200000\n",
+                                    SLICE "/memory.max",
+                                    "max\n",
+                                    NULL};
+  static const char *const above[] = {MACHINE,
+                                      OWN,
+                                      SLICE "/tandemd.service/memory.max",
+                                      "2000000\n",
+                                      SLICE "/memory.max",
+                                      "1000000\n",
+                                      SLICE "/memory.current",
+                                      "1000001\n",
+                                      NULL};
+  assert_int_equal(available_with(none), 0);
+  assert_int_equal(available_with(machine), 4000 * 1024);
+  assert_int_equal(available_with(root), 2000000);
+  assert_int_equal(available_with(own), 2000000 - (1500000 - 200000));
+  assert_int_equal(available_with(above), 0);
 }
 
 /* ---- random numbers ---- */
@@ -395,8 +457,9 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_read_at), cmocka_unit_test(test_files_of_options),
       cmocka_unit_test(test_cache),   cmocka_unit_test(test_cache_path_lengths),
-      cmocka_unit_test(test_cores),   cmocka_unit_test(test_random),
-      cmocka_unit_test(test_hash),    cmocka_unit_test(test_bug),
+      cmocka_unit_test(test_cores),   cmocka_unit_test(test_available_memory),
+      cmocka_unit_test(test_random),  cmocka_unit_test(test_hash),
+      cmocka_unit_test(test_bug),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
