@@ -107,7 +107,7 @@ def test_chat_and_steps(daemon, open_page):
     expect(page.locator("#cached")).not_to_have_text("0")
     ready(page)
     before = told_step(page)
-    say(page, "And then?")  # the answer before goes along, and its pages are found
+    say(page, "And then?")  # the previous answer is sent too, and its pages are found
     expect(page.locator(".turn.assistant")).to_have_count(2)
     expect(last_answer(page).locator("small")).to_contain_text("prompt tokens from cache")
     daemon.eventually(lambda: told_step(page) > before, what="the next steps")
@@ -179,7 +179,7 @@ def test_strip_by_pointer_keys_and_table(daemon, open_page):
     page.click("#hold")
     daemon.eventually(lambda: told_step(page) > newest)
     ready(page)
-    # not as it was when the last step came; the steps of that answer may still be on their way
+    # not the state at the last step; the steps of that answer may not have arrived yet
     daemon.eventually(lambda: rows.first.locator("td").first.inner_text() == f"{told_step(page):,}")
 
 
@@ -233,7 +233,7 @@ def test_what_the_model_says_stays_text(daemon, open_page):
 
 
 def answer_with(page, *deltas, **choice):
-    """The next answers are these deltas, whatever is asked; the requests' bodies come to page.asked."""
+    """The next answers consist of these deltas, for any request; the requests' bodies are appended to page.asked."""
     events = [{"choices": [{"index": 0, "delta": d, **choice}]} for d in deltas]
     page.asked = []
 
@@ -287,7 +287,7 @@ HOSTILE = ["[" * 60000, "`*" * 30000, "**" * 30000, "[a](" * 20000, "- " * 30000
 
 
 def test_hostile_markdown_takes_no_time(daemon, open_page):
-    """A shape that takes time for its square would take minutes."""
+    """Code that takes quadratic time would take minutes."""
     page = ready(open_page(daemon))
     for evil in HOSTILE:
         took = page.evaluate("""t => {
@@ -360,7 +360,7 @@ def test_calls_and_reasoning(daemon, open_page):
 
 
 def test_the_server_takes_what_the_page_sends(open_page, tmp_path):
-    """Tools, calls, results: a template that knows them, a call that a strict tool holds to its schema."""
+    """Tools, calls, results: a template that supports them, a call that a strict tool constrains to its schema."""
     template = tmp_path / "template.jinja"
     template.write_text("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function|tojson }}"
                         "</tool_call>{% endfor %}<|im_end|>\n{% endfor %}{% if tools %}{{ tools|tojson }}<tool_call>{% endif %}<|im_start|>assistant\n")
@@ -418,7 +418,7 @@ def test_key(open_page, tmp_path):
 
 
 def test_several_keys(open_page, tmp_path):
-    """The steps come without tokens and pages then; the page says so instead of showing numbers it has not."""
+    """The steps then have no tokens and pages; the page says so instead of showing numbers."""
     keys = tmp_path / "keys"
     keys.write_text("sk-one\nsk-two\n")
     with Daemon("--api-key-file", keys) as d:
@@ -509,7 +509,7 @@ def test_comes_back_after_a_restart(open_page):
         say(page, "Hi", 3)
         expect(page.locator(".turn.assistant small")).to_have_count(2)
         begin = time.monotonic()
-        while told_step(page) >= before:  # its steps, not those of the process before
+        while told_step(page) >= before:  # its own steps, not those of the previous process
             assert time.monotonic() - begin < 10 * SLOWNESS
             time.sleep(0.05)
 

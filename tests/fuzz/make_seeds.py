@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Writes the seed inputs seeds/<target>/* and the small tokenizers in tokenizers/. Needs nothing but Python.
 
-Files that fuzzing found (seeds/<target>/found-*) are left alone: they stay for ever, as regression tests. So are targets for
-which nothing is made here: their seeds were collected.
-"""
+It never touches files that fuzzing found (seeds/<target>/found-*): these are kept as regression tests. Nor does it touch targets for which it
+makes nothing: their seeds were collected."""
 import glob
 import json
 import os
@@ -22,7 +21,7 @@ def write(target, name, data):
 
 
 def drop_stale():
-    """What an earlier version of this program wrote."""
+    """Returns the files that an earlier version of this program wrote."""
     for folder in {os.path.dirname(path) for path in WRITTEN}:
         for path in set(glob.glob(os.path.join(folder, "*"))) - WRITTEN:
             if not os.path.basename(path).startswith("found-"):
@@ -228,7 +227,7 @@ def make_model_config():
 
 
 def make_linears():
-    """Mode 1: entries alone; the target puts head and checksum around them."""
+    """Mode 1: entries only; the target adds head and checksum."""
     def entry(n_out, n_in, f32, bias, bucket, us, words="1 2 3 4 5 6 7 ffffffffffffffff"):
         return "%s %s %d %d %s %s %s\n" % (n_out, n_in, f32, bias, bucket, us, words)
     one = entry(6144, 4096, 0, 0, 16, "12.345")
@@ -253,7 +252,7 @@ def make_linears():
 
 
 def make_steps():
-    """Modes 1 and 3: points, coefficients and what was learned; the target puts head (3: of the version before) and checksum around them."""
+    """Modes 1 and 3: points, coefficients and learned factors; the target adds head (3: of the previous version) and checksum."""
     names = ("logits_us_per_row", "decode_us_per_row", "decode_us_per_kv_token", "prefill_us_per_chunk", "prefill_us_per_pair", "prefill_us_per_kv_token",
              "prefill_us_per_thin_token", "hybrid_us", "hybrid_us_per_decode_row")
     rest = "".join("%s %s\n" % (n, v) for n, v in zip(names, ("0.5", "2", "0.030481860465116279", "7.25e1", "9.3622857142857142e-04", "0", "0.39", "400", "13.25")))
@@ -502,7 +501,7 @@ def make_translate():
 
 
 def make_sentencepiece():
-    """tokenizer.model: messages of SentencePiece's, whole, cut, and with settings that are refused."""
+    """tokenizer.model: SentencePiece's messages, whole, cut, and with settings that are refused."""
     def field(number, value):
         if isinstance(value, float):
             return bytes([number << 3 | 5]) + struct.pack("<f", value)

@@ -1,4 +1,4 @@
-"""Tiny models of the families beside Llama, Mistral and Qwen: tiny_models.py writes them."""
+"""Tiny models of the families other than Llama, Mistral and Qwen; tiny_models.py writes them."""
 import math
 
 
@@ -25,12 +25,12 @@ def named(c, architecture, **changes):
 
 
 def padded(config):
-    """Some classes have a padding token by default that the tiny vocabulary has not."""
+    """Some classes have a default padding token that the tiny vocabulary does not have."""
     return lambda *args, **changes: config(*args, **dict(changes, pad_token_id=0))
 
 
 def folders(config):
-    """As tiny_models.FOLDERS."""
+    """In the form of tiny_models.FOLDERS."""
     config = padded(config)
     phi3 = dict(num_key_value_heads=2, partial_rotary_factor=0.75, sliding_window=None, rope_theta=10000.0)
     cohere = dict(num_key_value_heads=2, tie_word_embeddings=True, layer_norm_eps=1e-5, rope_scaling="absent")
@@ -90,7 +90,7 @@ def wrapped(name, names):
 
 
 def ggufs(config):
-    """As tiny_models.GGUFS."""
+    """In the form of tiny_models.GGUFS."""
     config = padded(config)
     wide = dict(hidden_size=64, num_key_value_heads=2)
     phi3 = config("phi3", **wide, num_hidden_layers=2, partial_rotary_factor=0.75, sliding_window=None,

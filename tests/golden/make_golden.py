@@ -33,7 +33,7 @@ REAL_STEPS = 64
 
 
 def greedy(model, prompt, steps):
-    """Tokens, and per token the distance from the best logit to the second."""
+    """Returns tokens, and for each the distance from the best logit to the second best."""
     tokens, margins, past, ids = [], [], None, torch.tensor([prompt])
     with torch.no_grad():
         for _ in range(steps):
@@ -70,7 +70,7 @@ def reference_config(config):
                  residual_multiplier=c["scale_depth"] / c["num_hidden_layers"] ** 0.5,
                  attention_multiplier=tiny_models.head_dim(c) ** -0.5,
                  logits_scaling=c["hidden_size"] / c["dim_model_base"])
-    if c["model_type"] in ("qwen2_5_vl", "qwen3_vl_text"):  # a text's positions are of one kind
+    if c["model_type"] in ("qwen2_5_vl", "qwen3_vl_text"):  # text has positions of one kind only
         c.update(model_type=c["model_type"][:5], rope_scaling=None)
     return AutoConfig.for_model(c.pop("model_type"), **c)
 
@@ -142,7 +142,7 @@ def run_model(name, model, prompts, steps):
 
 
 def some_logits(model, prompt):
-    """[[id, logit], ...] behind the prompt, and the largest of all."""
+    """Returns [[id, logit], ...] after the prompt, and the largest logit."""
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([prompt]), use_cache=False).logits[0, -1]
     return [[i, float("%.8g" % logits[i])] for i in range(0, 512, 64)], float("%.4g" % logits.abs().max())
@@ -170,7 +170,7 @@ def tiny(folder):
 
 
 def plain_name(name):
-    """A text model's tensor inside a wrapper, as the model alone has it; None: another part's."""
+    """Returns the name that a wrapper's tensor has in the text model alone; None if it belongs to another part."""
     for old, new in (("language_model.", ""), ("model.language_model.", "model."), ("model.text_model.", "model.")):
         if name.startswith(old):
             return new + name[len(old):]
@@ -254,7 +254,7 @@ RAW = ["The", "Once upon a time", "import numpy as np\n\ndef main():\n", "1, 2, 
 
 
 def real_prompts(reader):
-    """Byte-level BPE as the model's metadata states it; goldens hold ids, so nothing later depends on this."""
+    """Byte-level BPE according to the model's metadata; goldens hold ids, so nothing later depends on this."""
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
     strings = lambda key: [bytes(reader.fields[key].parts[i]).decode() for i in reader.fields[key].data]
@@ -287,5 +287,5 @@ def real(path):
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # the sizes are small, and waiting threads cost more on a busy machine than they bring
+    torch.set_num_threads(1)  # the sizes are small, so on a busy machine more threads would be slower
     {"tiny": tiny, "families": all_families, "real": real, "scores": scores}[sys.argv[1]](sys.argv[2])

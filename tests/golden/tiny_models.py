@@ -144,7 +144,7 @@ GGML_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q
               "Q6_K": 14, "BF16": 30}
 
 
-# ---- what a model consists of ----
+# ---- the tensors of a model ----
 
 
 def head_dim(c):
@@ -287,7 +287,7 @@ def write_folder(out, name, dtype, n_files, c):
 
 # ---- GGUF ----
 
-# Quantised weights need no quantiser: every bit pattern is a block, so blocks are drawn at random and only their scales are
+# Quantised weights need no quantiser: every bit pattern is a valid block, so blocks are random and only their scales are
 # chosen. rms: of the integers that a scale multiplies.
 
 
@@ -308,7 +308,7 @@ def block_q45k(rng, t, deviation):
     rms_scale = 42.0  # of 6-bit scales drawn from 20 .. 63
     d = deviation / (levels / math.sqrt(12)) / rms_scale * (0.5 + rng.random())
     scales = [rng.randrange(20, 64) for _ in range(8)]
-    mins = scales  # with dmin = middle * d the values centre on 0
+    mins = scales  # with dmin = middle * d the values are centred on 0
     packed = bytearray(12)
     for j in range(4):
         packed[j] = scales[j] | (scales[j + 4] >> 4) << 6

@@ -1,4 +1,4 @@
-"""Conversations that templates are rendered with: {"name", "trusted", "input"}."""
+"""The conversations that templates render: {"name", "trusted", "input"}."""
 
 WEATHER = {
     "type": "function",

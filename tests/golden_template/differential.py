@@ -55,7 +55,7 @@ def compare(ours, ref, source, chat):
     """None if equal, else a description"""
     ok, text, stage = ref.render(source, {**chat["input"], **chat["trusted"]})
     got = ours.render(source, chat["trusted"], chat["input"])
-    if ok and " at 0x" in text:  # a Python object's address: nothing to compare with
+    if ok and " at 0x" in text:  # a Python object's address cannot be compared
         text = got["text"]
     if ok == got["ok"] and (not ok or text == got["text"]):
         return None, ok

@@ -1,6 +1,6 @@
-"""The reference that our templates are compared with: jinja2 3.1.6 in a sandbox, with the environment of
-transformers' apply_chat_template (trim_blocks, lstrip_blocks, loop controls, a `generation` block, json.dumps
-as tojson, raise_exception, strftime_now, a dict and a namespace that refuse private names)."""
+"""The reference for our templates: jinja2 3.1.6 in a sandbox, with the environment of transformers' apply_chat_template (trim_blocks,
+lstrip_blocks, loop controls, a `generation` block, json.dumps as tojson, raise_exception, strftime_now, a dict and a namespace that
+refuse private names)."""
 import datetime
 import json
 

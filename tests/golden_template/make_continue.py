@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes continue.json: what transformers' own continue_final_message makes of templates/*.jinja and of final messages
-that end in any way. Needs transformers 4.57 (no torch). test_template_golden.c checks our rendering against it."""
+"""Writes continue.json: the result of transformers' own continue_final_message for templates/*.jinja and final messages with all kinds of
+ends. Needs transformers 4.57 (no torch). test_template_golden.c compares our rendering with it."""
 import datetime
 import json
 import pathlib
@@ -9,7 +9,7 @@ from transformers.utils import chat_template_utils
 
 NOW = 1735689600
 HERE = pathlib.Path(__file__).resolve().parent
-EXTRA = {  # templates that do something to the text, or to the order of things
+EXTRA = {  # templates that change the text, or the order of parts
     "strips": "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}",
     "strips the whole": "{% set t %}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% endset %}{{ t.strip() }}",
     "shows twice": "{% for m in messages %}[{{ m.content }}|{{ m.content }}]{% endfor %} ",
@@ -36,7 +36,7 @@ def render(source, messages):
     try:
         texts, _ = chat_template_utils.render_jinja_template(
             conversations=[messages], chat_template=source, continue_final_message=True, add_generation_prompt=False, **TRUSTED)
-        return None if "FINAL_MESSAGE_TAG" in texts[0] else texts[0]  # a message shown twice: the reference leaves a tag in it
+        return None if "FINAL_MESSAGE_TAG" in texts[0] else texts[0]  # a message rendered twice: the reference leaves a tag in it
     except Exception:  # any failure of the reference is a refusal
         return None
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes golden.json: what the reference makes of templates/*.jinja x conversations, and of random programs.
-Needs jinja2 (see jinja_reference.py). test_template_golden.c checks our rendering against it."""
+"""Writes golden.json: the reference's output for templates/*.jinja x conversations, and for random programs. Needs jinja2 (see
+jinja_reference.py). test_template_golden.c compares our rendering with it."""
 import json
 import os
 import pathlib

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tools.json: what transformers makes of requests with tools, calls and reasoning, for tests/e2e/test_tools.py. Needs
-transformers (5.23, no torch). A request is as a client sends it: arguments of calls are text, which is parsed here before
-transformers is given it, as its documentation asks for."""
+"""Writes tools.json: transformers' text for requests with tools, calls and reasoning, for tests/e2e/test_tools.py. Needs transformers (5.23, no
+torch). A request is as a client sends it: arguments of calls are text. They are parsed here before transformers gets them, as its
+documentation requires."""
 import json
 import pathlib
 
@@ -26,7 +26,7 @@ MORE = [
 
 
 def combined():
-    """One template of all styles: a daemon has one."""
+    """Combines all styles into one template, because a daemon has only one."""
     parts = []
     for i, style in enumerate(STYLES):
         source = (HERE / "templates" / (style + ".jinja")).read_text(encoding="utf-8")
@@ -35,7 +35,7 @@ def combined():
 
 
 def as_sent(messages):
-    """With arguments as text, as OpenAI's clients send them."""
+    """Returns calls with arguments as text, as OpenAI's clients send them."""
     messages = json.loads(json.dumps(messages))
     for call in (c for m in messages for c in m.get("tool_calls") or []):
         if "arguments" in call["function"] and not isinstance(call["function"]["arguments"], str):
@@ -66,7 +66,7 @@ def main():
             if tools is not None:
                 body["tools"] = tools
             if any(m["role"] == "developer" for m in messages):
-                continue  # these templates do not know the role: it becomes system, which transformers leaves to others
+                continue  # these templates do not support the role, so it becomes system, which transformers does not do by itself
             try:
                 given = as_transformers_is_given(as_sent(messages))
                 text = render_jinja_template([given], tools=tools, chat_template=source, add_generation_prompt=True,

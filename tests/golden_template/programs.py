@@ -77,7 +77,7 @@ class Gen:
             return f"{self.operand(depth)}.{r.choice(METHODS)}"
         if k == 12:
             of, index = self.operand(depth), self.index(depth)
-            # the reference folds slices of constants by other rules (undefined instead of an error): not compared
+            # not compared: the reference folds slices of constants by other rules (undefined instead of an error)
             literal = not set(re.findall(r'[a-z_]+', re.sub(r"'[^']*'", '', of))) & set(NAMES)
             return f"{of}[{'0' if literal and ':' in index else index}]"
         if k == 13:

@@ -1,5 +1,5 @@
-"""Random conversations as clients send them: roles, parts, tools, calls, results, reasoning; deterministic per seed. Mostly
-well formed, so that templates render them; what is odd is what clients get wrong."""
+"""Random conversations as clients send them: roles, parts, tools, calls, results, reasoning; deterministic per seed. Mostly well formed, so that
+templates render them; the rest has typical mistakes of clients."""
 import random
 
 from conversations import BARE, EMPTY, SEARCH, TRUSTED, WEATHER

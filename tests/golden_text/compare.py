@@ -81,9 +81,9 @@ class Cli:
 
 
 def all_code_points(ref, cli):
-    """Code points whose class, case folding or normal form differs from the reference, as ranges."""
+    """Returns the ranges of code points whose class, case folding or normal form differs from the reference."""
     probe = lambda c: "x%s1%s %s%s\n.%s'%s" % (c, c, c, c, c, c)
-    # between two probes: a word that nothing joins
+    # between two probes: a word that joins with nothing
     def differs(cs):
         text = " | ".join(map(probe, cs))
         sizes = [len(text[a:b].encode()) for _, (a, b) in ref.t.pre_tokenizer.pre_tokenize_str(text)]

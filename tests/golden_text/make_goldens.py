@@ -26,7 +26,7 @@ CASED = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}
          r"|%s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 FOLDED = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 POSSESSIVE = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+")
-# What a variant of small.json changes.
+# The changes of each variant of small.json.
 VARIANTS = {
     "gpt2": {"pre_tokenizer": byte_level(True)},
     "smollm": {"pre_tokenizer": sequence(DIGITS, byte_level(True))},
@@ -74,7 +74,7 @@ def train_small(ts):
     for w in ("Donaudampf", "pneumonoultramicroscopicsilicovolcanoconiosis"):
         assert w not in vocab
         vocab[w] = 100000 + len(vocab)
-    # no holes: the reference numbers added tokens itself, from the size of the vocabulary on
+    # no holes, because the reference numbers added tokens from the size of the vocabulary on
     j["model"]["vocab"] = {w: i for i, w in enumerate(sorted(vocab, key=vocab.get))}
     flags = lambda **k: {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False, **k}
     words = [("<|endoftext|>", flags(special=True)), ("<|im_start|>", flags(special=True)), ("<|im_end|>", flags(special=True)),
@@ -108,7 +108,7 @@ def golden(tokenizer_json, ts):
 
 
 def decodings(tokenizer_json):
-    """Random ids, many of them single bytes, and what Python's decoder makes of their bytes: all, and without special."""
+    """Random ids, many of them single bytes, and their bytes decoded by Python: all, and without special tokens."""
     ref, rng, out = Reference(tokenizer_json), random.Random(7), []
     special = {x["id"] for x in tokenizer_json["added_tokens"] if x["special"]}
     high = [ref.byte_id[b] for b in range(0x80, 0x100)]

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Writes split_cases.json: how the reference (the `tokenizers` package) cuts texts by expressions that are drawn from the grammar of
-models/tokenizer/regex.c. {"texts": [..], "cases": [[expression, [lengths in bytes of the pieces of each text]], ..]}
-"""
+"""Writes split_cases.json: how the reference (the `tokenizers` package) splits texts by random expressions from the grammar of
+models/tokenizer/regex.c. {"texts": [..], "cases": [[expression, [lengths in bytes of the parts of each text]], ..]}"""
 import json
 import os
 import random

@@ -50,7 +50,7 @@ def gguf(model):
 
 def decodings(sp, hf, pieces):
     rng, out = random.Random(7), []
-    bytes_ = [i for i, p in enumerate(pieces) if p[2] == 6 and p[0] != "<0x20>"]  # at the very beginning they differ on it
+    bytes_ = [i for i, p in enumerate(pieces) if p[2] == 6 and p[0] != "<0x20>"]  # at the very beginning the references differ
     special = [i for i, p in enumerate(pieces) if p[2] == 3]
     high = [i for i in bytes_ if int(pieces[i][0][3:5], 16) >= 0x80]
     lead = [i for i in bytes_ if int(pieces[i][0][3:5], 16) in (0xC2, 0xE0, 0xE2, 0xED, 0xF0, 0xF4)]

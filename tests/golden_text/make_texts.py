@@ -49,7 +49,7 @@ add("for (int i = 0; i < n; i++) {\n  a[i] += b[i] * c;\n}\n", "def f(x):\n\tret
 for c, n in (("a", 41), ("a", 300), ("=", 80), ("-", 200), ("ab", 60), ("\u4e00", 50), ("\u0e01", 45), ("\n", 120), (" \n", 60), ("\U0001f600", 30), ("0", 64), ("the ", 40), ("\u00e9", 50), ("e\u0301", 50), ("\u1100\u1161", 20), ("\x04", 50), (".", 128), ("'", 50)):
     add(c * n)
 add("pneumonoultramicroscopicsilicovolcanoconiosis", "Donaudampf", " Donaudampf", "pneumonoultramicroscopicsilicovolcanoconiosis" * 3, "Donaudampfschifffahrtselektrizit\u00e4tenhauptbetriebswerkbauunterbeamtengesellschaft", "abcdefghijklmnopqrstuvwxyz" * 4, "aGVsbG8gd29ybGQgdGhpcyBpcyBiYXNlNjQgZW5jb2RlZCB0ZXh0IHRoYXQgZ29lcyBvbg==")
-# special tokens and what only looks like them
+# special tokens, and text that only looks like them
 S = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", "<repo_name>", "<file_sep>", "<jupyter_start>", "<tool_call>", "</tool_call>", "<think>", "</think>", "<\uff5cbegin\u2581of\u2581sentence\uff5c>", "<\uff5cUser\uff5c>",
      "<s>", "</s>", "[INST]", "<unk>"]
 add(*S)
@@ -63,7 +63,7 @@ add("<|im_start|>system\nYou are helpful.<|im_end|>\n<|im_start|>user\nHi!<|im_e
 add(*(bytes([b]) for b in range(0x80, 0x100, 5)))
 add(bytes(range(256)), b"\xff\xfe", b"a\xffb", b"\xc3", b"\xc3\x28", b"\xe2\x82", b"\xe2\x82\xac\xe2\x82", b"\xf0\x9f\x98", b"\xf0\x9f\x98\x80\xf0\x9f", b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xc0\x80", b"\xe0\x80\x80", b"\xf5\x80\x80\x80", b"\xf4\x90\x80\x80", b"\x80 \x80",
     b"  \xff  ", b"it'\xffs", b"12\xff34", b"<|im_\xffend|>", b"<|im_end|>\xff<|im_end|>", b"e\xcc\x81\xcc", b"\xcc\x81\xff\xcc\x81", b"\xf8\x88\x80\x80\x80", b"\xed\x9f\xbf\xee\x80\x80")
-# neighbours: each pair of kinds of character, for the borders of pieces
+# neighbours: each pair of kinds of characters, for the boundaries of parts
 kinds = ["a", "1", " ", "\n", ".", "\u0301", "\u4e00", "'", "\u00a0", "$"]
 for x, y in itertools.product(kinds, kinds):
     if x != y:

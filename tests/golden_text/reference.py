@@ -1,8 +1,7 @@
-"""Reference tokenizers, made with the `tokenizers` package (which is not ours), for goldens and comparison.
+"""Reference tokenizers, made with the `tokenizers` package, for goldens and comparison.
 
-A GGUF file's vocabulary becomes the tokenizer.json that its model was published with: transformers' own GGUF
-conversion is not used, because it drops smollm's digit split and qwen2's NFC.
-"""
+A GGUF file's vocabulary becomes the tokenizer.json with which its model was published. transformers' own GGUF conversion is not used,
+because it drops smollm's digit split and qwen2's NFC."""
 import json
 import struct
 
@@ -12,7 +11,7 @@ MODERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}
 QWEN35 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 
-# DeepSeek's first tokenizers. The letters are a list that somebody made, not a property.
+# DeepSeek's first tokenizers. Their letters are a hand-made list, not a Unicode property.
 DEEPSEEK_LETTERS = ("[A-Za-z\xb5\xc0-\xd6\xd8-\xf6\xf8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af"
                     "\u0370-\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1"
                     "\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5"
@@ -38,7 +37,7 @@ def read_gguf(path, wanted):
 
 
 def gguf_metadata(f, wanted):
-    """The same, of an open file, which then stands behind it."""
+    """The same for an open file, which is then positioned after the metadata."""
     take = lambda fmt: struct.unpack("<" + fmt, f.read(struct.calcsize("<" + fmt)))[0]
     kinds = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
@@ -108,7 +107,7 @@ def json_from_gguf(path):
     types = get("token_type") or [1] * len(tokens)
     added = [{"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
               "special": kind != 4} for i, (t, kind) in enumerate(zip(tokens, types)) if kind in (2, 3, 4)]
-    # the reference numbers added tokens itself, behind the vocabulary: those in front must be in it
+    # the reference numbers added tokens after the vocabulary, so those with smaller ids must be in it
     last = max(i for i, kind in enumerate(types) if kind not in (2, 3, 4))
     return {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": normalizer,
@@ -164,7 +163,7 @@ def byte_alphabet():
 
 
 def cut_invalid(data):
-    """Pieces of data: str where it is UTF-8, int for each byte that is not part of any character."""
+    """Yields parts of data: str for valid UTF-8, int for each byte that is not part of a character."""
     out, i = [], 0
     while i < len(data):
         try:

@@ -1,5 +1,5 @@
-"""SentencePiece's tokenizer.model in Python: read, written from a GGUF's vocabulary, and made into the tokenizer.json that
-transformers' LlamaConverter makes of it. Standard library only."""
+"""SentencePiece's tokenizer.model in Python: read, written from a GGUF's vocabulary, and converted to the tokenizer.json that transformers'
+LlamaConverter makes from it. Standard library only."""
 import struct
 
 from reference import read_gguf
@@ -35,7 +35,7 @@ def write_model(pieces, bos=1, eos=2, unk=0, dummy_prefix=True, squeezes=False, 
 
 
 def read_message(data):
-    """[(number, value)] of a message's fields; bytes where the wire says bytes."""
+    """Returns [(number, value)] of a message's fields; bytes for length-delimited ones."""
     at, out = 0, []
 
     def number():
@@ -87,7 +87,7 @@ def model_from_gguf(path):
 
 
 def merges_of(pieces):
-    """Every way to put a piece together out of two, the highest score first: transformers' generate_merges."""
+    """All ways to join two pieces into a third, the highest score first: transformers' generate_merges."""
     normal = {t: s for t, s, k in pieces if k in (NORMAL, UNUSED, USER_DEFINED)}
     merges = []
     for text, score in normal.items():
@@ -97,7 +97,7 @@ def merges_of(pieces):
 
 
 def json_from_phi3(path):
-    """What Phi-3 was published with: as Llama 2's, and its own tokens take the white space behind them."""
+    """Phi-3's published tokenizer: like Llama 2's, but its own tokens absorb the white space after them."""
     j = json_from_model(model_from_gguf(path))
     for token in j["added_tokens"]:
         token["rstrip"] = token["content"] not in ("<unk>", "<s>", "<|endoftext|>")
@@ -105,7 +105,7 @@ def json_from_phi3(path):
 
 
 def json_from_model(data, legacy=True):
-    """What transformers converts a LlamaTokenizer to: the older form (Prepend) or the newer (Metaspace, first)."""
+    """Transformers' conversion of a LlamaTokenizer: the older form (Prepend) or the newer one (Metaspace, first)."""
     model = read_model(data)
     pieces, prefix = model["pieces"], model["dummy_prefix"]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}

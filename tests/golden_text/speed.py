@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""MB/s of English on one core, processor time, ours beside the references, in one run. Run by scripts/fidelity --speed.
+"""MB/s of English on one core, in CPU time, ours and the references in one run. Run by scripts/fidelity --speed.
 
   speed.py CLI FOLDER [--family NAME]... [--results FILE]
 
-The text is the repository's own Markdown, as often as it takes to fill 4 MB; ours gets it in texts of 100 KB, and so do the
-references. Each number is the best of three. The last columns are milliseconds for 1 MB of one letter, of spaces, of one word.
-"""
+The text is the repository's own Markdown, repeated to fill 4 MB, in texts of 100 KB for ours and the references. Each number is the best of
+three. The last columns are milliseconds for 1 MB of one letter, of spaces, of one word."""
 import argparse
 import os
 import pathlib
@@ -21,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def ours(cli, path, texts):
-    """Seconds of processor time for all texts."""
+    """Returns the seconds of CPU time for all texts."""
     request = b"".join(struct.pack("=4I", 1, len(t), 0, 0) + t for t in texts)
     done = subprocess.run([cli, path, "--time"], input=request, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True)
     return float(re.search(rb"in ([0-9.]+) ms", done.stderr)[1]) / 1e3

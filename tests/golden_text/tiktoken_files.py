@@ -1,4 +1,4 @@
-"""Ranks of tiktoken (Tekken, cl100k) made into a tokenizer.json, as transformers' TikTokenConverter does. Standard library only."""
+"""Makes a tokenizer.json from tiktoken's ranks (Tekken, cl100k), as transformers' TikTokenConverter does. Standard library only."""
 import base64
 import json
 
@@ -14,7 +14,7 @@ O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}
 
 
 def two_parts(ranks, token):
-    """The last merge that makes a token: its parts once only lower ranks have been joined."""
+    """Returns the last merge that makes a token: its parts after only lower ranks were merged."""
     parts, limit = [token[i:i + 1] for i in range(len(token))], ranks[token]
     while len(parts) > 2:
         best = min(((ranks.get(a + b, limit), i) for i, (a, b) in enumerate(zip(parts, parts[1:]))), default=(limit, 0))
@@ -26,7 +26,7 @@ def two_parts(ranks, token):
 
 
 def json_from_ranks(ranks, pattern, special, first_id):
-    """ranks: bytes -> rank. special: texts with the ids from 0 on (first_id of them) or behind the ranks."""
+    """ranks: bytes -> rank. special: texts whose ids are from 0 on (first_id of them) or after the ranks."""
     alphabet = byte_alphabet()
     text = lambda b: "".join(alphabet[c] for c in b)
     merges = [p for p in (two_parts(ranks, t) for t in sorted(ranks, key=ranks.get) if len(t) > 1) if p]
@@ -54,7 +54,7 @@ def json_from_tekken(path):
 
 
 def read_ranks(path):
-    """bytes -> rank, of a tiktoken file or of Tekken's."""
+    """Returns bytes -> rank, from a tiktoken file or Tekken's file."""
     if path.endswith(".json"):
         j = json.load(open(path))
         return {base64.b64decode(v["token_bytes"]): v["rank"] for v in j["vocab"][:j["config"]["default_vocab_size"] - TEKKEN_SPECIAL]}

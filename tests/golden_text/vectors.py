@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""llama.cpp's own vectors through td_tokenize_cli: a second reference, for the GGUF path.
+"""Runs llama.cpp's own test vectors through td_tokenize_cli: a second reference, for the GGUF path.
 
-  vectors.py CLI FOLDER      FOLDER has ggml-vocab-NAME.gguf with .inp and .out beside them
-"""
+  vectors.py CLI FOLDER      FOLDER has ggml-vocab-NAME.gguf, with .inp and .out next to them"""
 import glob
 import sys
 

@@ -1,5 +1,5 @@
 """Puts a process under the restrictions of a unit without systemd: namespaces, mounts, a cgroup's device program, limits, user,
-capabilities, seccomp, in systemd's order. Each step says whether it could be done here."""
+capabilities, seccomp, in systemd's order. Each step reports whether it was possible here."""
 import contextlib
 import ctypes
 import grp
@@ -23,12 +23,12 @@ MOUNT_SETATTR, RECURSIVE = 442, 0x8000
 KEYCTL = {"x86_64": 250, "aarch64": 219}
 BPF = {"x86_64": 321, "aarch64": 280}
 PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP, PR_CAP_AMBIENT, PR_SET_MDWE = 38, 24, 47, 65
-SPARE_UID = 61184  # the first that systemd gives away for a while
-# ProtectKernelTunables: what is shut for writing, and what for all.
+SPARE_UID = 61184  # the first of systemd's range of dynamic users
+# ProtectKernelTunables: read-only paths, and inaccessible ones.
 TUNABLES = ["/proc/acpi", "/proc/apm", "/proc/asound", "/proc/bus", "/proc/fs", "/proc/irq", "/proc/latency_stats", "/proc/mtrr", "/proc/scsi",
             "/proc/sys", "/proc/sysrq-trigger", "/proc/timer_stats", "/sys"]
 HIDDEN = ["/proc/kallsyms", "/proc/kcore"]
-# For the service manager itself, or done by the one that starts the daemon here.
+# Settings for the service manager itself, or done by this script when it starts the daemon.
 MANAGER = {"Restart": "the manager's", "RestartSec": "the manager's", "RestartPreventExitStatus": "the manager's", "RemoveIPC": "the manager's, at the stop",
            "ExecStart": "this daemon, with an options file of its own", "ExecReload": "SIGHUP is sent", "KillMode": "SIGTERM to the daemon",
            "TimeoutStartSec": "a shorter one", "TimeoutStopSec": "as it is", "Type": "the notification is awaited", "NotifyAccess": "one process",
@@ -64,7 +64,7 @@ def prctl(what, *args):
 
 
 def user_of(unit):
-    """(uid, gid, remark) of User= and Group=."""
+    """Returns (uid, gid, remark) for User= and Group=."""
     try:
         user = pwd.getpwnam(unit["User"])
         return user.pw_uid, grp.getgrnam(unit.get("Group", unit["User"])).gr_gid, f"{unit['User']}, uid {user.pw_uid}"
@@ -87,13 +87,13 @@ def device_program(resolved):
             for register, value in tests:
                 left -= 1
                 out.append(insn(unequal, register, 0, left, value))
-            # no access but what is allowed
+            # only the allowed access
             out += [insn(move, 1, 3), insn(also, 1, imm=~bits & 7), insn(unequal, 1, 0, 2, 0), insn(put, 0, imm=1), insn(leave)]
     return b"".join([*out, insn(put, 0, imm=0), insn(leave)])
 
 
 class Cgroup:
-    """A cgroup of its own with the program; `close` removes it."""
+    """A separate cgroup with the device program; `close` removes it."""
 
     def __init__(self, resolved):
         found = [line.split() for line in open("/proc/self/mountinfo") if " - cgroup2 " in line]
@@ -128,7 +128,7 @@ class Cgroup:
 # ---- the process ----
 
 class Confined:
-    """One process to be: what the unit says, and what is needed of this machine. enter() is called in the child."""
+    """A process to be started: the unit's settings, and the means of this machine. enter() is called in the child."""
 
     def __init__(self, unit, sets, work, writable, cgroup, hidden_devices, tell):
         self.unit, self.sets, self.work, self.writable = unit, sets, work, writable
@@ -140,7 +140,7 @@ class Confined:
         self.channel.send(json.dumps(message).encode())
 
     def step(self, setting, what, act):
-        """For want of `act`'s permission or of the kernel's feature, the process goes on without."""
+        """Calls act; without the permission or the kernel's feature, the process continues without it."""
         try:
             act()
             self.say(setting=setting, done=what)
@@ -167,7 +167,7 @@ class Confined:
             self.step("MemoryDenyWriteExecute", "prctl(PR_SET_MDWE)", lambda: prctl(PR_SET_MDWE, 1))
         self.steps("NoNewPrivileges", ("prctl", lambda: prctl(PR_SET_NO_NEW_PRIVS, 1)))
         if self.tell:
-            self.say(listener=1)  # it is fetched: sending it may be what the filter refuses
+            self.say(listener=1)  # the parent fetches it, because the filter may refuse to send it
             filters.install(filters.telling(self.filters, self.sets.numbers), self.sets.numbers, True)
             with contextlib.suppress(OSError):  # it may refuse this too
                 channel.recv(100)
@@ -184,7 +184,7 @@ class Confined:
         self.step("WorkingDirectory", "chdir", lambda: os.chdir(u.get("WorkingDirectory", "/")))
 
     def namespaces(self):
-        """A user that is not root needs a user namespace to have others."""
+        """Any user except root needs a user namespace to create others."""
         try:
             if not self.root:
                 self.user_namespace()
@@ -295,7 +295,7 @@ class Confined:
 
 
 def start(confined, ids, act):
-    """Forks; the child enters and calls act(). Returns (pid, what was said, the listener or None)."""
+    """Forks; the child enters and calls act(). Returns (pid, its messages, the listener or None)."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
@@ -304,7 +304,7 @@ def start(confined, ids, act):
             os.setsid()
             confined.enter(there)
             act()
-        except BaseException as e:  # whatever it was, it is told, and no second process runs the caller's code
+        except BaseException as e:  # report any error, and never let the child run the caller's code
             confined.say(failed=f"{type(e).__name__}: {e}")
         finally:
             os._exit(99)
@@ -318,7 +318,7 @@ def start(confined, ids, act):
         if "listener" in message:
             listener = filters.fetch_listener(pid)
             here.send(b"taken")
-            break  # what the child says from now on may need our answers
+            break  # from now on the child's calls may wait for our answers
         if "map" in message:
             write_maps(pid, ids)
             here.send(b"mapped")
@@ -328,14 +328,14 @@ def start(confined, ids, act):
 
 
 def rest_of(here, said):
-    """What is said until the program begins."""
+    """Reads the child's messages until the program begins."""
     while data := here.recv(65536):
         said.append(json.loads(data))
     here.close()
 
 
 def write_maps(pid, ids):
-    """As systemd: root and the service's user are themselves, everybody else is nobody."""
+    """As systemd does: root and the service's user keep their ids, all others become nobody."""
     for file, n in (("uid_map", ids[0]), ("gid_map", ids[1])):
         if os.geteuid() == 0:
             text = f"0 0 1\n{n} {n} 1\n" if n else "0 0 1\n"
@@ -347,10 +347,10 @@ def write_maps(pid, ids):
         open(f"/proc/{pid}/{file}", "w").write(text)
 
 
-# ---- probes: what must be refused inside ----
+# ---- probes: calls that must be refused inside ----
 
 def refused(act, *errors):
-    """None if act() fails with one of these errors, else what came of it."""
+    """Returns None if act() fails with one of these errors, otherwise its result."""
     try:
         got = act()
     except OSError as e:
@@ -379,7 +379,7 @@ def killed_by_a_foreign_call():
 
 
 def probes(confined, outside):
-    """{setting: a function that returns None or what does not hold}, for those that are on."""
+    """Returns {setting: function that returns None or a violation}, for the settings that are on."""
     import errno as e
     n, u, P, work = confined.sets.numbers, confined.unit, e.EPERM, confined.writable[0]
     buffer = ctypes.create_string_buffer(512)

@@ -1,7 +1,7 @@
-"""Settings of a unit as seccomp programs: what systemd 252 makes of each (src/shared/seccomp-util.c), by our own assembler.
+"""Settings of a unit as seccomp programs: those that systemd 252 makes of each (src/shared/seccomp-util.c), from an assembler in this file.
 
-A filter's rules are asked in turn; the first that fits says whether the call is allowed or which error it has. Conditions look at an
-argument's low 32 bits. The same rules are asked in Python, to say by which setting a call was refused."""
+A filter's rules are tried in order; the first that matches decides whether the call is allowed or which error it gets. Conditions look at an
+argument's low 32 bits. The same rules are also evaluated in Python, to tell which setting refused a call."""
 import collections
 import contextlib
 import ctypes
@@ -43,7 +43,7 @@ class Filter:
 
 
 def of(unit, sets):
-    """Filters of all settings that have one."""
+    """Returns the filters of all settings that have one."""
     return [f for f in (make(unit, sets) for make in MAKERS) if f]
 
 
@@ -107,7 +107,7 @@ def calls(unit, sets):
 
 
 def whole(setting, *words):
-    """A setting that takes whole calls away, beside what else it does."""
+    """A setting that denies whole calls, in addition to its other effects."""
     return lambda unit, sets: on(unit, setting) and Filter(setting, [Rule(name) for name in sorted(sets.members(words))])
 
 
@@ -126,14 +126,14 @@ LOAD, AND, EQUAL, AT_LEAST, JUMP, RETURN = 0x20, 0x54, 0x15, 0x35, 0x05, 0x06
 
 
 def foreign(action):
-    """Calls of another architecture; x32's have this one's name and a bit in the number."""
+    """Refuses calls of another architecture; those of x32 have this architecture's name and a bit in the number."""
     machine = os.uname().machine
     code = [op(LOAD, 4), op(EQUAL, ARCHES[machine], 1, 0), op(RETURN, action)]
     return code + ([op(LOAD, 0), op(AT_LEAST, X32, 0, 1), op(RETURN, action)] if machine == "x86_64" else [])
 
 
 def segment(f, numbers, refuse):
-    """One filter: a call that it allows comes to its end. refuse(error) is the value that is returned."""
+    """Assembles one filter: an allowed call reaches its end. refuse(error) is the returned value for others."""
     blocks = []
     for r in f.rules:
         if r.call not in numbers:
@@ -152,12 +152,12 @@ def segment(f, numbers, refuse):
 
 
 def program(f, numbers):
-    """What systemd installs for the setting."""
+    """Returns the program that systemd installs for the setting."""
     return [*foreign(f.foreign), *segment(f, numbers, lambda error: op(RETURN, ERRNO | error)), op(RETURN, ALLOW)]
 
 
 def telling(filters, numbers):
-    """All filters as one, which asks us instead of refusing, and about every open as well."""
+    """All filters as one, which notifies us instead of refusing, and also about every open."""
     code = foreign(max((f.foreign for f in filters), default=ALLOW))
     for f in filters:
         code += segment(f, numbers, lambda error: op(RETURN, NOTIFY))
@@ -166,7 +166,7 @@ def telling(filters, numbers):
 
 
 def install(code, numbers, listen=False):
-    """The file that notifications come from, with `listen`."""
+    """Returns the file from which notifications are read, with `listen`."""
     raw = b"".join(struct.pack("=HBBI", *x) for x in code)
     buffer = ctypes.create_string_buffer(raw, len(raw))
     prog = struct.pack("@HP", len(code), ctypes.addressof(buffer))
@@ -184,7 +184,7 @@ def install(code, numbers, listen=False):
 # ---- asked in Python ----
 
 def verdict(filters, call, args):
-    """(setting, error) of the first filter that refuses."""
+    """Returns (setting, error) of the first filter that refuses."""
     for f in filters:
         error = f.default
         for r in f.rules:
@@ -202,7 +202,7 @@ SHOWN = {"mmap": 2, "mprotect": 2, "pkey_mprotect": 2, "socket": 0, "clone": 0, 
 
 
 class Watch(threading.Thread):
-    """Answers what a telling filter asks: refuses as the unit would, and keeps what was refused and which devices were opened."""
+    """Answers notifications: refuses as the unit would, and records refused calls and opened devices."""
 
     def __init__(self, listener, filters, sets):
         super().__init__(daemon=True)
@@ -257,7 +257,7 @@ class Watch(threading.Thread):
 
 
 def fetch_listener(pid):
-    """The file that notifications of process `pid` come from, once it has one."""
+    """Returns the file from which notifications of process `pid` are read, once it has one."""
     end = time.monotonic() + 10
     while time.monotonic() < end:
         for fd in os.listdir(f"/proc/{pid}/fd"):

@@ -1,4 +1,4 @@
-"""A daemon with a small model of its own, as a service manager would start it, and what a client and an operator do with it."""
+"""A daemon with a small model, started as a service manager would, and the requests and signals of a client and an operator."""
 import contextlib
 import http.client
 import json
@@ -28,11 +28,11 @@ GPU_FIGURES = ["tandem:gpu_power_watts", "tandem:gpu_temperature_celsius", "tand
 
 
 class Broken(Exception):
-    """What the daemon did not do."""
+    """The daemon did not do what the step requires."""
 
 
 def write_model(folder):
-    """A folder that is read as any other: config.json, weights out of a seed, a tokenizer of single bytes."""
+    """Makes an ordinary model folder: config.json, weights from a seed, a tokenizer of single bytes."""
     c, r, header, data = CONFIG, random.Random(29), {}, bytearray()
     small = bytes([0x3C] * 128 + [0xBC] * 128)  # high bytes of a bf16: about a hundredth, of both signs
 
@@ -64,7 +64,7 @@ def write_model(folder):
 
 
 class Place:
-    """A folder with all that the daemon needs: homes are hidden from it, and /tmp is another one."""
+    """A folder with all that the daemon needs, because homes are hidden from it, and its /tmp is a different one."""
 
     def __init__(self, daemon, backend, owner):
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="tandem-sandbox-", dir=next(p for p in ("/var/tmp", "/tmp") if os.access(p, os.W_OK))))
@@ -93,7 +93,7 @@ running_requests = 8
         (self.path / "cache").chmod(0o700)
 
     def libraries(self, daemon):
-        """Those that lie in somebody's folder (as a toolkit in a checkout does) are given from here: the user may not get there."""
+        """Libraries in a user's folder (such as a toolkit in a checkout) are provided from here, because the service user may have no access there."""
         out = subprocess.run(["ldd", daemon], capture_output=True, text=True).stdout
         for name, path in re.findall(r"^\s*(\S+) => (/\S+)", out, re.M):
             if not path.startswith(("/usr/", "/lib", "/opt/")):
@@ -114,7 +114,7 @@ def environment(place, unit):
 
 
 class Manager(threading.Thread):
-    """The service manager's end of the notifications."""
+    """Plays the service manager's end of sd_notify."""
 
     def __init__(self, path):
         super().__init__(daemon=True)
@@ -134,7 +134,7 @@ class Manager(threading.Thread):
 
 
 class Service:
-    """A daemon that runs confined; steps are taken in turn, and what each saw is kept."""
+    """A confined daemon. Steps run in order, and the result of each is stored."""
 
     def __init__(self, place, unit, sets, backend, cgroup, hidden, tell, seconds):
         self.place, self.unit, self.backend, self.seconds = place, unit, backend, seconds
@@ -176,7 +176,7 @@ class Service:
         return self.place.log.read_text("utf-8", "replace") if self.place.log.exists() else ""
 
     def ended(self):
-        """The exit code, a signal's as -N; None while it runs."""
+        """Returns the exit code, -N for a signal, None while it runs."""
         if self.pid is None:
             return self.code
         pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -207,7 +207,7 @@ class Service:
             except OSError as e:
                 raise Broken(f"{path}: {e}") from None
 
-    # ---- steps: each returns what it saw ----
+    # ---- steps: each returns what it observed ----
 
     def ready(self):
         self.until(lambda: "READY=1" in self.manager.told, "notified as ready", self.seconds)
@@ -252,7 +252,7 @@ class Service:
         return "WATCHDOG=1 comes"
 
     def kernel_says(self):
-        """Of the running daemon itself, each thread."""
+        """Checks each thread of the running daemon."""
         tasks = os.listdir(f"/proc/{self.pid}/task")
         for task in tasks:
             s = confine.status_of(f"{self.pid}/task/{task}")
@@ -267,7 +267,7 @@ class Service:
         return f"{len(tasks)} threads, uid {s['Uid'].split()[0]}, Seccomp {s['Seccomp']} with {s.get('Seccomp_filters', '?')} filters, CapBnd {int(s['CapBnd'], 16)}"
 
     def devices(self):
-        """Device nodes that it holds open or mapped: {path: (kind, major, minor, access)}."""
+        """Returns the device nodes that it has open or mapped: {path: (kind, major, minor, access)}."""
         held = {}
         for fd in os.listdir(f"/proc/{self.pid}/fd"):
             with contextlib.suppress(FileNotFoundError):
@@ -293,7 +293,7 @@ class Service:
             held[path] = ("c" if stat.S_ISCHR(st.st_mode) else "b", os.major(st.st_rdev), os.minor(st.st_rdev), "".join(sorted(set(old + access))))
 
     def executable(self):
-        """Pages that are writable and executable at once."""
+        """Returns mappings that are both writable and executable."""
         found = [line.split(" ", 5) for line in pathlib.Path(f"/proc/{self.pid}/maps").read_text().splitlines() if re.search(r" .wx", line)]
         if found and units.on(self.unit, "MemoryDenyWriteExecute"):
             raise Broken(f"{len(found)} mappings are writable and executable")
@@ -318,7 +318,7 @@ class Service:
              ("/metrics", metrics), ("watchdog", alive), ("kernel", kernel_says), ("devices", devices), ("writable and executable", executable), ("stop", stop)]
 
     def run(self):
-        """All steps; self.failed says what went wrong."""
+        """Runs all steps; self.failed has the failures."""
         try:
             self.start()
             for name, step in self.STEPS:

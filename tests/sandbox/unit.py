@@ -1,5 +1,5 @@
-"""What a systemd unit and its drop-ins say, merged as systemd merges them (systemd.unit(5), systemd.exec(5)), and the members of
-systemd's sets of system calls, which syscalls.json records."""
+"""Reads a systemd unit and its drop-ins, merged as systemd merges them (systemd.unit(5), systemd.exec(5)), and the members of systemd's sets
+of system calls, which are in syscalls.json."""
 import ctypes
 import fnmatch
 import json
@@ -10,16 +10,16 @@ import stat
 import subprocess
 
 SETS = pathlib.Path(__file__).resolve().parent / "syscalls.json"
-# Settings whose values add up; an empty one begins anew. Of all others the last one holds.
+# Settings whose values accumulate; an empty one starts again. For all others the last one counts.
 LISTS = {"AmbientCapabilities", "CacheDirectory", "CapabilityBoundingSet", "ConfigurationDirectory", "DeviceAllow", "IPAddressAllow", "LoadCredential",
          "RestartPreventExitStatus", "RestrictAddressFamilies", "StateDirectory", "SystemCallArchitectures", "SystemCallFilter"}
-# What DevicePolicy=closed leaves: standard pseudo devices.
+# The standard pseudo devices that DevicePolicy=closed allows.
 PSEUDO = [("/dev/null", "rwm"), ("/dev/zero", "rwm"), ("/dev/full", "rwm"), ("/dev/random", "rwm"), ("/dev/urandom", "rwm"), ("/dev/tty", "rwm"),
           ("/dev/ptmx", "rwm"), ("char-pts", "rw")]
 
 
 def settings_of(text, where):
-    """(name, value) of the section [Service], in order."""
+    """Yields (name, value) of the section [Service], in order."""
     section = None
     for line in re.sub(r"\\\n", " ", text).splitlines():
         line = line.strip()
@@ -35,7 +35,7 @@ def settings_of(text, where):
 
 
 def read(files, last=()):
-    """The settings in effect: a list of lines where values add up, else a text. `last` are NAME=VALUE behind all files."""
+    """Returns the effective settings: a list of lines if values accumulate, otherwise a text. `last` are NAME=VALUE after all files."""
     unit = {}
     for where, text in [*((f, pathlib.Path(f).read_text()) for f in files), ("--set", "[Service]\n" + "\n".join(last))]:
         for name, value in settings_of(text, where):
@@ -103,7 +103,7 @@ def record_sets(file=SETS):
             current.append(line.strip())
     sets.pop("@known", None)
     lib = ctypes.CDLL("libseccomp.so.2")
-    every = sorted({name for members in sets.values() for name in members if name[0] != "@"} | {"seccomp", "syslog", "fchmodat2"})  # and what filters.py names by itself
+    every = sorted({name for members in sets.values() for name in members if name[0] != "@"} | {"seccomp", "syslog", "fchmodat2"})  # and those that filters.py names
     numbers = {}
     for machine, arch in (("x86_64", 0xC000003E), ("aarch64", 0xC00000B7)):
         found = {name: lib.seccomp_syscall_resolve_name_arch(ctypes.c_uint32(arch), name.encode()) for name in every}
@@ -115,7 +115,7 @@ def record_sets(file=SETS):
 # ---- devices ----
 
 def policy_of(unit):
-    """Lines of DeviceAllow in effect, those that other settings imply among them, or None where every device is open."""
+    """Returns the effective lines of DeviceAllow, including those implied by other settings, or None if every device is open."""
     allowed = [tuple((line + " rwm").split()[:2]) for line in unit.get("DeviceAllow", [])]
     if on(unit, "ProtectClock"):
         allowed.append(("char-rtc", "r"))
@@ -126,7 +126,7 @@ def policy_of(unit):
 
 
 def majors():
-    """(kind, name, major) of /proc/devices."""
+    """Yields (kind, name, major) of /proc/devices."""
     out, kind = [], "c"
     for line in pathlib.Path("/proc/devices").read_text().splitlines():
         if line.startswith("Block"):

@@ -57,7 +57,7 @@ class Report:
 
 
 class Machine:
-    """What this machine gives for DeviceAllow: a cgroup with a program, or else a /dev with what is allowed."""
+    """Applies DeviceAllow with what this machine has: a cgroup with a program, or otherwise a /dev with the allowed nodes."""
 
     def __init__(self, unit):
         self.cgroup, self.hidden, self.why = None, [], ""
@@ -116,7 +116,7 @@ def run(args, unit, sets, tell=False):
 
 
 def probe(args, unit, sets):
-    """({setting: None or what does not hold}, what was said): probes in a process that is confined like the daemon."""
+    """Runs probes in a process that is confined like the daemon. Returns ({setting: None or a violation}, messages)."""
     machine, place = Machine(unit), service.Place(args.daemon, args.backend, owner_of(unit))
     c = confine.Confined(unit, sets, str(place.path), [f"{place.path}/state", f"{place.path}/cache"], machine.cgroup, machine.hidden, False)
     outside = {f"/proc/self/ns/{n}": os.readlink(f"/proc/self/ns/{n}") for n in ("uts", "user")}
@@ -127,7 +127,7 @@ def probe(args, unit, sets):
         for setting, act in confine.probes(c, outside).items():
             try:
                 found = act()
-            except Exception as e:  # a probe that breaks has shown nothing
+            except Exception as e:  # a broken probe proves nothing
                 found = f"the probe broke: {type(e).__name__} {e}"
             c.say(probe=setting, found=found)
         os._exit(0)
@@ -222,7 +222,7 @@ def say_devices(report, unit, backend):
     for spec, (access, found) in resolved.items():
         here = [p for p in nodes() if (n := node(p)) and any((n[0], n[1]) == (k, a) and i in (None, n[2]) for k, a, i in found)]
         rows.append((spec, access, ", ".join(f"{k} {a}:{'*' if i is None else i}" for k, a, i in found) or "none", " ".join(here)))
-        if backend == "cuda" and not found and "caps" not in spec:  # caps are there where MIG is used
+        if backend == "cuda" and not found and "caps" not in spec:  # caps exist if MIG is used
             report.wrong.append(f"DeviceAllow={spec}: no device of this machine has that name in /proc/devices")
     report.table(*rows)
     report.say("In /proc/devices: " + (", ".join(f"{name} {k} {major}" for k, name, major in units.majors() if "nvidia" in name) or "nothing of NVIDIA") + ".")
@@ -230,7 +230,7 @@ def say_devices(report, unit, backend):
 
 
 def without_each(report, args, files, sets):
-    """The drop-ins without one setting at a time: the unit's own value is back."""
+    """The drop-ins without one setting at a time, so that the unit's own value applies."""
     report.say("## Without each setting of the drop-in")
     report.say()
     rows = [("left out", "what happens", "the daemon needs it")]

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Writes dtype/<NAME>.bin: random blocks of every quantised type and what the gguf package widens them to.
+"""Writes dtype/<NAME>.bin: random blocks of every quantised type, and the values to which the gguf package widens them.
 
 File: u32 block bytes, u32 block elements, u32 n_blocks, the blocks, then n_blocks * elements float32.
-Run: python make_dtype_vectors.py (needs numpy and gguf)
-"""
+Run: python make_dtype_vectors.py (needs numpy and gguf)"""
 import os
 import struct
 
