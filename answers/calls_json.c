@@ -6,7 +6,7 @@
 
 enum {
   BEGIN,
-  FIRST, /* Mistral: a list or a name */
+  LIST_OR_NAME, /* Mistral: a list or a name */
   OBJECT,
   FIRST_KEY,
   KEY,
@@ -16,8 +16,8 @@ enum {
   NEXT,
   BEFORE_ARGUMENTS, /* Mistral: after the mark that follows a name */
   ID,
-  AFTER,   /* after a complete call */
-  BETWEEN, /* Llama: after a semicolon */
+  AFTER_CALL,      /* after a complete call */
+  AFTER_SEMICOLON, /* Llama: after a semicolon */
 };
 
 static bool is_name_char(unsigned char c)
@@ -40,14 +40,14 @@ static td_look to_text(td_reader *r)
 /* Consumes the character c, then goes to that step. */
 static td_look expect(td_reader *r, char c, unsigned step)
 {
-  td_look look = td_reader_take_char(r, c);
+  td_look look = td_reader_consume_char(r, c);
   return look == TD_LOOK_OK ? go(r, step) : look;
 }
 
 static td_look need_more(const td_reader *r) { return r->final ? TD_LOOK_NO : TD_LOOK_MORE; }
 
 /* Reads a short string in quotes, without escapes. */
-static td_look take_string(td_reader *r, char *out, size_t *n)
+static td_look consume_string(td_reader *r, char *out, size_t *n)
 {
   td_look look = td_reader_skip_blanks(r);
   if (look != TD_LOOK_OK || td_reader_byte(r, 0) != '"')
@@ -62,15 +62,15 @@ static td_look take_string(td_reader *r, char *out, size_t *n)
     return TD_LOOK_NO;
   *n = k - 1;
   memcpy(out, r->in.data + r->at + 1, *n);
-  td_reader_take(r, k + 1);
+  td_reader_consume(r, k + 1);
   return TD_LOOK_OK;
 }
 
 static td_look begin(td_reader *r)
 {
   if (r->marked)
-    td_reader_take(r, r->rules.dialect->marks[TD_MARK_CALL].n);
-  return go(r, r->rules.dialect->calls == TD_CALLS_MISTRAL ? FIRST : OBJECT);
+    td_reader_consume(r, r->rules.dialect->marks[TD_MARK_CALL].n);
+  return go(r, r->rules.dialect->calls == TD_CALLS_MISTRAL ? LIST_OR_NAME : OBJECT);
 }
 
 static bool is_key(const td_reader *r, const char *key)
@@ -80,15 +80,15 @@ static bool is_key(const td_reader *r, const char *key)
 
 /* ---- Mistral's name and mark ---- */
 
-static td_look named(td_reader *r, size_t n, td_look args, td_look id)
+static td_look accept_name(td_reader *r, size_t n, td_look args, td_look id)
 {
   const td_mark *marks = r->rules.dialect->marks;
   memcpy(r->name, r->in.data + r->at, n);
   r->n_name = n;
   r->has_name = true;
-  td_reader_take(r, n + (args == TD_LOOK_OK ? marks[TD_MARK_ARGS].n
-                         : id == TD_LOOK_OK ? marks[TD_MARK_CALL_ID].n
-                                            : 0));
+  td_reader_consume(r, n + (args == TD_LOOK_OK ? marks[TD_MARK_ARGS].n
+                            : id == TD_LOOK_OK ? marks[TD_MARK_CALL_ID].n
+                                               : 0));
   return go(r, id == TD_LOOK_OK ? ID : BEFORE_ARGUMENTS);
 }
 
@@ -104,18 +104,18 @@ static td_look read_name(td_reader *r)
   if (n == 0 || n == TD_NAME_BYTES)
     return TD_LOOK_NO;
   if (args == TD_LOOK_OK || id == TD_LOOK_OK || td_reader_byte(r, n) == '{')
-    return named(r, n, args, id);
+    return accept_name(r, n, args, id);
   return args == TD_LOOK_MORE || id == TD_LOOK_MORE ? TD_LOOK_MORE : TD_LOOK_NO;
 }
 
-static td_look read_first(td_reader *r)
+static td_look read_list_or_name(td_reader *r)
 {
   td_look look = td_reader_skip_blanks(r);
   if (look != TD_LOOK_OK)
     return look;
   if (td_reader_look_mark(r, 0, TD_MARK_ARGS) == TD_LOOK_OK || td_reader_byte(r, 0) != '[')
     return read_name(r);
-  td_reader_take(r, 1);
+  td_reader_consume(r, 1);
   r->list = true;
   return go(r, OBJECT);
 }
@@ -128,7 +128,7 @@ static td_look read_id(td_reader *r)
   td_look look = n == left ? need_more(r) : td_reader_look_mark(r, n, TD_MARK_ARGS);
   if (look != TD_LOOK_OK)
     return look;
-  td_reader_take(r, n + r->rules.dialect->marks[TD_MARK_ARGS].n);
+  td_reader_consume(r, n + r->rules.dialect->marks[TD_MARK_ARGS].n);
   return go(r, BEFORE_ARGUMENTS);
 }
 
@@ -141,7 +141,7 @@ static td_look begin_scan(td_reader *r, bool arguments)
   r->is_arguments = arguments;
   r->has_arguments |= arguments;
   if (arguments && r->has_name)
-    td_reader_commit(r);
+    td_reader_emit_call(r);
   return go(r, SCAN);
 }
 
@@ -153,17 +153,17 @@ static td_look begin_arguments(td_reader *r)
   return td_reader_byte(r, 0) == '{' && !r->has_arguments ? begin_scan(r, true) : TD_LOOK_NO;
 }
 
-static td_look take_name(td_reader *r)
+static td_look read_name_value(td_reader *r)
 {
-  td_look look = r->has_name ? TD_LOOK_NO : take_string(r, r->name, &r->n_name);
+  td_look look = r->has_name ? TD_LOOK_NO : consume_string(r, r->name, &r->n_name);
   if (look != TD_LOOK_OK)
     return look;
   if (r->n_name == 0 || (!r->marked && !td_reader_knows_name(r)))
     return TD_LOOK_NO;
   r->has_name = true;
   if (r->has_arguments) { /* the arguments came before the name */
-    td_reader_commit(r);
-    td_reader_say_arguments(r, r->value.data, r->value.len_bytes);
+    td_reader_emit_call(r);
+    td_reader_emit_arguments(r, r->value.data, r->value.len_bytes);
   }
   return go(r, NEXT);
 }
@@ -171,22 +171,22 @@ static td_look take_name(td_reader *r)
 static td_look read_value(td_reader *r)
 {
   if (is_key(r, "name"))
-    return take_name(r);
+    return read_name_value(r);
   if (is_key(r, "arguments") || is_key(r, "parameters"))
     return begin_arguments(r);
   return begin_scan(r, false);
 }
 
-/* Says arguments as they come. Arguments that come before the name are kept until the name is known. */
+/* Emits arguments as they come. Arguments that come before the name are kept until the name is known. */
 static td_look scan(td_reader *r)
 {
   td_buf *out = r->is_arguments ? &r->value : NULL;
   if (r->committed)
     td_buf_clear(&r->value);
   size_t n = td_json_scan_push(&r->json, r->in.data + r->at, td_reader_left(r), out);
-  td_reader_take(r, n);
+  td_reader_consume(r, n);
   if (r->committed && r->is_arguments)
-    td_reader_say_arguments(r, r->value.data ? r->value.data : "", r->value.len_bytes);
+    td_reader_emit_arguments(r, r->value.data ? r->value.data : "", r->value.len_bytes);
   if (r->json.bad || (!r->json.done && r->final))
     return TD_LOOK_NO;
   if (!r->json.done)
@@ -200,41 +200,41 @@ static td_look scan(td_reader *r)
 
 static td_look end_object(td_reader *r)
 {
-  td_look look = td_reader_take_char(r, '}');
+  td_look look = td_reader_consume_char(r, '}');
   if (look != TD_LOOK_OK)
     return look;
   if (!r->has_name)
     return TD_LOOK_NO;
   if (!r->has_arguments) {
-    td_reader_commit(r);
-    td_reader_say_arguments(r, "{}", 2);
+    td_reader_emit_call(r);
+    td_reader_emit_arguments(r, "{}", 2);
   }
   td_reader_end_call(r);
-  return go(r, AFTER);
+  return go(r, AFTER_CALL);
 }
 
 static td_look read_next(td_reader *r)
 {
-  td_look look = td_reader_take_char(r, ',');
+  td_look look = td_reader_consume_char(r, ',');
   return look == TD_LOOK_OK ? go(r, KEY) : look == TD_LOOK_NO ? end_object(r) : look;
 }
 
 static td_look read_key(td_reader *r)
 {
-  td_look look = take_string(r, r->key, &r->n_key);
+  td_look look = consume_string(r, r->key, &r->n_key);
   return look == TD_LOOK_OK ? go(r, COLON) : look;
 }
 
 /* ---- after a call ---- */
 
-static td_look after_hermes(td_reader *r)
+static td_look read_after_hermes_call(td_reader *r)
 {
   td_look look = td_reader_skip_blanks(r);
   if (look != TD_LOOK_OK)
     return look;
   look = td_reader_look_mark(r, 0, TD_MARK_CALL_END);
   if (look == TD_LOOK_OK) {
-    td_reader_take(r, r->rules.dialect->marks[TD_MARK_CALL_END].n);
+    td_reader_consume(r, r->rules.dialect->marks[TD_MARK_CALL_END].n);
     return to_text(r);
   }
   if (look == TD_LOOK_NO && td_reader_byte(r, 0) == '{') /* another call within the same marks */
@@ -242,41 +242,41 @@ static td_look after_hermes(td_reader *r)
   return look;
 }
 
-static td_look after(td_reader *r)
+static td_look read_after_call(td_reader *r)
 {
   td_look look;
   switch (r->rules.dialect->calls) {
-  case TD_CALLS_HERMES: return after_hermes(r);
-  case TD_CALLS_LLAMA: return expect(r, ';', BETWEEN);
+  case TD_CALLS_HERMES: return read_after_hermes_call(r);
+  case TD_CALLS_LLAMA: return expect(r, ';', AFTER_SEMICOLON);
   default:
     look = expect(r, ',', OBJECT);
     if (look != TD_LOOK_NO)
       return look;
-    look = td_reader_take_char(r, ']');
+    look = td_reader_consume_char(r, ']');
     return look == TD_LOOK_OK ? to_text(r) : look;
   }
 }
 
 /* Llama: the mark may be repeated. */
-static td_look between(td_reader *r)
+static td_look read_after_semicolon(td_reader *r)
 {
   td_look look = td_reader_skip_blanks(r);
   if (look != TD_LOOK_OK)
     return look;
   look = td_reader_look_mark(r, 0, TD_MARK_CALL);
   if (look == TD_LOOK_OK)
-    td_reader_take(r, r->rules.dialect->marks[TD_MARK_CALL].n);
+    td_reader_consume(r, r->rules.dialect->marks[TD_MARK_CALL].n);
   return look == TD_LOOK_MORE ? look : go(r, OBJECT);
 }
 
-bool td_calls_json_is_whole(const td_reader *r) { return r->step == AFTER; }
+bool td_calls_json_is_whole(const td_reader *r) { return r->step == AFTER_CALL; }
 
 td_look td_calls_json(td_reader *r)
 {
   td_look look;
   switch (r->step) {
   case BEGIN: return begin(r);
-  case FIRST: return read_first(r);
+  case LIST_OR_NAME: return read_list_or_name(r);
   case OBJECT: return expect(r, '{', FIRST_KEY);
   case FIRST_KEY:
   case KEY: return read_key(r);
@@ -286,7 +286,7 @@ td_look td_calls_json(td_reader *r)
   case NEXT: return read_next(r);
   case BEFORE_ARGUMENTS: return begin_arguments(r);
   case ID: return read_id(r);
-  case AFTER: return after(r);
-  default: return between(r);
+  case AFTER_CALL: return read_after_call(r);
+  default: return read_after_semicolon(r);
   }
 }

@@ -4,7 +4,7 @@
 
 #include "answers/internal.h"
 
-enum { BEGIN, LIST, NAME, ARGUMENT, EQUALS, VALUE, NEXT, AFTER, CLOSE };
+enum { BEGIN, LIST, NAME, ARGUMENT, EQUALS, VALUE, NEXT, AFTER_CALL, CLOSE };
 
 static td_look go(td_reader *r, unsigned step)
 {
@@ -30,7 +30,7 @@ static size_t name_length(const td_reader *r, bool *more)
 static td_look begin(td_reader *r)
 {
   if (r->marked)
-    td_reader_take(r, r->rules.dialect->marks[TD_MARK_CALL].n);
+    td_reader_consume(r, r->rules.dialect->marks[TD_MARK_CALL].n);
   return go(r, LIST);
 }
 
@@ -49,19 +49,19 @@ static td_look read_name(td_reader *r)
   r->n_name = n;
   if (!r->marked && !td_reader_knows_name(r))
     return TD_LOOK_NO;
-  td_reader_take(r, n + 1);
-  td_reader_commit(r);
+  td_reader_consume(r, n + 1);
+  td_reader_emit_call(r);
   r->n_args = 0;
   return go(r, ARGUMENT);
 }
 
 static td_look end_call(td_reader *r)
 {
-  td_look look = td_reader_take_char(r, ')');
+  td_look look = td_reader_consume_char(r, ')');
   if (look != TD_LOOK_OK)
     return look;
   td_reader_end_arguments(r);
-  return go(r, AFTER);
+  return go(r, AFTER_CALL);
 }
 
 static td_look read_argument(td_reader *r)
@@ -79,16 +79,16 @@ static td_look read_argument(td_reader *r)
     return TD_LOOK_NO;
   memcpy(r->key, r->in.data + r->at, n);
   r->n_key = n;
-  td_reader_take(r, n);
+  td_reader_consume(r, n);
   return go(r, EQUALS);
 }
 
 static td_look read_equals(td_reader *r)
 {
-  td_look look = td_reader_take_char(r, '=');
+  td_look look = td_reader_consume_char(r, '=');
   if (look != TD_LOOK_OK)
     return look;
-  td_reader_say_key(r);
+  td_reader_emit_key(r);
   td_python_scan_begin(&r->python);
   return go(r, VALUE);
 }
@@ -97,8 +97,8 @@ static td_look read_value(td_reader *r)
 {
   td_buf_clear(&r->value);
   size_t n = td_python_scan_push(&r->python, r->in.data + r->at, td_reader_left(r), &r->value);
-  td_reader_take(r, n);
-  td_reader_say_arguments(r, r->value.data ? r->value.data : "", r->value.len_bytes);
+  td_reader_consume(r, n);
+  td_reader_emit_arguments(r, r->value.data ? r->value.data : "", r->value.len_bytes);
   if (r->python.bad || (!r->python.done && r->final))
     return TD_LOOK_NO;
   return r->python.done ? go(r, NEXT) : TD_LOOK_MORE;
@@ -106,17 +106,17 @@ static td_look read_value(td_reader *r)
 
 static td_look read_next(td_reader *r)
 {
-  td_look look = td_reader_take_char(r, ',');
+  td_look look = td_reader_consume_char(r, ',');
   return look == TD_LOOK_OK ? go(r, ARGUMENT) : look == TD_LOOK_NO ? end_call(r) : look;
 }
 
-static td_look after(td_reader *r)
+static td_look read_after_call(td_reader *r)
 {
-  td_look look = td_reader_take_char(r, ',');
+  td_look look = td_reader_consume_char(r, ',');
   if (look == TD_LOOK_OK)
     return go(r, NAME);
   if (look == TD_LOOK_NO)
-    look = td_reader_take_char(r, ']');
+    look = td_reader_consume_char(r, ']');
   if (look != TD_LOOK_OK)
     return look;
   if (r->marked && r->rules.dialect->marks[TD_MARK_CALL_END].n)
@@ -132,25 +132,25 @@ static td_look close_list(td_reader *r)
     look = td_reader_look_mark(r, 0, TD_MARK_CALL_END);
   if (look != TD_LOOK_OK)
     return look;
-  td_reader_take(r, r->rules.dialect->marks[TD_MARK_CALL_END].n);
+  td_reader_consume(r, r->rules.dialect->marks[TD_MARK_CALL_END].n);
   r->state = TD_READER_TEXT;
   return TD_LOOK_OK;
 }
 
-bool td_calls_python_is_whole(const td_reader *r) { return r->step == AFTER || r->step == CLOSE; }
+bool td_calls_python_is_whole(const td_reader *r) { return r->step == AFTER_CALL || r->step == CLOSE; }
 
 td_look td_calls_python(td_reader *r)
 {
   td_look look;
   switch (r->step) {
   case BEGIN: return begin(r);
-  case LIST: look = td_reader_take_char(r, '['); return look == TD_LOOK_OK ? go(r, NAME) : look;
+  case LIST: look = td_reader_consume_char(r, '['); return look == TD_LOOK_OK ? go(r, NAME) : look;
   case NAME: return read_name(r);
   case ARGUMENT: return read_argument(r);
   case EQUALS: return read_equals(r);
   case VALUE: return read_value(r);
   case NEXT: return read_next(r);
-  case AFTER: return after(r);
+  case AFTER_CALL: return read_after_call(r);
   default: return close_list(r);
   }
 }

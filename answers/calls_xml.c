@@ -1,5 +1,5 @@
 /* Calls as Qwen3-Coder writes them: <function=f><parameter=a>text</parameter></function>. A parameter's text
- * is a string or JSON, depending on its schema. A string is said as it comes.
+ * is a string or JSON, depending on its schema. A string is emitted as it comes.
  *
  * The format has no escapes. Therefore </parameter> ends a parameter only if the next parameter, or the end
  * of the function, follows. */
@@ -26,7 +26,7 @@ static td_look look_at(const td_reader *r, size_t skip, const char *text)
 static td_look begin(td_reader *r)
 {
   if (td_reader_look_mark(r, 0, TD_MARK_CALL) == TD_LOOK_OK)
-    td_reader_take(r, r->rules.dialect->marks[TD_MARK_CALL].n);
+    td_reader_consume(r, r->rules.dialect->marks[TD_MARK_CALL].n);
   return go(r, FUNCTION);
 }
 
@@ -37,12 +37,12 @@ static td_look read_function(td_reader *r)
     look = look_at(r, 0, function_begin);
   if (look != TD_LOOK_OK)
     return look;
-  td_reader_take(r, strlen(function_begin));
+  td_reader_consume(r, strlen(function_begin));
   return go(r, NAME);
 }
 
 /* Reads the text before '>', and consumes the '>'. */
-static td_look take_name(td_reader *r, char *out, size_t *n)
+static td_look consume_name(td_reader *r, char *out, size_t *n)
 {
   size_t k = 0, left = td_reader_left(r);
   while (k < left && k < TD_NAME_BYTES && td_reader_byte(r, k) != '>' && td_reader_byte(r, k) >= 0x20 &&
@@ -54,16 +54,16 @@ static td_look take_name(td_reader *r, char *out, size_t *n)
     return TD_LOOK_NO;
   *n = k;
   memcpy(out, r->in.data + r->at, k);
-  td_reader_take(r, k + 1);
+  td_reader_consume(r, k + 1);
   return TD_LOOK_OK;
 }
 
 static td_look read_name(td_reader *r)
 {
-  td_look look = take_name(r, r->name, &r->n_name);
+  td_look look = consume_name(r, r->name, &r->n_name);
   if (look != TD_LOOK_OK)
     return look;
-  td_reader_commit(r);
+  td_reader_emit_call(r);
   r->n_args = 0;
   return go(r, BODY);
 }
@@ -81,11 +81,11 @@ static td_look read_body(td_reader *r)
     return look;
   td_look param = look_at(r, 0, param_begin), end = look_at(r, 0, function_end);
   if (param == TD_LOOK_OK) {
-    td_reader_take(r, strlen(param_begin));
+    td_reader_consume(r, strlen(param_begin));
     return go(r, PARAMETER);
   }
   if (end == TD_LOOK_OK) {
-    td_reader_take(r, strlen(function_end));
+    td_reader_consume(r, strlen(function_end));
     return end_call(r);
   }
   return param == TD_LOOK_MORE || end == TD_LOOK_MORE ? TD_LOOK_MORE : TD_LOOK_NO;
@@ -93,13 +93,13 @@ static td_look read_body(td_reader *r)
 
 static td_look read_parameter(td_reader *r)
 {
-  td_look look = take_name(r, r->key, &r->n_key);
+  td_look look = consume_name(r, r->key, &r->n_key);
   if (look != TD_LOOK_OK)
     return look;
-  td_reader_say_key(r);
+  td_reader_emit_key(r);
   r->types = td_tools_types(r->tool, r->key, r->n_key);
   td_buf_clear(&r->value);
-  r->begun = false;
+  r->string_open = false;
   return go(r, LINE);
 }
 
@@ -109,7 +109,7 @@ static td_look read_line(td_reader *r)
   if (td_reader_left(r) == 0)
     return r->final ? TD_LOOK_NO : TD_LOOK_MORE;
   if (td_reader_byte(r, 0) == '\n')
-    td_reader_take(r, 1);
+    td_reader_consume(r, 1);
   return go(r, VALUE);
 }
 
@@ -123,12 +123,12 @@ static void add_value(td_reader *r, size_t n)
   if (!is_string(r)) {
     td_buf_append(&r->value, text, n);
   } else {
-    if (!r->begun)
-      td_reader_say_arguments(r, "\"", 1);
-    r->begun = true;
-    td_reader_say_inside(r, text, n);
+    if (!r->string_open)
+      td_reader_emit_arguments(r, "\"", 1);
+    r->string_open = true;
+    td_reader_emit_escaped(r, text, n);
   }
-  td_reader_take(r, n);
+  td_reader_consume(r, n);
 }
 
 static unsigned type_of_text(char c)
@@ -158,8 +158,8 @@ static const char *json_of_word(const char *text, size_t n, unsigned types)
   return NULL;
 }
 
-/* Says the value as JSON if it is valid and the schema allows its type; otherwise as a string. */
-static void say_value(td_reader *r)
+/* Emits the value as JSON if it is valid and the schema allows its type; otherwise as a string. */
+static void emit_value(td_reader *r)
 {
   const td_json_limits limits = {64, SIZE_MAX, TD_ERR_REQUEST};
   const char *text = r->value.data ? r->value.data : "";
@@ -168,14 +168,14 @@ static void say_value(td_reader *r)
     n--;
   const char *word = json_of_word(text + from, n - from, r->types);
   if (word) {
-    td_reader_say_arguments(r, word, strlen(word));
+    td_reader_emit_arguments(r, word, strlen(word));
   } else if (n > from && (r->types & type_of_text(text[from])) &&
              td_json_check(text + from, n - from, &limits, NULL) == TD_OK) {
-    td_reader_say_arguments(r, text + from, n - from);
+    td_reader_emit_arguments(r, text + from, n - from);
   } else {
     td_buf raw = r->value;
     td_buf_init(&r->value, 0);
-    td_reader_say_string(r, raw.data ? raw.data : "", raw.len_bytes);
+    td_reader_emit_string(r, raw.data ? raw.data : "", raw.len_bytes);
     td_buf_deinit(&raw);
   }
 }
@@ -183,9 +183,9 @@ static void say_value(td_reader *r)
 static void end_value(td_reader *r)
 {
   if (!is_string(r))
-    say_value(r);
+    emit_value(r);
   else
-    td_reader_say_arguments(r, r->begun ? "\"" : "\"\"", r->begun ? 1 : 2);
+    td_reader_emit_arguments(r, r->string_open ? "\"" : "\"\"", r->string_open ? 1 : 2);
 }
 
 /* Whether the parameter ends here, with or without a newline before the mark. *n: how many bytes its end
@@ -198,7 +198,7 @@ static td_look look_for_end(const td_reader *r, size_t *n)
     return look;
   *n = line + strlen(param_end);
   size_t skip = *n, left = td_reader_left(r);
-  while (skip < left && skip < *n + TD_BLANKS_HELD && strchr(" \t\r\n", td_reader_byte(r, skip)))
+  while (skip < left && skip < *n + TD_BLANKS_MAX && strchr(" \t\r\n", td_reader_byte(r, skip)))
     skip++;
   if (skip == left)
     return r->final ? TD_LOOK_OK : TD_LOOK_MORE;
@@ -224,7 +224,7 @@ static td_look read_value(td_reader *r)
     add_value(r, 1);
   if (look != TD_LOOK_OK)
     return look == TD_LOOK_NO ? TD_LOOK_OK : look;
-  td_reader_take(r, n);
+  td_reader_consume(r, n);
   end_value(r);
   return go(r, BODY);
 }
@@ -239,7 +239,7 @@ static td_look close_call(td_reader *r)
     return go(r, FUNCTION);
   if (end != TD_LOOK_OK)
     return next == TD_LOOK_MORE ? next : end;
-  td_reader_take(r, r->rules.dialect->marks[TD_MARK_CALL_END].n);
+  td_reader_consume(r, r->rules.dialect->marks[TD_MARK_CALL_END].n);
   r->state = TD_READER_TEXT;
   return TD_LOOK_OK;
 }

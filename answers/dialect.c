@@ -22,7 +22,7 @@ static const char *const think_marks[][2] = {
 /* A text in the template that shows the format of calls. The first that is found counts. */
 static const struct {
   td_call_format format;
-  const char *says;
+  const char *text;
 } signs_of_calls[] = {
     {TD_CALLS_MISTRAL, "[TOOL_CALLS]"},      {TD_CALLS_XML, "<function="},
     {TD_CALLS_HERMES, "<tool_call>"},        {TD_CALLS_PYTHONIC, "<|python_start|>"},
@@ -32,7 +32,7 @@ static const struct {
 
 const char *td_dialect_calls_name(td_call_format f) { return names[f]; }
 
-static bool says(const td_dialect_signs *s, const char *text)
+static bool template_has(const td_dialect_signs *s, const char *text)
 {
   return s->template && memmem(s->template, s->n_template, text, strlen(text)) != NULL;
 }
@@ -60,16 +60,16 @@ static void find_calls(const td_dialect_signs *s, td_dialect *d)
     if (strcmp(s->calls, names[i]) == 0)
       d->calls = (td_call_format)i;
   for (size_t i = 0; is_auto && !d->calls && i < sizeof signs_of_calls / sizeof *signs_of_calls; i++)
-    if (says(s, signs_of_calls[i].says))
+    if (template_has(s, signs_of_calls[i].text))
       d->calls = signs_of_calls[i].format;
-  if (is_auto && !d->calls && says(s, "tools")) {
+  if (is_auto && !d->calls && template_has(s, "tools")) {
     d->calls = TD_CALLS_HERMES;
     d->is_guess = true;
   }
   for (size_t i = 0; i < TD_MARK_THINK; i++) {
     const char *text = call_marks[d->calls][i];
     bool special, optional = d->calls == TD_CALLS_LLAMA || d->calls == TD_CALLS_PYTHONIC || i >= TD_MARK_ARGS;
-    if (text && (!optional || find(s, text, &special) >= 0 || says(s, text)))
+    if (text && (!optional || find(s, text, &special) >= 0 || template_has(s, text)))
       set_mark(s, text, &d->marks[i]);
   }
   d->lists_calls = d->calls == TD_CALLS_MISTRAL && !d->marks[TD_MARK_ARGS].n;
@@ -81,7 +81,7 @@ static void find_reasoning(const td_dialect_signs *s, td_dialect *d)
   bool wanted = strcmp(s->reasoning, "none") != 0;
   for (size_t i = 0; wanted && i < n && !d->thinks; i++) {
     bool special;
-    if (!says(s, think_marks[i][1]) && find(s, think_marks[i][1], &special) < 0)
+    if (!template_has(s, think_marks[i][1]) && find(s, think_marks[i][1], &special) < 0)
       continue;
     d->thinks = true;
     set_mark(s, think_marks[i][0], &d->marks[TD_MARK_THINK]);

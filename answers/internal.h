@@ -6,7 +6,7 @@
 #include "answers/python_scan.h"
 #include "answers/reader.h"
 
-enum { TD_NAME_BYTES = 256, TD_BLANKS_HELD = 64 };
+enum { TD_NAME_BYTES = 256, TD_BLANKS_MAX = 64 };
 
 /* The result of looking for something in the text at hand. */
 typedef enum td_look {
@@ -25,21 +25,21 @@ typedef enum td_reader_state {
 struct td_reader {
   td_reader_rules rules;
   td_reader_state state;
-  td_said *said; /* set while text is read */
-  td_buf in;     /* text not yet read, from `at` on */
+  td_parsed_answer *parsed; /* set while text is read */
+  td_buf in;                /* text not yet read, from `at` on */
   size_t at;
-  bool final;    /* no more text will come */
-  bool is_first; /* nothing but reasoning has been said */
-  bool after;    /* a call was said last: drop the blanks after it */
-  bool fresh;    /* reasoning has just begun or ended: drop the blanks after its mark */
+  bool final;                  /* no more text will come */
+  bool at_start;               /* nothing but reasoning has been emitted */
+  bool skip_blanks_after_call; /* a call was emitted last */
+  bool skip_blanks_after_mark; /* reasoning has just begun or ended */
 
   /* Calls: used from the first byte of their format until all calls are read or given up. */
-  td_buf raw;     /* the text as it was, to give it back as content */
-  unsigned step;  /* state of the format's state machine */
-  bool marked;    /* a mark began the call, so that any name is accepted */
-  bool committed; /* the call has been said */
-  bool list;      /* Mistral's list of objects */
-  size_t n_said;  /* pieces before this call; with n_calls_before, to undo it */
+  td_buf raw;            /* the text as it was, to give it back as content */
+  unsigned step;         /* state of the format's state machine */
+  bool marked;           /* a mark began the call, so that any name is accepted */
+  bool committed;        /* the call has been emitted */
+  bool list;             /* Mistral's list of objects */
+  size_t n_parts_before; /* parts before this call; with n_calls_before, to undo it */
   uint32_t n_calls_before;
   char name[TD_NAME_BYTES], key[TD_NAME_BYTES];
   size_t n_name, n_key;
@@ -48,36 +48,36 @@ struct td_reader {
   td_json_scan json;
   td_python_scan python;
   const td_tool *tool;
-  unsigned types;  /* of the parameter */
-  bool begun;      /* the parameter's string has been opened */
-  unsigned n_args; /* arguments said so far */
+  unsigned types;   /* of the parameter */
+  bool string_open; /* the parameter's string has been opened */
+  unsigned n_args;  /* arguments emitted so far */
 };
 
-/* ---- reader.c; "to say" means to append to r->said ---- */
+/* ---- reader.c; "to emit" means to append a part to r->parsed ---- */
 
 /* Whether this text or mark comes next, after `skip` bytes. Consumes nothing. */
 td_look td_reader_look(const td_reader *r, size_t skip, const char *text, size_t n);
 td_look td_reader_look_mark(const td_reader *r, size_t skip, td_mark_name name);
 /* Consumes n bytes, and keeps a copy while they may have to be given back. */
-void td_reader_take(td_reader *r, size_t n);
+void td_reader_consume(td_reader *r, size_t n);
 /* Consumes blanks. MORE: there was nothing else. */
 td_look td_reader_skip_blanks(td_reader *r);
 /* Skips blanks, and consumes the next byte if it is c. */
-td_look td_reader_take_char(td_reader *r, char c);
+td_look td_reader_consume_char(td_reader *r, char c);
 static inline size_t td_reader_left(const td_reader *r) { return r->in.len_bytes - r->at; }
 static inline unsigned char td_reader_byte(const td_reader *r, size_t i)
 {
   return (unsigned char)r->in.data[r->at + i];
 }
-/* Says that a call of r->name begins. */
-void td_reader_commit(td_reader *r);
-void td_reader_say_arguments(td_reader *r, const char *text, size_t n);
+/* Emits a call of r->name. */
+void td_reader_emit_call(td_reader *r);
+void td_reader_emit_arguments(td_reader *r, const char *text, size_t n);
 /* Write arguments that are not JSON as an object: the key r->key and what comes before its value; the end. */
-void td_reader_say_key(td_reader *r);
+void td_reader_emit_key(td_reader *r);
 void td_reader_end_arguments(td_reader *r);
-/* Say a text as a JSON string, or as a part of one. Overwrite r->value. */
-void td_reader_say_string(td_reader *r, const char *text, size_t n);
-void td_reader_say_inside(td_reader *r, const char *text, size_t n);
+/* Emit a text as a JSON string, or escaped as a part of one. Overwrite r->value. */
+void td_reader_emit_string(td_reader *r, const char *text, size_t n);
+void td_reader_emit_escaped(td_reader *r, const char *text, size_t n);
 /* The call is complete, and will not be given back. */
 void td_reader_end_call(td_reader *r);
 bool td_reader_knows_name(const td_reader *r);

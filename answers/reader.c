@@ -10,12 +10,12 @@ td_reader *td_reader_create(const td_reader_rules *rules)
   if (!r)
     return NULL;
   r->rules = *rules;
-  r->is_first = true;
+  r->at_start = true;
   bool thinks = rules->reasons && rules->dialect->thinks;
   r->state = thinks && rules->prompt == TD_PROMPT_THINKS  ? TD_READER_THINKS
              : thinks && rules->prompt == TD_PROMPT_PLAIN ? TD_READER_BEGIN
                                                           : TD_READER_TEXT;
-  r->fresh = r->state == TD_READER_THINKS;
+  r->skip_blanks_after_mark = r->state == TD_READER_THINKS;
   td_buf_init(&r->in, 0);
   td_buf_init(&r->raw, 0);
   td_buf_init(&r->value, 0);
@@ -50,7 +50,7 @@ td_look td_reader_look_mark(const td_reader *r, size_t skip, td_mark_name name)
   return td_reader_look(r, skip, m->text, m->n);
 }
 
-void td_reader_take(td_reader *r, size_t n)
+void td_reader_consume(td_reader *r, size_t n)
 {
   if (r->state == TD_READER_CALLS && (!r->committed || r->rules.whole))
     td_buf_append(&r->raw, r->in.data + r->at, n);
@@ -63,7 +63,7 @@ static bool is_blank(unsigned char c) { return c == ' ' || c == '\t' || c == '\n
 static size_t blanks_ahead(const td_reader *r)
 {
   size_t n = 0, left = td_reader_left(r);
-  while (n < left && n < TD_BLANKS_HELD && is_blank(td_reader_byte(r, n)))
+  while (n < left && n < TD_BLANKS_MAX && is_blank(td_reader_byte(r, n)))
     n++;
   return n;
 }
@@ -71,18 +71,18 @@ static size_t blanks_ahead(const td_reader *r)
 td_look td_reader_skip_blanks(td_reader *r)
 {
   for (size_t n; (n = blanks_ahead(r)) > 0;)
-    td_reader_take(r, n);
+    td_reader_consume(r, n);
   return td_reader_left(r) > 0 ? TD_LOOK_OK : r->final ? TD_LOOK_NO : TD_LOOK_MORE;
 }
 
-td_look td_reader_take_char(td_reader *r, char c)
+td_look td_reader_consume_char(td_reader *r, char c)
 {
   td_look look = td_reader_skip_blanks(r);
   if (look != TD_LOOK_OK)
     return look;
   if (td_reader_byte(r, 0) != (unsigned char)c)
     return TD_LOOK_NO;
-  td_reader_take(r, 1);
+  td_reader_consume(r, 1);
   return TD_LOOK_OK;
 }
 
@@ -99,31 +99,31 @@ static const td_mark *mark_at(const td_reader *r, const char *text, size_t n)
   return NULL;
 }
 
-static void say(td_reader *r, td_said_kind kind, const char *text, size_t n)
+static void emit(td_reader *r, td_answer_part_kind kind, const char *text, size_t n)
 {
-  if (n > 0 && kind == TD_SAID_CONTENT) {
-    r->is_first = false;
-    r->after = false;
+  if (n > 0 && kind == TD_PART_CONTENT) {
+    r->at_start = false;
+    r->skip_blanks_after_call = false;
   }
   for (size_t i = 0; i < n;) {
     const char *end = memchr(text + i, TD_MARK_BYTE[0], n - i);
     size_t k = end ? (size_t)(end - text) - i : n - i;
-    td_said_add(r->said, kind, 0, text + i, k);
+    td_parsed_answer_add(r->parsed, kind, 0, text + i, k);
     i += k;
     const td_mark *m = end ? mark_at(r, end, n - i) : NULL;
     i += m && !r->rules.shows_special ? m->n : end != NULL;
   }
 }
 
-static void say_next(td_reader *r, td_said_kind kind, size_t n)
+static void emit_next(td_reader *r, td_answer_part_kind kind, size_t n)
 {
-  say(r, kind, r->in.data + r->at, n);
+  emit(r, kind, r->in.data + r->at, n);
   r->at += n;
 }
 
 /* ---- calls ---- */
 
-static td_look step_of_calls(td_reader *r)
+static td_look read_calls_step(td_reader *r)
 {
   switch (r->rules.dialect->calls) {
   case TD_CALLS_PYTHONIC: return td_calls_python(r);
@@ -146,8 +146,8 @@ static void begin_call(td_reader *r)
   td_buf_clear(&r->raw);
   td_buf_clear(&r->value);
   r->committed = r->has_name = r->has_arguments = false;
-  r->n_said = r->said->n;
-  r->n_calls_before = r->said->n_calls;
+  r->n_parts_before = r->parsed->n;
+  r->n_calls_before = r->parsed->n_calls;
 }
 
 static void begin_calls(td_reader *r, size_t n_blanks, bool marked)
@@ -167,65 +167,65 @@ static void give_back(td_reader *r)
 {
   r->state = TD_READER_TEXT;
   if (r->committed && r->rules.whole)
-    td_said_cut(r->said, r->n_said, r->n_calls_before);
+    td_parsed_answer_cut(r->parsed, r->n_parts_before, r->n_calls_before);
   if (!r->committed || r->rules.whole)
-    say(r, TD_SAID_CONTENT, r->raw.data ? r->raw.data : "", r->raw.len_bytes);
+    emit(r, TD_PART_CONTENT, r->raw.data ? r->raw.data : "", r->raw.len_bytes);
   else
-    r->after = false;
-  r->is_first = false;
+    r->skip_blanks_after_call = false;
+  r->at_start = false;
   td_buf_clear(&r->raw);
 }
 
-void td_reader_commit(td_reader *r)
+void td_reader_emit_call(td_reader *r)
 {
   r->committed = true;
-  r->is_first = false;
-  td_said_add(r->said, TD_SAID_CALL, r->said->n_calls, r->name, r->n_name);
-  r->said->n_calls++;
+  r->at_start = false;
+  td_parsed_answer_add(r->parsed, TD_PART_CALL, r->parsed->n_calls, r->name, r->n_name);
+  r->parsed->n_calls++;
   r->tool = r->rules.tools ? td_tools_find(r->rules.tools, r->name, r->n_name) : NULL;
   if (!r->rules.whole)
     td_buf_clear(&r->raw);
 }
 
-void td_reader_say_arguments(td_reader *r, const char *text, size_t n)
+void td_reader_emit_arguments(td_reader *r, const char *text, size_t n)
 {
-  td_said_add(r->said, TD_SAID_ARGUMENTS, r->said->n_calls - 1, text, n);
+  td_parsed_answer_add(r->parsed, TD_PART_ARGUMENTS, r->parsed->n_calls - 1, text, n);
 }
 
-void td_reader_say_key(td_reader *r)
+void td_reader_emit_key(td_reader *r)
 {
-  td_reader_say_arguments(r, r->n_args > 0 ? ", " : "{", r->n_args > 0 ? 2 : 1);
+  td_reader_emit_arguments(r, r->n_args > 0 ? ", " : "{", r->n_args > 0 ? 2 : 1);
   r->n_args++;
-  td_reader_say_string(r, r->key, r->n_key);
-  td_reader_say_arguments(r, ": ", 2);
+  td_reader_emit_string(r, r->key, r->n_key);
+  td_reader_emit_arguments(r, ": ", 2);
 }
 
-void td_reader_say_inside(td_reader *r, const char *text, size_t n)
+void td_reader_emit_escaped(td_reader *r, const char *text, size_t n)
 {
   td_buf_clear(&r->value);
   for (size_t i = 0; i < n; i++)
     if (text[i] != TD_MARK_BYTE[0])
       td_json_scan_char((unsigned char)text[i], &r->value);
-  td_reader_say_arguments(r, r->value.data ? r->value.data : "", r->value.len_bytes);
+  td_reader_emit_arguments(r, r->value.data ? r->value.data : "", r->value.len_bytes);
 }
 
-void td_reader_say_string(td_reader *r, const char *text, size_t n)
+void td_reader_emit_string(td_reader *r, const char *text, size_t n)
 {
-  td_reader_say_arguments(r, "\"", 1);
-  td_reader_say_inside(r, text, n);
-  td_reader_say_arguments(r, "\"", 1);
+  td_reader_emit_arguments(r, "\"", 1);
+  td_reader_emit_escaped(r, text, n);
+  td_reader_emit_arguments(r, "\"", 1);
 }
 
 void td_reader_end_arguments(td_reader *r)
 {
-  td_reader_say_arguments(r, r->n_args > 0 ? "}" : "{}", r->n_args > 0 ? 1 : 2);
+  td_reader_emit_arguments(r, r->n_args > 0 ? "}" : "{}", r->n_args > 0 ? 1 : 2);
   td_reader_end_call(r);
 }
 
 void td_reader_end_call(td_reader *r)
 {
   begin_call(r);
-  r->after = true;
+  r->skip_blanks_after_call = true;
 }
 
 bool td_reader_knows_name(const td_reader *r)
@@ -251,7 +251,7 @@ static td_look look_for_call(const td_reader *r, size_t n_blanks, bool *marked)
     return look;
   const char *open = d->calls == TD_CALLS_LLAMA ? "{" : d->calls == TD_CALLS_PYTHONIC ? "[" : NULL;
   *marked = false;
-  return open && r->is_first ? td_reader_look(r, n_blanks, open, 1) : TD_LOOK_NO;
+  return open && r->at_start ? td_reader_look(r, n_blanks, open, 1) : TD_LOOK_NO;
 }
 
 /* Drops, or shows, the mark of a special token that begins nothing here. */
@@ -265,7 +265,7 @@ static td_look read_stray_mark(td_reader *r)
     more |= look == TD_LOOK_MORE;
     if (look != TD_LOOK_OK)
       continue;
-    say_next(r, TD_SAID_CONTENT, r->rules.dialect->marks[i].n);
+    emit_next(r, TD_PART_CONTENT, r->rules.dialect->marks[i].n);
     return TD_LOOK_OK;
   }
   if (more)
@@ -286,10 +286,10 @@ static td_look read_text(td_reader *r)
   while (n < left && is_plain(td_reader_byte(r, n)))
     n++;
   if (n > 0) {
-    say_next(r, TD_SAID_CONTENT, n);
+    emit_next(r, TD_PART_CONTENT, n);
     return TD_LOOK_OK;
   }
-  size_t blanks = r->rules.tools || r->after ? blanks_ahead(r) : 0;
+  size_t blanks = r->rules.tools || r->skip_blanks_after_call ? blanks_ahead(r) : 0;
   if (blanks == left && !r->final)
     return TD_LOOK_MORE;
   td_look look = blanks < left ? look_for_call(r, blanks, &marked) : TD_LOOK_NO;
@@ -297,13 +297,13 @@ static td_look read_text(td_reader *r)
     begin_calls(r, blanks, marked);
   if (look != TD_LOOK_NO)
     return look;
-  if (blanks == left && r->after) { /* at the end of the text after a call: drop them */
+  if (blanks == left && r->skip_blanks_after_call) { /* at the end of the text after a call: drop them */
     r->at += blanks;
     return TD_LOOK_OK;
   }
   if (blanks == 0 && td_reader_byte(r, 0) == (unsigned char)TD_MARK_BYTE[0])
     return read_stray_mark(r);
-  say_next(r, TD_SAID_CONTENT, blanks ? blanks : 1);
+  emit_next(r, TD_PART_CONTENT, blanks ? blanks : 1);
   return TD_LOOK_OK;
 }
 
@@ -318,7 +318,7 @@ static td_look read_begin(td_reader *r)
   r->state = look == TD_LOOK_OK ? TD_READER_THINKS : TD_READER_TEXT;
   if (look == TD_LOOK_OK)
     r->at += blanks + r->rules.dialect->marks[TD_MARK_THINK].n;
-  r->fresh = look == TD_LOOK_OK;
+  r->skip_blanks_after_mark = look == TD_LOOK_OK;
   return TD_LOOK_OK;
 }
 
@@ -329,7 +329,7 @@ static td_look read_thoughts(td_reader *r)
   while (n < left && td_reader_byte(r, n) != (unsigned char)end->text[0] && !is_blank(td_reader_byte(r, n)))
     n++;
   if (n > 0) {
-    say_next(r, TD_SAID_REASONING, n);
+    emit_next(r, TD_PART_REASONING, n);
     return TD_LOOK_OK;
   }
   size_t blanks = blanks_ahead(r);
@@ -339,9 +339,9 @@ static td_look read_thoughts(td_reader *r)
   if (look == TD_LOOK_OK) {
     r->at += blanks + end->n;
     r->state = TD_READER_TEXT;
-    r->fresh = true;
+    r->skip_blanks_after_mark = true;
   } else if (look == TD_LOOK_NO) {
-    say_next(r, TD_SAID_REASONING, blanks ? blanks : 1);
+    emit_next(r, TD_PART_REASONING, blanks ? blanks : 1);
   }
   return look == TD_LOOK_NO ? TD_LOOK_OK : look;
 }
@@ -349,12 +349,12 @@ static td_look read_thoughts(td_reader *r)
 /* ---- the whole text ---- */
 
 /* Makes one step. Returns false if more text is needed. */
-static bool read_on(td_reader *r)
+static bool read_step(td_reader *r)
 {
   td_look look;
-  while (r->fresh && td_reader_left(r) > 0 && is_blank(td_reader_byte(r, 0)))
+  while (r->skip_blanks_after_mark && td_reader_left(r) > 0 && is_blank(td_reader_byte(r, 0)))
     r->at++;
-  r->fresh &= td_reader_left(r) == 0;
+  r->skip_blanks_after_mark &= td_reader_left(r) == 0;
   if (td_reader_left(r) == 0 && !(r->final && r->state == TD_READER_CALLS))
     return false;
   switch (r->state) {
@@ -362,7 +362,7 @@ static bool read_on(td_reader *r)
   case TD_READER_THINKS: look = read_thoughts(r); break;
   case TD_READER_TEXT: look = read_text(r); break;
   default:
-    look = step_of_calls(r);
+    look = read_calls_step(r);
     if (look != TD_LOOK_NO)
       break;
     if (r->final && td_reader_left(r) == 0)
@@ -373,26 +373,26 @@ static bool read_on(td_reader *r)
   return look == TD_LOOK_OK;
 }
 
-static void read_all(td_reader *r, td_said *said)
+static void read_all(td_reader *r, td_parsed_answer *parsed)
 {
-  r->said = said;
-  while (read_on(r))
+  r->parsed = parsed;
+  while (read_step(r))
     ;
   td_buf_consume(&r->in, r->at);
   r->at = 0;
-  said->failed |= r->in.failed || r->raw.failed || r->value.failed;
+  parsed->failed |= r->in.failed || r->raw.failed || r->value.failed;
 }
 
-void td_reader_push(td_reader *r, const char *text, size_t n, td_said *said)
+void td_reader_push(td_reader *r, const char *text, size_t n, td_parsed_answer *parsed)
 {
   td_buf_append(&r->in, text, n);
-  read_all(r, said);
+  read_all(r, parsed);
 }
 
-void td_reader_finish(td_reader *r, bool is_cut, td_said *said)
+void td_reader_finish(td_reader *r, bool is_cut, td_parsed_answer *parsed)
 {
   r->final = true;
-  read_all(r, said);
+  read_all(r, parsed);
   if (r->state != TD_READER_CALLS || calls_are_whole(r))
     return;
   if (!is_cut || !r->committed)

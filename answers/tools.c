@@ -109,7 +109,7 @@ static bool make_tool(td_tools *t, const cJSON *function, td_tool *out, uint32_t
 bool td_tools_make(const cJSON *tools, td_tools *t)
 {
   const cJSON *tool;
-  uint32_t budget = TD_TOOLS_LOOKS;
+  uint32_t budget = TD_TOOLS_LOOKUPS_MAX;
   memset(t, 0, sizeof *t);
   td_arena_init(&t->arena, td_limit_max(TD_LIMIT_TOOLS_BYTES));
   t->items = td_arena_alloc_array(&t->arena, (size_t)cJSON_GetArraySize(tools) + 1, sizeof *t->items);

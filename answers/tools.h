@@ -42,7 +42,7 @@ const td_tool *td_tools_find(const td_tools *t, const char *name, size_t n); /* 
 unsigned td_tools_types(const td_tool *tool, const char *param, size_t n);
 /* The types that a parameter's schema allows, as far as the schema, or a definition in root that it refers
  * to, says so. Each lookup takes 1 from *budget. Once the budget is spent, nothing more is found. */
-enum { TD_TOOLS_LOOKS = 1 << 20 };
+enum { TD_TOOLS_LOOKUPS_MAX = 1 << 20 };
 unsigned td_tools_types_of_schema(const cJSON *schema, const cJSON *root, uint32_t *budget);
 
 #endif

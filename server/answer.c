@@ -24,7 +24,7 @@ static void render(td_call *call)
   call->api->render_answer(call, out);
   for (uint32_t i = 0; i < call->n_choices; i++) {
     const td_choice *ch = &call->choices[i];
-    out->failed |= ch->said.failed | ch->out.failed | ch->ids.failed | ch->logprobs.failed |
+    out->failed |= ch->parsed.failed | ch->out.failed | ch->ids.failed | ch->logprobs.failed |
                    call->prompts[ch->prompt].logprobs.failed;
   }
 }

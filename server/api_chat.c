@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "server/said_json.h"
+#include "server/parts_json.h"
 #include "server/tool_choice.h"
 
 static bool no_memory(td_call *c)
@@ -24,7 +24,7 @@ static bool prepare_reading(td_call *c)
                      "--chat-template gives another template)");
     return false;
   }
-  c->reads_answers = calls || d->thinks || c->api != &td_api_chat; /* other routes render only ch->said */
+  c->reads_answers = calls || d->thinks || c->api != &td_api_chat; /* other routes render only ch->parsed */
   return !calls || td_tools_make(r->tools, &c->tools) || no_memory(c);
 }
 
@@ -91,21 +91,21 @@ static void render_chunk(const td_call *c, const td_delta *d, const char *delta,
   td_buf_append_str(out, "}\n\n");
 }
 
-/* Writes a chunk for each piece of the parsed text. The first one includes the ids and log-probabilities.
+/* Writes a chunk for each part of the parsed answer. The first one includes the ids and log-probabilities.
  * Returns whether there was a chunk. */
-static bool render_pieces(const td_call *c, const td_delta *d, bool tokens, td_buf *out)
+static bool render_parts(const td_call *c, const td_delta *d, bool tokens, td_buf *out)
 {
   const td_choice *ch = d->choice;
   td_buf delta;
-  bool told = false;
+  bool any_rendered = false;
   td_buf_init(&delta, 0);
-  for (size_t i = 0; i < ch->said.n; i++) {
-    if (ch->said.pieces[i].kind == TD_SAID_REASONING && !c->request.include_reasoning)
+  for (size_t i = 0; i < ch->parsed.n; i++) {
+    if (ch->parsed.parts[i].kind == TD_PART_REASONING && !c->request.include_reasoning)
       continue;
     td_buf_clear(&delta);
-    td_said_json_delta(ch, &ch->said.pieces[i], &delta);
-    render_chunk(c, d, delta.data ? delta.data : "", NULL, tokens && !told, out);
-    told = true;
+    td_parts_json_delta(ch, &ch->parsed.parts[i], &delta);
+    render_chunk(c, d, delta.data ? delta.data : "", NULL, tokens && !any_rendered, out);
+    any_rendered = true;
     out->failed |= delta.failed;
   }
   if (d->n_text > 0) {
@@ -113,11 +113,11 @@ static bool render_pieces(const td_call *c, const td_delta *d, bool tokens, td_b
     td_buf_append_str(&delta, "\"content\":");
     td_buf_append_json_string(&delta, d->text, d->n_text);
     render_chunk(c, d, delta.data ? delta.data : "", NULL, tokens, out);
-    told = true;
+    any_rendered = true;
     out->failed |= delta.failed;
   }
   td_buf_deinit(&delta);
-  return told;
+  return any_rendered;
 }
 
 static void render_delta(const td_call *c, const td_delta *d, td_buf *out)
@@ -127,18 +127,18 @@ static void render_delta(const td_call *c, const td_delta *d, td_buf *out)
   rest.first = false;
   if (d->first)
     render_chunk(c, d, "\"role\":\"assistant\",\"content\":\"\"", NULL, false, out);
-  bool told = render_pieces(c, &rest, tokens, out);
-  if (!told && tokens && !d->finish)
+  bool any_rendered = render_parts(c, &rest, tokens, out);
+  if (!any_rendered && tokens && !d->finish)
     render_chunk(c, &rest, "", NULL, tokens, out);
   if (d->finish)
-    render_chunk(c, &rest, "", d->finish, tokens && !told, out);
+    render_chunk(c, &rest, "", d->finish, tokens && !any_rendered, out);
 }
 
 static void render_message(const td_choice *ch, td_buf *out)
 {
   td_buf_append_str(out, "{\"role\":\"assistant\"");
   if (ch->reader) {
-    td_said_json_message(ch, out);
+    td_parts_json_message(ch, out);
   } else {
     td_buf_append_str(out, ",\"content\":");
     td_buf_append_json_string(out, ch->out.data ? ch->out.data : "", ch->out.len_bytes);

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "answers/json_scan.h"
-#include "server/said_json.h"
+#include "server/parts_json.h"
 #include "server/translate.h"
 
 /* ---- counting ---- */
@@ -22,7 +22,7 @@ static void append_text(td_buf *out, const char *s) { td_buf_append_json_string(
 
 static const char *stop_reason(const td_choice *ch)
 {
-  if (ch->said.n_calls > 0 && strcmp(ch->finish, "tool_calls") == 0)
+  if (ch->parsed.n_calls > 0 && strcmp(ch->finish, "tool_calls") == 0)
     return "tool_use";
   return strcmp(ch->finish, "length") == 0 ? "max_tokens" : ch->filter.matched ? "stop_sequence" : "end_turn";
 }
@@ -58,12 +58,12 @@ static void render_head(const td_call *c, td_buf *out)
 
 /* Whether p holds the complete arguments of a call. `input` must be a whole object, so a call whose
  * arguments were cut off is left out. */
-static bool is_input(const td_said *s, const td_said_piece *p)
+static bool is_input(const td_parsed_answer *a, const td_answer_part *p)
 {
   td_json_scan scan;
   td_json_scan_begin(&scan);
-  return p && p->kind == TD_SAID_ARGUMENTS &&
-         td_json_scan_push(&scan, td_said_text(s, p), p->n, NULL) == p->n && scan.done && !scan.bad;
+  return p && p->kind == TD_PART_ARGUMENTS &&
+         td_json_scan_push(&scan, td_answer_part_text(a, p), p->n, NULL) == p->n && scan.done && !scan.bad;
 }
 
 /* The code of a surrogate's \u escape at i, or 0 if there is none. */
@@ -91,37 +91,37 @@ static void append_input(const char *text, size_t n, td_buf *out)
 
 static void render_block(const td_choice *ch, size_t i, bool first, td_buf *out)
 {
-  const td_said *s = &ch->said;
-  const td_said_piece *p = &s->pieces[i], *next = i + 1 < s->n ? p + 1 : NULL;
+  const td_parsed_answer *a = &ch->parsed;
+  const td_answer_part *p = &a->parts[i], *next = i + 1 < a->n ? p + 1 : NULL;
   char id[TD_CALL_ID_BYTES];
   td_buf_append_str(out, first ? "" : ",");
-  if (p->kind == TD_SAID_CALL) {
-    td_said_json_id(ch, p->call, id);
+  if (p->kind == TD_PART_CALL) {
+    td_parts_json_call_id(ch, p->call, id);
     td_buf_printf(out, "{\"type\":\"tool_use\",\"id\":\"%s\",\"name\":", id);
-    td_buf_append_json_string(out, td_said_text(s, p), p->n);
+    td_buf_append_json_string(out, td_answer_part_text(a, p), p->n);
     td_buf_append_str(out, ",\"input\":");
-    append_input(td_said_text(s, next), next->n, out);
+    append_input(td_answer_part_text(a, next), next->n, out);
     td_buf_append_char(out, '}');
     return;
   }
-  td_buf_append_str(out, p->kind == TD_SAID_REASONING
+  td_buf_append_str(out, p->kind == TD_PART_REASONING
                              ? "{\"type\":\"thinking\",\"signature\":\"\",\"thinking\":"
                              : "{\"type\":\"text\",\"text\":");
-  td_buf_append_json_string(out, td_said_text(s, p), p->n);
+  td_buf_append_json_string(out, td_answer_part_text(a, p), p->n);
   td_buf_append_char(out, '}');
 }
 
 static void render_answer(const td_call *c, td_buf *out)
 {
   const td_choice *ch = &c->choices[0];
-  const td_said *s = &ch->said;
+  const td_parsed_answer *a = &ch->parsed;
   bool first = true;
   render_head(c, out);
   td_buf_append_str(out, ",\"content\":[");
-  for (size_t i = 0; i < s->n; i++) {
-    const td_said_piece *p = &s->pieces[i];
-    if (p->kind == TD_SAID_ARGUMENTS ||
-        (p->kind == TD_SAID_CALL && !is_input(s, i + 1 < s->n ? p + 1 : NULL)))
+  for (size_t i = 0; i < a->n; i++) {
+    const td_answer_part *p = &a->parts[i];
+    if (p->kind == TD_PART_ARGUMENTS ||
+        (p->kind == TD_PART_CALL && !is_input(a, i + 1 < a->n ? p + 1 : NULL)))
       continue;
     render_block(ch, i, first, out);
     first = false;
@@ -163,38 +163,38 @@ static void end_block(td_choice *ch, td_buf *out)
   ch->item.open = false;
 }
 
-static void begin_block(td_choice *ch, const td_said_piece *p, td_buf *out)
+static void begin_block(td_choice *ch, const td_answer_part *p, td_buf *out)
 {
   char id[TD_CALL_ID_BYTES];
   end_block(ch, out);
   ch->item = (td_item){.n = ch->item.n + 1, .open = true, .kind = p->kind};
   event("content_block_start", out);
   td_buf_printf(out, ",\"index\":%u,\"content_block\":", ch->item.n - 1);
-  if (p->kind == TD_SAID_CALL) {
-    td_said_json_id(ch, p->call, id);
+  if (p->kind == TD_PART_CALL) {
+    td_parts_json_call_id(ch, p->call, id);
     td_buf_printf(out, "{\"type\":\"tool_use\",\"id\":\"%s\",\"name\":", id);
-    td_buf_append_json_string(out, td_said_text(&ch->said, p), p->n);
+    td_buf_append_json_string(out, td_answer_part_text(&ch->parsed, p), p->n);
     td_buf_append_str(out, ",\"input\":{}}");
   } else {
-    td_buf_append_str(out, p->kind == TD_SAID_REASONING
+    td_buf_append_str(out, p->kind == TD_PART_REASONING
                                ? "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}"
                                : "{\"type\":\"text\",\"text\":\"\"}");
   }
   end_event(out);
 }
 
-static void render_piece(td_choice *ch, const td_said_piece *p, td_buf *out)
+static void render_part(td_choice *ch, const td_answer_part *p, td_buf *out)
 {
   static const char *const deltas[] = {"\"text_delta\",\"text\":", "\"thinking_delta\",\"thinking\":", NULL,
                                        "\"input_json_delta\",\"partial_json\":"};
-  if (p->kind == TD_SAID_CALL ||
-      (p->kind != TD_SAID_ARGUMENTS && (!ch->item.open || ch->item.kind != p->kind)))
+  if (p->kind == TD_PART_CALL ||
+      (p->kind != TD_PART_ARGUMENTS && (!ch->item.open || ch->item.kind != p->kind)))
     begin_block(ch, p, out);
-  if (p->kind == TD_SAID_CALL)
+  if (p->kind == TD_PART_CALL)
     return;
   event("content_block_delta", out);
   td_buf_printf(out, ",\"index\":%u,\"delta\":{\"type\":%s", ch->item.n - 1, deltas[p->kind]);
-  td_buf_append_json_string(out, td_said_text(&ch->said, p), p->n);
+  td_buf_append_json_string(out, td_answer_part_text(&ch->parsed, p), p->n);
   td_buf_append_char(out, '}');
   end_event(out);
 }
@@ -204,8 +204,8 @@ static void render_delta(const td_call *c, const td_delta *d, td_buf *out)
   td_choice *ch = d->choice;
   if (d->first)
     begin_message(c, ch, out);
-  for (size_t i = 0; i < ch->said.n; i++)
-    render_piece(ch, &ch->said.pieces[i], out);
+  for (size_t i = 0; i < ch->parsed.n; i++)
+    render_part(ch, &ch->parsed.parts[i], out);
   if (!d->finish)
     return;
   end_block(ch, out);

@@ -533,8 +533,8 @@ static void free_call(td_call *call)
     td_buf_deinit(&call->choices[i].ids);
     td_buf_deinit(&call->choices[i].logprobs);
     td_reader_destroy(call->choices[i].reader);
-    td_said_deinit(&call->choices[i].said);
-    td_said_deinit(&call->choices[i].told);
+    td_parsed_answer_deinit(&call->choices[i].parsed);
+    td_parsed_answer_deinit(&call->choices[i].sent_so_far);
   }
   free(call->choices);
   for (uint32_t i = 0; i < call->n_prompts; i++) {

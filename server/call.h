@@ -22,7 +22,7 @@
 typedef struct td_item {
   uint32_t n; /* items begun so far */
   bool open;
-  td_said_kind kind;
+  td_answer_part_kind kind;
   uint32_t n_events;
 } td_item;
 
@@ -51,11 +51,11 @@ typedef struct td_choice {
 
   /* chats only: parses the text into reasoning, calls and content. NULL: all of the text is content */
   td_reader *reader;
-  td_said said;         /* parsed answer: all of it, or in a stream the part not yet sent */
-  uint32_t n_reasoning; /* tokens of reasoning */
-  bool said_all;        /* the reader has been finished */
+  td_parsed_answer parsed; /* all of it, or in a stream the part not yet sent */
+  uint32_t n_reasoning;    /* tokens of reasoning */
+  bool parse_done;         /* the reader has been finished */
   td_item item;
-  td_said told; /* everything a stream has sent; kept for routes whose last events repeat it */
+  td_parsed_answer sent_so_far; /* by a stream; kept for routes whose last events repeat it */
 
   uint32_t n_read;     /* tokens turned to text so far */
   uint32_t n_echoed;   /* in a stream: prompt tokens whose log-probabilities were sent */

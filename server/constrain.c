@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "answers/plan.h"
+#include "answers/structural_tag.h"
 #include "common/progress.h"
 #include "server/call.h"
 #include "server/tool_choice.h"
@@ -162,18 +162,18 @@ bool td_call_constrain_chat(td_call *call)
   if (calls && !check_strict(call))
     return false;
   cJSON *content = given ? format_of(&r->grammar) : NULL;
-  td_plan_rules rules = {.dialect = d,
-                         .prompt = call->prompt_end,
-                         .tools = calls ? r->tools : NULL,
-                         .allowed = r->choice.allowed,
-                         .required = r->choice.mode == TD_TOOLS_REQUIRED,
-                         .one = !r->parallel_tool_calls,
-                         .content = content};
-  cJSON *plan = given && !content ? NULL : td_plan_make(&rules);
-  td_grammar_source source = {.kind = TD_GRAMMAR_TAGS, .json = plan};
+  td_structural_tag_rules rules = {.dialect = d,
+                                   .prompt = call->prompt_end,
+                                   .tools = calls ? r->tools : NULL,
+                                   .allowed = r->choice.allowed,
+                                   .required = r->choice.mode == TD_TOOLS_REQUIRED,
+                                   .at_most_one = !r->parallel_tool_calls,
+                                   .content = content};
+  cJSON *tag = given && !content ? NULL : td_structural_tag_make(&rules);
+  td_grammar_source source = {.kind = TD_GRAMMAR_TAGS, .json = tag};
   bool ok =
-      plan ? td_call_compile_grammar(call, &source, given ? r->grammar_field : "tools") : no_memory(call);
-  cJSON_Delete(plan);
+      tag ? td_call_compile_grammar(call, &source, given ? r->grammar_field : "tools") : no_memory(call);
+  cJSON_Delete(tag);
   cJSON_Delete(content);
   return ok;
 }

@@ -152,8 +152,8 @@ static bool make_choices(td_call *call)
     td_buf_init(&ch->out, 0);
     td_buf_init(&ch->ids, 0);
     td_buf_init(&ch->logprobs, 0);
-    td_said_init(&ch->said);
-    td_said_init(&ch->told);
+    td_parsed_answer_init(&ch->parsed);
+    td_parsed_answer_init(&ch->sent_so_far);
     if (call->request.echo)
       td_buf_append(&ch->out, call->prompts[ch->prompt].text.data, call->prompts[ch->prompt].text.len_bytes);
     if (call->reads_answers && !(ch->reader = make_reader(call)))
@@ -279,8 +279,8 @@ static void keep_logprob(td_choice *ch, size_t i, uint32_t *text_offset, td_buf 
 /* Keeps the log-probabilities of the n tokens that are being read, if the answer returns them. */
 static void keep_logprobs(td_choice *ch, size_t n)
 {
-  bool told = ch->call->request.wants_logprobs && ch->engine_logprobs;
-  for (size_t i = ch->n_read; told && i < ch->n_read + n; i++)
+  bool wanted = ch->call->request.wants_logprobs && ch->engine_logprobs;
+  for (size_t i = ch->n_read; wanted && i < ch->n_read + n; i++)
     keep_logprob(ch, ch->n_scored + i, &ch->text_offset, &ch->logprobs);
 }
 
@@ -323,19 +323,19 @@ static bool push_tokens(td_choice *ch, const int32_t *ids, size_t n)
   return matched;
 }
 
-/* Passes new text through the reader into ch->said. An answer with calls finishes as "tool_calls". */
-static void read_said(td_choice *ch)
+/* Passes new text through the reader into ch->parsed. An answer with calls finishes as "tool_calls". */
+static void parse_new_text(td_choice *ch)
 {
-  if (!ch->reader || ch->said_all)
+  if (!ch->reader || ch->parse_done)
     return;
-  td_reader_push(ch->reader, ch->out.data ? ch->out.data : "", ch->out.len_bytes, &ch->said);
-  ch->said.failed |= ch->out.failed;
+  td_reader_push(ch->reader, ch->out.data ? ch->out.data : "", ch->out.len_bytes, &ch->parsed);
+  ch->parsed.failed |= ch->out.failed;
   td_buf_clear(&ch->out);
   if (!ch->finish)
     return;
-  ch->said_all = true;
-  td_reader_finish(ch->reader, strcmp(ch->finish, "length") == 0, &ch->said);
-  if (ch->said.n_calls > 0 && strcmp(ch->finish, "stop") == 0)
+  ch->parse_done = true;
+  td_reader_finish(ch->reader, strcmp(ch->finish, "length") == 0, &ch->parsed);
+  if (ch->parsed.n_calls > 0 && strcmp(ch->finish, "stop") == 0)
     ch->finish = "tool_calls";
 }
 
@@ -350,7 +350,7 @@ static void read_tokens(td_choice *ch, uint32_t max)
   }
   if (!ch->call->request.has_answer) {
     finish_text(ch, "length");
-    read_said(ch);
+    parse_new_text(ch);
     return;
   }
   bool ends = ch->engine_finish == TD_FINISH_STOP && !ch->call->request.include_stop_str_in_output;
@@ -361,11 +361,11 @@ static void read_tokens(td_choice *ch, uint32_t max)
   while (ch->n_read < end && ch->n_read < stop) {
     uint32_t to = stop < end ? stop : end, n = to - ch->n_read < step ? to - ch->n_read : step;
     bool matched = push_tokens(ch, ids + ch->n_read, n);
-    ch->said.n_tokens = ch->n_read + n;
+    ch->parsed.n_tokens = ch->n_read + n;
     if (ch->reader && td_reader_is_thinking(ch->reader))
       ch->n_reasoning += n;
     ch->n_read += n;
-    read_said(ch);
+    parse_new_text(ch);
     if (matched) {
       ch->finish = "stop";
       break;
@@ -380,7 +380,7 @@ static void read_tokens(td_choice *ch, uint32_t max)
   }
   if (!ch->finish && ch->engine_finish != TD_FINISH_NONE && ch->n_read == ch->n_generated)
     finish_text(ch, ch->engine_finish == TD_FINISH_LENGTH ? "length" : "stop");
-  read_said(ch);
+  parse_new_text(ch);
 }
 
 /* ---- sending ---- */
@@ -400,31 +400,31 @@ static uint32_t chunk_tokens(const td_choice *ch)
   return r->wants_logprobs ? CHUNK_TOKENS / (8 + 2 * r->n_top) : CHUNK_TOKENS;
 }
 
-/* Clears what a delta has sent. by_pieces: log-probabilities are sent with pieces of parsed text, so those of
- * tokens that have not become a piece yet are kept. */
-static void forget_told(td_choice *ch, bool by_pieces)
+/* Clears what a delta has sent. by_parts: log-probabilities are sent with parts of the parsed answer, so
+ * those of tokens that have not become a part yet are kept. */
+static void clear_sent(td_choice *ch, bool by_parts)
 {
   td_buf *b = &ch->logprobs;
-  td_said_clear(&ch->said);
+  td_parsed_answer_clear(&ch->parsed);
   td_buf_clear(&ch->out);
   td_buf_clear(&ch->ids);
-  if (!by_pieces) {
+  if (!by_parts) {
     td_buf_clear(b);
     return;
   }
-  size_t told =
-      (ch->said.tokens_before - ch->n_logprobs_gone) * td_logprob_record_bytes(ch->call->request.n_top);
-  if (told == 0 || told > b->len_bytes)
+  size_t n_bytes_sent =
+      (ch->parsed.tokens_before - ch->n_logprobs_gone) * td_logprob_record_bytes(ch->call->request.n_top);
+  if (n_bytes_sent == 0 || n_bytes_sent > b->len_bytes)
     return;
-  memmove(b->data, b->data + told, b->len_bytes - told);
-  b->len_bytes -= told;
-  ch->n_logprobs_gone = ch->said.tokens_before;
+  memmove(b->data, b->data + n_bytes_sent, b->len_bytes - n_bytes_sent);
+  b->len_bytes -= n_bytes_sent;
+  ch->n_logprobs_gone = ch->parsed.tokens_before;
 }
 
 static void send_delta(td_choice *ch)
 {
   td_call *call = ch->call;
-  bool ids = call->request.return_token_ids, by_pieces = call->api == &td_api_responses;
+  bool ids = call->request.return_token_ids, by_parts = call->api == &td_api_responses;
   uint32_t n_echo = left_to_echo(ch) < chunk_tokens(ch) ? left_to_echo(ch) : chunk_tokens(ch);
   td_delta d = {
       .choice = ch,
@@ -438,18 +438,18 @@ static void send_delta(td_choice *ch)
       .finish = ch->finish,
   };
   ch->n_echoed += n_echo;
-  if (d.n_text == 0 && ch->said.n == 0 && n_echo == 0 && d.n_ids == 0 &&
-      (by_pieces || ch->logprobs.len_bytes == 0) && !d.finish && !d.first)
+  if (d.n_text == 0 && ch->parsed.n == 0 && n_echo == 0 && d.n_ids == 0 &&
+      (by_parts || ch->logprobs.len_bytes == 0) && !d.finish && !d.first)
     return;
   td_buf events;
   td_buf_init(&events, 0);
   call->api->render_delta(call, &d, &events);
-  if (events.failed || ch->said.failed || ch->out.failed || ch->ids.failed || ch->logprobs.failed ||
+  if (events.failed || ch->parsed.failed || ch->out.failed || ch->ids.failed || ch->logprobs.failed ||
       call->prompts[ch->prompt].logprobs.failed)
     call->conn->out.failed = true; /* cuts the connection, so that a gap does not go unnoticed */
   td_conn_stream_send(call->conn, events.data ? events.data : "", events.len_bytes);
   td_buf_deinit(&events);
-  forget_told(ch, by_pieces);
+  clear_sent(ch, by_parts);
   ch->opened = true;
 }
 

@@ -76,7 +76,8 @@ static uint64_t text_bytes(const td_choice *ch)
   if (r->has_prompt_logprobs)
     n += n_prompt * (1 + (uint64_t)r->prompt_logprobs);
   uint64_t of_out = call->info->makes_embeddings ? 4 : 1; /* a float's digits take about 4 times its bytes */
-  return n * TD_LOGPROB_TEXT_BYTES + ch->out.len_bytes * of_out + ch->said.text.len_bytes + ch->ids.len_bytes;
+  return n * TD_LOGPROB_TEXT_BYTES + ch->out.len_bytes * of_out + ch->parsed.text.len_bytes +
+         ch->ids.len_bytes;
 }
 
 void td_held_count(td_choice *ch)
@@ -84,7 +85,7 @@ void td_held_count(td_choice *ch)
   td_call *call = ch->call;
   const td_prompt *p = &call->prompts[ch->prompt];
   uint64_t bytes = engine_bytes(ch) + text_bytes(ch) + ch->out.cap_bytes + ch->ids.cap_bytes +
-                   ch->logprobs.cap_bytes + ch->said.text.cap_bytes + ch->told.text.cap_bytes;
+                   ch->logprobs.cap_bytes + ch->parsed.text.cap_bytes + ch->sent_so_far.text.cap_bytes;
   if (ch->index == 0 || ch[-1].prompt != ch->prompt) /* counted once, for the prompt's first choice */
     bytes += p->logprobs.cap_bytes + p->text.cap_bytes + p->json.cap_bytes;
   td_held_set(call->server, call->tenant, &call->held_bytes, call->held_bytes + bytes - ch->held_bytes);

@@ -25,34 +25,35 @@ static int32_t find_token(const void *arg, const char *text, bool *special)
   return *special ? 1 : -1;
 }
 
-static void read_answer(const td_reader_rules *rules, const char *text, size_t n, size_t piece, td_said *said)
+static void read_answer(const td_reader_rules *rules, const char *text, size_t n, size_t piece,
+                        td_parsed_answer *parsed)
 {
   td_reader *r = td_reader_create(rules);
   FUZZ_CHECK(r);
-  td_said_init(said);
+  td_parsed_answer_init(parsed);
   for (size_t at = 0; at < n; at += piece)
-    td_reader_push(r, text + at, piece < n - at ? piece : n - at, said);
-  td_reader_finish(r, false, said);
-  FUZZ_CHECK(!said->failed);
+    td_reader_push(r, text + at, piece < n - at ? piece : n - at, parsed);
+  td_reader_finish(r, false, parsed);
+  FUZZ_CHECK(!parsed->failed);
   td_reader_destroy(r);
 }
 
-static void check_same(const td_said *a, const td_said *b)
+static void check_same(const td_parsed_answer *a, const td_parsed_answer *b)
 {
   FUZZ_CHECK(a->n == b->n && a->text.len_bytes == b->text.len_bytes && a->n_calls == b->n_calls);
   FUZZ_CHECK(a->text.len_bytes == 0 || memcmp(a->text.data, b->text.data, a->text.len_bytes) == 0);
   for (size_t i = 0; i < a->n; i++)
-    FUZZ_CHECK(a->pieces[i].kind == b->pieces[i].kind && a->pieces[i].n == b->pieces[i].n);
+    FUZZ_CHECK(a->parts[i].kind == b->parts[i].kind && a->parts[i].n == b->parts[i].n);
 }
 
 /* Depth is bounded, values are not. Invalid UTF-8 comes from the text. */
-static void check_arguments(const td_said *s)
+static void check_arguments(const td_parsed_answer *s)
 {
   for (size_t i = 0; i < s->n; i++) {
-    const td_said_piece *p = &s->pieces[i];
-    if (p->kind != TD_SAID_ARGUMENTS)
+    const td_answer_part *p = &s->parts[i];
+    if (p->kind != TD_PART_ARGUMENTS)
       continue;
-    cJSON *v = cJSON_ParseWithLength(td_said_text(s, p), p->n);
+    cJSON *v = cJSON_ParseWithLength(td_answer_part_text(s, p), p->n);
     FUZZ_CHECK(v && cJSON_IsObject(v));
     cJSON_Delete(v);
   }
@@ -90,7 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     signs.n_template = 0;
   td_dialect_find(&signs, &d);
   td_reader_rules rules = {.dialect = &d, .tools = &tools, .reasons = true, .whole = true};
-  td_said all, whole, stream, pieces;
+  td_parsed_answer all, whole, stream, pieces;
   const char *text = (const char *)in.data;
   size_t n = in.size < 4096 ? in.size : 4096;
   read_answer(&rules, text, n, n + 1, &whole);
@@ -104,9 +105,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   read_answer(&rules, text, n, cut, &pieces);
   check_same(&stream, &pieces);
   FUZZ_CHECK(stream.n_calls >= whole.n_calls);
-  td_said_deinit(&all);
-  td_said_deinit(&whole);
-  td_said_deinit(&stream);
-  td_said_deinit(&pieces);
+  td_parsed_answer_deinit(&all);
+  td_parsed_answer_deinit(&whole);
+  td_parsed_answer_deinit(&stream);
+  td_parsed_answer_deinit(&pieces);
   return 0;
 }

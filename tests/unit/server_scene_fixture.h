@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "server/call.h"
-#include "server/said_json.h"
+#include "server/parts_json.h"
 
 static inline void is(td_buf *out, const char *want)
 {
@@ -53,15 +53,15 @@ static inline void open_scene(scene *s, const td_api *api, bool stream)
   s->choice.n_cached = 4;
   s->choice.n_read = 6;
   s->choice.n_reasoning = 2;
-  td_said_init(&s->choice.said);
-  td_said_init(&s->choice.told);
+  td_parsed_answer_init(&s->choice.parsed);
+  td_parsed_answer_init(&s->choice.sent_so_far);
   td_buf_init(&s->out, 0);
 }
 
 static inline void close_scene(scene *s)
 {
-  td_said_deinit(&s->choice.said);
-  td_said_deinit(&s->choice.told);
+  td_parsed_answer_deinit(&s->choice.parsed);
+  td_parsed_answer_deinit(&s->choice.sent_so_far);
   td_buf_deinit(&s->choice.logprobs);
   td_buf_deinit(&s->choice.out);
   td_buf_deinit(&s->choice.ids);
@@ -72,16 +72,16 @@ static inline void close_scene(scene *s)
   free(s->server);
 }
 
-static inline void say(scene *s, td_said_kind kind, uint32_t call, const char *text)
+static inline void add_part(scene *s, td_answer_part_kind kind, uint32_t call, const char *text)
 {
-  s->choice.said.n_calls += kind == TD_SAID_CALL;
-  td_said_add(&s->choice.said, kind, call, text, strlen(text));
+  s->choice.parsed.n_calls += kind == TD_PART_CALL;
+  td_parsed_answer_add(&s->choice.parsed, kind, call, text, strlen(text));
 }
 
 static inline const char *id_of(const scene *s, uint32_t n)
 {
   static char id[4][TD_CALL_ID_BYTES];
-  td_said_json_id(&s->choice, n, id[n]);
+  td_parts_json_call_id(&s->choice, n, id[n]);
   return id[n];
 }
 
@@ -91,7 +91,7 @@ static inline void delta(scene *s, bool first, const char *finish)
   td_delta d = {.choice = &s->choice, .first = first, .finish = finish};
   s->choice.finish = finish;
   s->call.api->render_delta(&s->call, &d, &s->out);
-  td_said_clear(&s->choice.said);
+  td_parsed_answer_clear(&s->choice.parsed);
 }
 
 static inline void expect(scene *s, const char *fmt, ...) TD_PRINTF(2, 3);
@@ -105,14 +105,14 @@ static inline void expect(scene *s, const char *fmt, ...)
   is(&s->out, want);
 }
 
-static inline void say_all(scene *s)
+static inline void add_parts(scene *s)
 {
-  say(s, TD_SAID_REASONING, 0, "hm\"");
-  say(s, TD_SAID_CONTENT, 0, "one");
-  say(s, TD_SAID_CALL, 0, "f");
-  say(s, TD_SAID_ARGUMENTS, 0, "{\"a\":1}");
-  say(s, TD_SAID_CALL, 1, "g");
-  say(s, TD_SAID_CONTENT, 0, "two");
+  add_part(s, TD_PART_REASONING, 0, "hm\"");
+  add_part(s, TD_PART_CONTENT, 0, "one");
+  add_part(s, TD_PART_CALL, 0, "f");
+  add_part(s, TD_PART_ARGUMENTS, 0, "{\"a\":1}");
+  add_part(s, TD_PART_CALL, 1, "g");
+  add_part(s, TD_PART_CONTENT, 0, "two");
 }
 
 static inline void whole(scene *s, const char *finish)

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "answers/plan.h"
+#include "answers/structural_tag.h"
 #include "answers/reader.h"
 #include "common/json.h"
 
@@ -106,13 +106,14 @@ static void test_reasoning_and_the_ends_of_prompts(void **state)
 /* ---- answers ---- */
 
 /* What is said, with C: R: and f(arguments) before each piece. */
-static void describe(const td_said *s, char *out, size_t n)
+static void describe(const td_parsed_answer *s, char *out, size_t n)
 {
   *out = '\0';
   for (size_t i = 0; i < s->n; i++) {
-    const td_said_piece *p = &s->pieces[i];
+    const td_answer_part *p = &s->parts[i];
     static const char *const heads[] = {"C:", "R:", "!", "="};
-    snprintf(out + strlen(out), n - strlen(out), "%s%.*s|", heads[p->kind], (int)p->n, td_said_text(s, p));
+    snprintf(out + strlen(out), n - strlen(out), "%s%.*s|", heads[p->kind], (int)p->n,
+             td_answer_part_text(s, p));
   }
 }
 
@@ -120,14 +121,14 @@ static void expect(const td_reader_rules *rules, const char *text, bool cut, con
 {
   char got[1024];
   for (size_t piece = 1; piece < 40; piece += 13) {
-    td_said said;
+    td_parsed_answer parsed;
     td_reader *r = td_reader_create(rules);
-    td_said_init(&said);
+    td_parsed_answer_init(&parsed);
     for (size_t at = 0, n = strlen(text); at < n; at += piece)
-      td_reader_push(r, text + at, piece < n - at ? piece : n - at, &said);
-    td_reader_finish(r, cut, &said);
-    describe(&said, got, sizeof got);
-    td_said_deinit(&said);
+      td_reader_push(r, text + at, piece < n - at ? piece : n - at, &parsed);
+    td_reader_finish(r, cut, &parsed);
+    describe(&parsed, got, sizeof got);
+    td_parsed_answer_deinit(&parsed);
     td_reader_destroy(r);
     assert_string_equal(got, wanted);
   }
@@ -256,21 +257,21 @@ static void test_which_tokens_said_what(void **state)
   for (int whole = 0; whole < 2; whole++) {
     td_reader_rules rules = rules_of(&d, whole);
     td_reader *r = td_reader_create(&rules);
-    td_said said;
-    td_said_init(&said);
+    td_parsed_answer parsed;
+    td_parsed_answer_init(&parsed);
     for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
-      said.n_tokens = (uint32_t)i + 1;
-      td_reader_push(r, tokens[i], strlen(tokens[i]), &said);
+      parsed.n_tokens = (uint32_t)i + 1;
+      td_reader_push(r, tokens[i], strlen(tokens[i]), &parsed);
     }
-    td_reader_finish(r, false, &said);
-    assert_int_equal(said.n, 4);
-    assert_int_equal(said.pieces[0].token_end, 3);
-    assert_int_equal(td_said_token_begin(&said, 1), 3);
-    assert_int_equal(said.pieces[1].token_end, 5);
-    assert_int_equal(said.pieces[3].token_end, 8); /* a call's last mark yields no text */
-    td_said_clear(&said);
-    assert_int_equal(td_said_token_begin(&said, 0), 8);
-    td_said_deinit(&said);
+    td_reader_finish(r, false, &parsed);
+    assert_int_equal(parsed.n, 4);
+    assert_int_equal(parsed.parts[0].token_end, 3);
+    assert_int_equal(td_parsed_answer_token_begin(&parsed, 1), 3);
+    assert_int_equal(parsed.parts[1].token_end, 5);
+    assert_int_equal(parsed.parts[3].token_end, 8); /* a call's last mark yields no text */
+    td_parsed_answer_clear(&parsed);
+    assert_int_equal(td_parsed_answer_token_begin(&parsed, 0), 8);
+    td_parsed_answer_deinit(&parsed);
     td_reader_destroy(r);
   }
 }
@@ -288,15 +289,15 @@ static void test_how_much_is_held_back(void **state)
   td_dialect d = dialect("<tool_call>", NULL, "auto", "auto");
   td_reader_rules rules = rules_of(&d, false);
   td_reader *r = td_reader_create(&rules);
-  td_said said;
+  td_parsed_answer parsed;
   char got[256];
-  td_said_init(&said);
+  td_parsed_answer_init(&parsed);
   for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-    td_reader_push(r, steps[i].push, strlen(steps[i].push), &said);
-    describe(&said, got, sizeof got);
+    td_reader_push(r, steps[i].push, strlen(steps[i].push), &parsed);
+    describe(&parsed, got, sizeof got);
     assert_string_equal(got, steps[i].said);
   }
-  td_said_deinit(&said);
+  td_parsed_answer_deinit(&parsed);
   td_reader_destroy(r);
 }
 
@@ -318,14 +319,14 @@ static void test_as_many_blanks_as_are_held(void **state)
       for (size_t cut = 0; cut < 2; cut++) {
         td_reader_rules rules = rules_of(&d, true);
         td_reader *r = td_reader_create(&rules);
-        td_said said;
+        td_parsed_answer parsed;
         size_t at = cut ? strlen(front) + HELD : (size_t)k;
-        td_said_init(&said);
-        td_reader_push(r, text, at < (size_t)k ? at : (size_t)k, &said);
-        td_reader_push(r, text + at, (size_t)k - at, &said);
-        td_reader_finish(r, false, &said);
-        describe(&said, got[cut], sizeof got[cut]);
-        td_said_deinit(&said);
+        td_parsed_answer_init(&parsed);
+        td_reader_push(r, text, at < (size_t)k ? at : (size_t)k, &parsed);
+        td_reader_push(r, text + at, (size_t)k - at, &parsed);
+        td_reader_finish(r, false, &parsed);
+        describe(&parsed, got[cut], sizeof got[cut]);
+        td_parsed_answer_deinit(&parsed);
         td_reader_destroy(r);
       }
       assert_string_equal(got[1], got[0]);
@@ -354,15 +355,15 @@ static void test_plans_of_long_lists(void **state)
   assert_non_null(parameters);
   for (size_t i = 0; i < 2; i++) {
     td_dialect d = dialect("x", NULL, formats[i], "none");
-    td_plan_rules rules = {.dialect = &d, .tools = json, .required = true};
-    assert_non_null(plan = td_plan_make(&rules));
+    td_structural_tag_rules rules = {.dialect = &d, .tools = json, .required = true};
+    assert_non_null(plan = td_structural_tag_make(&rules));
     cJSON_Delete(plan);
   }
   cJSON *few = cJSON_Parse("[\"p7\",1,\"p3\"]");
   assert_true(cJSON_ReplaceItemInObject(parameters, "required", few));
   td_dialect d = dialect("x", NULL, "pythonic", "none");
-  td_plan_rules rules = {.dialect = &d, .tools = json, .required = true};
-  assert_non_null(plan = td_plan_make(&rules));
+  td_structural_tag_rules rules = {.dialect = &d, .tools = json, .required = true};
+  assert_non_null(plan = td_structural_tag_make(&rules));
   char *printed = cJSON_PrintUnformatted(plan);
   const char *p3 = strstr(printed, "\"p3="), *p7 = strstr(printed, "\", p7="), *p = strstr(printed, "\", p=");
   assert_true(p3 && p7 && p && p3 < p7 && p7 < p); /* required ones first, then the others */
@@ -384,17 +385,17 @@ static void test_long_texts(void **state)
       td_dialect d = dialect("x", NULL, td_dialect_calls_name(f), "think");
       td_reader_rules rules = rules_of(&d, true);
       td_reader *r = td_reader_create(&rules);
-      td_said said;
+      td_parsed_answer parsed;
       size_t n = 0, all = 0;
-      td_said_init(&said);
+      td_parsed_answer_init(&parsed);
       for (; all < N; all += strlen(parts[i]))
         for (size_t k = 0; k < strlen(parts[i]); k += 3)
-          td_reader_push(r, parts[i] + k, strnlen(parts[i] + k, 3), &said);
-      td_reader_finish(r, false, &said);
-      for (size_t k = 0; k < said.n; k++)
-        n += said.pieces[k].kind == TD_SAID_CONTENT ? said.pieces[k].n : 0;
+          td_reader_push(r, parts[i] + k, strnlen(parts[i] + k, 3), &parsed);
+      td_reader_finish(r, false, &parsed);
+      for (size_t k = 0; k < parsed.n; k++)
+        n += parsed.parts[k].kind == TD_PART_CONTENT ? parsed.parts[k].n : 0;
       assert_int_equal(n, all);
-      td_said_deinit(&said);
+      td_parsed_answer_deinit(&parsed);
       td_reader_destroy(r);
     }
 }

@@ -386,20 +386,20 @@ typedef struct got {
   uint32_t n_calls;
 } got;
 
-static void drain(td_said *said, got *g)
+static void drain(td_parsed_answer *parsed, got *g)
 {
-  for (size_t i = 0; i < said->n; i++) {
-    const td_said_piece *p = &said->pieces[i];
-    const char *text = td_said_text(said, p);
-    if (p->kind == TD_SAID_CALL) {
+  for (size_t i = 0; i < parsed->n; i++) {
+    const td_answer_part *p = &parsed->parts[i];
+    const char *text = td_answer_part_text(parsed, p);
+    if (p->kind == TD_PART_CALL) {
       assert_int_equal(p->call, g->n_calls);
       assert_true(g->n_calls < 64);
       snprintf(g->names[g->n_calls++], sizeof g->names[0], "%.*s", (int)p->n, text);
-    } else if (p->kind == TD_SAID_ARGUMENTS) {
+    } else if (p->kind == TD_PART_ARGUMENTS) {
       assert_int_equal(p->call + 1, g->n_calls); /* calls in order */
       td_buf_append(&g->args[p->call], text, p->n);
     } else {
-      td_buf_append(p->kind == TD_SAID_CONTENT ? &g->content : &g->reasoning, text, p->n);
+      td_buf_append(p->kind == TD_PART_CONTENT ? &g->content : &g->reasoning, text, p->n);
     }
   }
 }
@@ -417,23 +417,23 @@ static void read_answer(const td_dialect *d, const char *text, size_t n, uint32_
 {
   td_reader_rules rules = {.dialect = d, .tools = &tools, .reasons = true, .whole = whole};
   td_reader *r = td_reader_create(&rules);
-  td_said said;
+  td_parsed_answer parsed;
   memset(g, 0, sizeof *g);
-  td_said_init(&said);
+  td_parsed_answer_init(&parsed);
   for (size_t at = 0; at < n;) {
     size_t k = longest ? 1 + rnd(longest) : n;
     k = k < n - at ? k : n - at;
-    td_reader_push(r, text + at, k, &said);
+    td_reader_push(r, text + at, k, &parsed);
     at += k;
     if (whole)
       continue;
-    drain(&said, g);
-    td_said_clear(&said);
+    drain(&parsed, g);
+    td_parsed_answer_clear(&parsed);
   }
-  td_reader_finish(r, false, &said);
-  drain(&said, g);
-  assert_false(said.failed);
-  td_said_deinit(&said);
+  td_reader_finish(r, false, &parsed);
+  drain(&parsed, g);
+  assert_false(parsed.failed);
+  td_parsed_answer_deinit(&parsed);
   td_reader_destroy(r);
 }
 

@@ -22,8 +22,8 @@ static void test_call_ids(void **state)
       for (s.choice.index = 0; s.choice.index < 3; s.choice.index++)
         for (uint32_t n = 0; n < 3; n++) {
           s.call.id[6] = (char)('a' + answer);
-          td_said_json_id(&s.choice, n, id);
-          td_said_json_id(&s.choice, n, again);
+          td_parts_json_call_id(&s.choice, n, id);
+          td_parts_json_call_id(&s.choice, n, again);
           assert_string_equal(id, again);
           assert_int_equal(strlen(id), mistral ? 9 : 29);
           if (!mistral)
@@ -52,27 +52,27 @@ static void test_chat_message(void **state)
 {
   scene s;
   open_scene(&s, &td_api_chat, false);
-  td_said_json_message(&s.choice, &s.out);
+  td_parts_json_message(&s.choice, &s.out);
   expect(&s, ",\"content\":\"\""); /* it said nothing */
-  say(&s, TD_SAID_REASONING, 0, "hm");
-  td_said_json_message(&s.choice, &s.out);
+  add_part(&s, TD_PART_REASONING, 0, "hm");
+  td_parts_json_message(&s.choice, &s.out);
   expect(&s, ",\"content\":null,\"reasoning_content\":\"hm\",\"reasoning\":\"hm\"");
   s.call.request.include_reasoning = false;
-  td_said_json_message(&s.choice, &s.out);
+  td_parts_json_message(&s.choice, &s.out);
   expect(&s, ",\"content\":null");
   s.call.request.include_reasoning = true;
-  td_said_clear(&s.choice.said);
-  say_all(&s);
-  td_said_json_message(&s.choice, &s.out);
+  td_parsed_answer_clear(&s.choice.parsed);
+  add_parts(&s);
+  td_parts_json_message(&s.choice, &s.out);
   expect(
       &s,
       ",\"content\":\"onetwo\",\"reasoning_content\":\"hm\\\"\",\"reasoning\":\"hm\\\"\",\"tool_calls\":["
       "{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}},"
       "{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"\"}}]",
       id_of(&s, 0), id_of(&s, 1));
-  td_said_clear(&s.choice.said);
-  say(&s, TD_SAID_CALL, 2, "h"); /* the last thing it said */
-  td_said_json_message(&s.choice, &s.out);
+  td_parsed_answer_clear(&s.choice.parsed);
+  add_part(&s, TD_PART_CALL, 2, "h"); /* the last thing it said */
+  td_parts_json_message(&s.choice, &s.out);
   expect(
       &s,
       ",\"content\":null,\"tool_calls\":[{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"h\","
@@ -92,7 +92,7 @@ static void test_chat_stream(void **state)
   delta(&s, true, NULL);
   expect(&s,
          CHUNK "\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n");
-  say_all(&s);
+  add_parts(&s);
   delta(&s, false, NULL);
   expect(&s,
          CHUNK
@@ -108,7 +108,7 @@ static void test_chat_stream(void **state)
          "\"content\":\"two\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n",
          id_of(&s, 0), id_of(&s, 1));
   s.call.request.include_reasoning = false;
-  say(&s, TD_SAID_REASONING, 0, "hm");
+  add_part(&s, TD_PART_REASONING, 0, "hm");
   delta(&s, false, "tool_calls");
   expect(&s, CHUNK "},\"logprobs\":null,\"finish_reason\":\"tool_calls\"}]}\n\n");
   s.call.request.include_usage = s.call.request.continuous_usage_stats = true;
@@ -137,7 +137,7 @@ static void test_messages_whole(void **state)
 {
   scene s;
   open_scene(&s, &td_api_messages, false);
-  say_all(&s); /* g has no input: it is not told */
+  add_parts(&s); /* g has no input: it is not told */
   whole(&s, "tool_calls");
   expect(&s,
          MESSAGE
@@ -145,10 +145,10 @@ static void test_messages_whole(void **state)
          "\"one\"},{\"type\":\"tool_use\",\"id\":\"%s\",\"name\":\"f\",\"input\":{\"a\":1}},"
          "{\"type\":\"text\",\"text\":\"two\"}],\"stop_reason\":\"tool_use\",\"stop_sequence\":null," USAGE,
          id_of(&s, 0));
-  td_said_clear(&s.choice.said);
+  td_parsed_answer_clear(&s.choice.parsed);
   whole(&s, "length");
   expect(&s, MESSAGE "],\"stop_reason\":\"max_tokens\",\"stop_sequence\":null," USAGE);
-  s.choice.said.n_calls = 0;
+  s.choice.parsed.n_calls = 0;
   whole(&s, "stop");
   expect(&s, MESSAGE "],\"stop_reason\":\"end_turn\",\"stop_sequence\":null," USAGE);
   td_stop_set stops = {0};
@@ -190,8 +190,8 @@ static void test_messages_input(void **state)
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     scene s;
     open_scene(&s, &td_api_messages, false);
-    say(&s, TD_SAID_CALL, 0, "f");
-    say(&s, TD_SAID_ARGUMENTS, 0, cases[i].said);
+    add_part(&s, TD_PART_CALL, 0, "f");
+    add_part(&s, TD_PART_ARGUMENTS, 0, cases[i].said);
     whole(&s, "length");
     if (cases[i].told)
       expect(&s,
@@ -218,17 +218,17 @@ static void test_messages_stream(void **state)
                    ",\"message\":" MESSAGE "],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":"
                    "{\"input_tokens\":6,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":4,"
                    "\"output_tokens\":1}}"));
-  say(&s, TD_SAID_REASONING, 0, "hm");
+  add_part(&s, TD_PART_REASONING, 0, "hm");
   delta(&s, false, NULL);
   expect(&s,
          EVENT("content_block_start",
                ",\"index\":0,\"content_block\":{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}")
              EVENT("content_block_delta",
                    ",\"index\":0,\"delta\":{\"type\":\"thinking_delta\",\"thinking\":\"hm\"}"));
-  say(&s, TD_SAID_REASONING, 0, "!");
-  say(&s, TD_SAID_CONTENT, 0, "\"one");
-  say(&s, TD_SAID_CALL, 0, "f");
-  say(&s, TD_SAID_ARGUMENTS, 0, "{\"a\"");
+  add_part(&s, TD_PART_REASONING, 0, "!");
+  add_part(&s, TD_PART_CONTENT, 0, "\"one");
+  add_part(&s, TD_PART_CALL, 0, "f");
+  add_part(&s, TD_PART_ARGUMENTS, 0, "{\"a\"");
   delta(&s, false, NULL);
   expect(
       &s,
@@ -245,7 +245,7 @@ static void test_messages_stream(void **state)
                                 ",\"index\":2,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":"
                                 "\"{\\\"a\\\"\"}"),
       id_of(&s, 0));
-  say(&s, TD_SAID_ARGUMENTS, 0, ":1}");
+  add_part(&s, TD_PART_ARGUMENTS, 0, ":1}");
   delta(&s, false, "tool_calls");
   expect(&s, EVENT("content_block_delta",
                    ",\"index\":2,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":\":1}\"}")

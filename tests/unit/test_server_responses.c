@@ -41,7 +41,7 @@ static void test_responses_whole(void **state)
   scene s;
   open_scene(&s, &td_api_responses, false);
   td_buf_append_str(&s.call.echo, ",\"echo\":1");
-  say_all(&s);
+  add_parts(&s);
   whole(&s, "stop");
   expect(
       &s,
@@ -52,7 +52,7 @@ static void test_responses_whole(void **state)
       // clang-format on
       ,
       id_of(&s, 0), id_of(&s, 1));
-  td_said_cut(&s.choice.said, 4, 1);
+  td_parsed_answer_cut(&s.choice.parsed, 4, 1);
   whole(&s, "length"); /* only the last part is cut off, which is a call here */
   expect(&s,
          // clang-format off
@@ -82,16 +82,16 @@ static void test_responses_stream(void **state)
                       ",\"response\":" RESPONSE("in_progress") "null,\"output\":[],\"usage\":null}")
                  NUMBERED("response.in_progress", "1",
                           ",\"response\":" RESPONSE("in_progress") "null,\"output\":[],\"usage\":null}"));
-  say(&s, TD_SAID_REASONING, 0, "hm");
+  add_part(&s, TD_PART_REASONING, 0, "hm");
   delta(&s, false, NULL);
   expect(&s, NUMBERED("response.output_item.added", "2",
                       ",\"output_index\":0,\"item\":" REASONING("0", "in_progress", ""))
                  NUMBERED("response.content_part.added", "3", OF_ITEM("rs", "0") THOUGHT_PART(""))
                      NUMBERED("response.reasoning_text.delta", "4",
                               OF_ITEM("rs", "0") ",\"content_index\":0,\"delta\":\"hm\""));
-  say(&s, TD_SAID_REASONING, 0, "!");
-  say(&s, TD_SAID_CONTENT, 0, "one");
-  say(&s, TD_SAID_CALL, 0, "f");
+  add_part(&s, TD_PART_REASONING, 0, "!");
+  add_part(&s, TD_PART_CONTENT, 0, "one");
+  add_part(&s, TD_PART_CALL, 0, "f");
   delta(&s, false, NULL);
   expect(
       &s,
@@ -116,11 +116,11 @@ static void test_responses_stream(void **state)
                                   NUMBERED("response.output_item.added", "15",
                                            ",\"output_index\":2,\"item\":" CALL("2", "in_progress", "f", "")),
       id_of(&s, 0));
-  say(&s, TD_SAID_ARGUMENTS, 0, "{}");
+  add_part(&s, TD_PART_ARGUMENTS, 0, "{}");
   delta(&s, false, NULL);
   expect(&s,
          NUMBERED("response.function_call_arguments.delta", "16", OF_ITEM("fc", "2") ",\"delta\":\"{}\""));
-  say(&s, TD_SAID_CONTENT, 0, "two");
+  add_part(&s, TD_PART_CONTENT, 0, "two");
   delta(&s, false, NULL);
   expect(&s,
          NUMBERED("response.function_call_arguments.done", "17", OF_ITEM("fc", "2") ",\"arguments\":\"{}\"")
@@ -266,10 +266,10 @@ static void test_logprobs_of_pieces(void **state)
   s.call.request.wants_logprobs = true;
   s.call.request.n_top = 2; /* top_logprobs 0: none is returned */
   keep_three(&s.choice.logprobs, 2);
-  s.choice.said.n_tokens = 1;
-  say(&s, TD_SAID_REASONING, 0, "b");
-  s.choice.said.n_tokens = 3;
-  say(&s, TD_SAID_CONTENT, 0, "\"c");
+  s.choice.parsed.n_tokens = 1;
+  add_part(&s, TD_PART_REASONING, 0, "b");
+  s.choice.parsed.n_tokens = 3;
+  add_part(&s, TD_PART_CONTENT, 0, "\"c");
   whole(&s, "stop");
   expect(&s,
          // clang-format off

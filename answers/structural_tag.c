@@ -1,5 +1,5 @@
-/* Structural tags for calls: see plan.h. */
-#include "answers/plan.h"
+/* Structural tags for calls: see structural_tag.h. */
+#include "answers/structural_tag.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,11 +64,11 @@ static cJSON *tag(const char *begin, cJSON *content, const char *end)
   return with(t, "end", cJSON_CreateString(end));
 }
 
-static cJSON *separated(cJSON *tags, const char *separator, bool one)
+static cJSON *separated(cJSON *tags, const char *separator, bool at_most_one)
 {
   cJSON *f = with(format("tags_with_separator"), "tags", tags);
   f = with(f, "separator", cJSON_CreateString(separator));
-  return with_true(with_true(f, "at_least_one", true), "stop_after_first", one);
+  return with_true(with_true(f, "at_least_one", true), "stop_after_first", at_most_one);
 }
 
 /* ---- arguments ---- */
@@ -94,7 +94,7 @@ static cJSON *arguments(const cJSON *function)
 }
 
 /* The schema of one property, with the definitions that it may refer to. */
-static cJSON *of_property(const cJSON *parameters, const cJSON *property, bool strict, bool python)
+static cJSON *property_schema(const cJSON *parameters, const cJSON *property, bool strict, bool python)
 {
   static const char *const definitions[] = {"$defs", "definitions"};
   cJSON *f = format("json_schema"), *copy = cJSON_CreateObject();
@@ -158,14 +158,15 @@ static cJSON *python_argument(const cJSON *function, const cJSON *p, bool comma)
   const cJSON *parameters = td_json_get(function, "parameters");
   td_buf_init(&b, 0);
   td_buf_printf(&b, "%s%s=", comma ? ", " : "", p->string);
-  cJSON *f = b.failed ? NULL : pair(text(b.data), of_property(parameters, p, is_strict(function), true));
+  cJSON *f = b.failed ? NULL : pair(text(b.data), property_schema(parameters, p, is_strict(function), true));
   td_buf_deinit(&b);
   return f;
 }
 
 /* Appends the optional arguments from `after` on; required arguments come before all optional ones.
  * required: flags of the properties from `after` on. */
-static cJSON *python_rest(const cJSON *function, const cJSON *after, const bool *required, cJSON *list)
+static cJSON *add_optional_arguments(const cJSON *function, const cJSON *after, const bool *required,
+                                     cJSON *list)
 {
   for (const cJSON *p = after; p && list; p = p->next, required++)
     if (is_identifier(p->string) && !*required)
@@ -175,21 +176,24 @@ static cJSON *python_rest(const cJSON *function, const cJSON *after, const bool 
 
 /* If no property is required, the first one that is given has no comma. That needs an alternative for each
  * property that may be the first. This bounds their number. */
-enum { FIRSTS = 12 };
+enum { FIRST_ARGUMENTS_MAX = 12 };
 
-static cJSON *python_any(const cJSON *function, const cJSON *properties, const bool *required)
+static cJSON *python_optional_arguments(const cJSON *function, const cJSON *properties, const bool *required)
 {
-  cJSON *ways = add(cJSON_CreateArray(), text(""));
+  cJSON *alternatives = add(cJSON_CreateArray(), text(""));
   unsigned n = 0;
   size_t i = 0;
-  for (const cJSON *p = properties ? properties->child : NULL; p && ways && n < FIRSTS; p = p->next, i++) {
+  for (const cJSON *p = properties ? properties->child : NULL; p && alternatives && n < FIRST_ARGUMENTS_MAX;
+       p = p->next, i++) {
     if (!is_identifier(p->string))
       continue;
-    cJSON *way = add(cJSON_CreateArray(), python_argument(function, p, false));
-    ways = add(ways, list_of("sequence", python_rest(function, p->next, required + i + 1, way)));
+    cJSON *alternative = add(cJSON_CreateArray(), python_argument(function, p, false));
+    alternatives =
+        add(alternatives,
+            list_of("sequence", add_optional_arguments(function, p->next, required + i + 1, alternative)));
     n++;
   }
-  return list_of("or", ways);
+  return list_of("or", alternatives);
 }
 
 static cJSON *python_arguments(const cJSON *function)
@@ -204,10 +208,10 @@ static cJSON *python_arguments(const cJSON *function)
       comma = true;
     }
   if (list && comma) {
-    list = list_of("sequence", python_rest(function, properties->child, required, list));
+    list = list_of("sequence", add_optional_arguments(function, properties->child, required, list));
   } else if (list) {
     cJSON_Delete(list);
-    list = python_any(function, properties, required);
+    list = python_optional_arguments(function, properties, required);
   }
   free(required);
   return list;
@@ -230,7 +234,7 @@ static cJSON *listed_texts(const cJSON *property)
 static cJSON *xml_value(const cJSON *function, const cJSON *p, unsigned types)
 {
   if (types && !(types & TD_PARAM_STRING))
-    return of_property(td_json_get(function, "parameters"), p, is_strict(function), false);
+    return property_schema(td_json_get(function, "parameters"), p, is_strict(function), false);
   cJSON *listed = types == TD_PARAM_STRING ? listed_texts(p) : NULL;
   return listed ? listed : with(format("any_text"), "excludes", cJSON_CreateString("</parameter>"));
 }
@@ -240,7 +244,7 @@ static cJSON *xml_arguments(const cJSON *function)
   const cJSON *properties = properties_of(function), *parameters = td_json_get(function, "parameters");
   bool *required = make_required(function, properties);
   cJSON *list = required ? add(cJSON_CreateArray(), text("")) : NULL;
-  uint32_t budget = TD_TOOLS_LOOKS / 16;
+  uint32_t budget = TD_TOOLS_LOOKUPS_MAX / 16;
   size_t i = 0;
   for (const cJSON *p = properties ? properties->child : NULL; p && list; p = p->next, i++) {
     td_buf begin;
@@ -290,7 +294,7 @@ static cJSON *call_of(const td_dialect *d, const cJSON *function)
   return tag(begin, arguments(function), "");
 }
 
-static cJSON *all_calls(const td_plan_rules *r)
+static cJSON *all_calls(const td_structural_tag_rules *r)
 {
   cJSON *list = cJSON_CreateArray();
   unsigned i = 0;
@@ -301,40 +305,40 @@ static cJSON *all_calls(const td_plan_rules *r)
 }
 
 /* Mistral's older format: one mark before a list of all calls. */
-static cJSON *list_tag(const td_plan_rules *r)
+static cJSON *list_tag(const td_structural_tag_rules *r)
 {
   char begin[TD_MARK_BYTES + 2];
   snprintf(begin, sizeof begin, "%.*s[", TD_MARK_BYTES - 1, r->dialect->marks[TD_MARK_CALL].text);
-  return tag(begin, separated(all_calls(r), ", ", r->one), "]");
+  return tag(begin, separated(all_calls(r), ", ", r->at_most_one), "]");
 }
 
 /* At least one call, and nothing else. */
-static cJSON *only_calls(const td_plan_rules *r)
+static cJSON *only_calls(const td_structural_tag_rules *r)
 {
   const td_mark *mark = &r->dialect->marks[TD_MARK_CALL], *end = &r->dialect->marks[TD_MARK_CALL_END];
   switch (r->dialect->calls) {
   case TD_CALLS_HERMES:
-  case TD_CALLS_XML: return separated(all_calls(r), "\n", r->one);
+  case TD_CALLS_XML: return separated(all_calls(r), "\n", r->at_most_one);
   case TD_CALLS_LLAMA: {
-    cJSON *calls = separated(all_calls(r), "; ", r->one);
+    cJSON *calls = separated(all_calls(r), "; ", r->at_most_one);
     return mark->n ? pair(optional(text(mark->text)), calls) : calls;
   }
   case TD_CALLS_PYTHONIC: {
-    cJSON *calls = tag("[", separated(all_calls(r), ", ", r->one), "]");
+    cJSON *calls = tag("[", separated(all_calls(r), ", ", r->at_most_one), "]");
     if (!mark->n || !end->n)
       return calls;
     char begin[TD_MARK_BYTES + 2], close[TD_MARK_BYTES + 2];
     snprintf(begin, sizeof begin, "%.*s[", TD_MARK_BYTES - 1, mark->text);
     snprintf(close, sizeof close, "]%.*s", TD_MARK_BYTES - 1, end->text);
-    return either(calls, tag(begin, separated(all_calls(r), ", ", r->one), close));
+    return either(calls, tag(begin, separated(all_calls(r), ", ", r->at_most_one), close));
   }
-  default: return r->dialect->lists_calls ? list_tag(r) : separated(all_calls(r), "", r->one);
+  default: return r->dialect->lists_calls ? list_tag(r) : separated(all_calls(r), "", r->at_most_one);
   }
 }
 
 /* Text, with calls after each mark. If the format has no mark, the first character of the answer decides
  * whether it is text or calls. */
-static cJSON *text_or_calls(const td_plan_rules *r)
+static cJSON *text_or_calls(const td_structural_tag_rules *r)
 {
   td_call_format f = r->dialect->calls;
   if (f == TD_CALLS_LLAMA || f == TD_CALLS_PYTHONIC) {
@@ -345,15 +349,15 @@ static cJSON *text_or_calls(const td_plan_rules *r)
   cJSON *triggers = add(cJSON_CreateArray(), cJSON_CreateString(r->dialect->marks[TD_MARK_CALL].text));
   cJSON *t = with(format("triggered_tags"), "triggers", triggers);
   t = with(t, "tags", list ? add(cJSON_CreateArray(), list_tag(r)) : all_calls(r));
-  return with_true(t, "stop_after_first", r->one || list);
+  return with_true(t, "stop_after_first", r->at_most_one || list);
 }
 
-static cJSON *content(const td_plan_rules *r)
+static cJSON *content(const td_structural_tag_rules *r)
 {
   return r->content ? cJSON_CreateObjectReference(r->content->child) : format("any_text");
 }
 
-static cJSON *body(const td_plan_rules *r)
+static cJSON *body(const td_structural_tag_rules *r)
 {
   if (!r->tools)
     return content(r);
@@ -363,7 +367,7 @@ static cJSON *body(const td_plan_rules *r)
 }
 
 /* A model that thinks may do so first. */
-static cJSON *behind_thoughts(const td_plan_rules *r, cJSON *then)
+static cJSON *after_reasoning(const td_structural_tag_rules *r, cJSON *then)
 {
   const td_mark *begin = &r->dialect->marks[TD_MARK_THINK], *end = &r->dialect->marks[TD_MARK_THINK_END];
   if (!r->dialect->thinks || r->prompt == TD_PROMPT_HAS_THOUGHT)
@@ -373,7 +377,7 @@ static cJSON *behind_thoughts(const td_plan_rules *r, cJSON *then)
   return pair(open ? thoughts : optional(thoughts), then);
 }
 
-cJSON *td_plan_make(const td_plan_rules *r)
+cJSON *td_structural_tag_make(const td_structural_tag_rules *r)
 {
-  return with(format("structural_tag"), "format", behind_thoughts(r, body(r)));
+  return with(format("structural_tag"), "format", after_reasoning(r, body(r)));
 }
