@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "pull/shown.h"
+#include "pull/sync.h"
 
 static td_status join(char out[TD_PULLED_PATH_BYTES], const char *folder, const char *name, td_error *err)
 {
@@ -62,12 +63,13 @@ td_status td_kept_place(const char *folder, const char *name, char out[TD_PULLED
   TD_TRY(join(out, folder, name, err));
   for (char *slash = strchr(out + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
     *slash = '\0';
-    bool made = mkdir(out, 0755) == 0 || errno == EEXIST;
-    if (!made)
-      td_fail(err, TD_ERR_IO, "%s: %s", out, strerror(errno));
+    td_status st = TD_OK;
+    if (mkdir(out, 0755) == 0)
+      st = td_sync_parent(out, err);
+    else if (errno != EEXIST)
+      st = td_fail(err, TD_ERR_IO, "%s: %s", out, strerror(errno));
     *slash = '/';
-    if (!made)
-      return TD_ERR_IO;
+    TD_TRY(st);
   }
   return TD_OK;
 }

@@ -11,6 +11,7 @@
 #include "pull/fetch.h"
 #include "pull/hub.h"
 #include "pull/kept.h"
+#include "pull/sync.h"
 
 /* The same numbers as tandemd's where the meaning is the same. */
 enum { EXIT_USAGE = 64, EXIT_WRONG_CONTENT = 65, EXIT_NOT_FETCHED = 69 };
@@ -208,7 +209,7 @@ static td_status fetch_folder(const settings *s, const td_hub *hub, const td_wan
     TD_TRY(td_kept_place(begun, list->files[i].name, file, err));
     TD_TRY(fetch_hub_file(s, hub, w, list, &list->files[i], shown, file, err));
   }
-  return rename(begun, path) == 0 ? TD_OK : td_fail(err, TD_ERR_IO, "%s: %s", path, strerror(errno));
+  return td_sync_rename(begun, path, err);
 }
 
 /* Fetches the file that was named last: the daemon is given its name, and then expects the other parts. */

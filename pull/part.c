@@ -15,6 +15,7 @@
 
 #include "common/cache.h"
 #include "common/io.h"
+#include "pull/sync.h"
 
 enum { NOTE_BYTES = 16384, CHUNK_BYTES = 1 << 20 };
 
@@ -160,8 +161,9 @@ td_status td_part_room(const td_part *p, td_error *err)
 
 td_status td_part_finish(td_part *p, const char *path, td_error *err)
 {
-  if (fsync(p->fd) != 0 || rename(p->path, path) != 0)
+  if (fsync(p->fd) != 0)
     return td_fail(err, TD_ERR_IO, "%s: %s", path, strerror(errno));
+  TD_TRY(td_sync_rename(p->path, path, err));
   (void)unlink(p->note_path);
   return TD_OK;
 }

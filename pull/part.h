@@ -33,7 +33,7 @@ TD_MUST_CHECK td_status td_part_restart(td_part *p, td_error *err);
 TD_MUST_CHECK td_status td_part_add(td_part *p, const void *bytes, size_t n, td_error *err);
 /* Checks that the disk has room for the missing bytes. */
 TD_MUST_CHECK td_status td_part_room(const td_part *p, td_error *err);
-/* Syncs the file to the disk and gives it its name. */
+/* Syncs the file to the disk, gives it its name, and syncs the folder. */
 TD_MUST_CHECK td_status td_part_finish(td_part *p, const char *path, td_error *err);
 /* keep: leave the bytes for a later run. */
 void td_part_close(td_part *p, bool keep);
