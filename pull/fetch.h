@@ -5,7 +5,7 @@
 
 #include "common/status.h"
 #include "pull/http.h"
-#include "pull/shown.h"
+#include "pull/progress_line.h"
 
 /* Larger files are refused (16 TiB). */
 #define TD_FETCH_BYTES_MAX (UINT64_C(1) << 44)
@@ -20,7 +20,7 @@ typedef struct td_fetch {
   const char *sha256;        /* the hash it must have; "": the one in the hub's header, if there is one */
   uint64_t n_bytes;          /* the size it must have; TD_HTTP_UNKNOWN: the one that the server says */
   uint32_t stall_s, retries; /* retries: how many tries in a row may bring no bytes */
-  td_shown *shown;
+  td_progress_line *progress;
 } td_fetch;
 
 /* Returns TD_ERR_MODEL if the server sends something other than the wanted file, and TD_ERR_IO for errors of

@@ -14,7 +14,7 @@ typedef struct exchange {
   const td_http_get *get;
   td_http_reply *reply;
   CURL *curl;
-  bool head_told, stopped;
+  bool head_delivered, stopped;
 } exchange;
 
 /* ---- headers ---- */
@@ -47,7 +47,7 @@ static void read_range(td_http_reply *r, const char *value)
     r->range_total = total;
 }
 
-static void forget(td_http_reply *r)
+static void reset_reply(td_http_reply *r)
 {
   char linked[TD_HTTP_HEADER_BYTES];
   strcpy(linked, r->linked_etag);
@@ -63,7 +63,7 @@ static size_t on_header(char *line, size_t size, size_t n, void *arg)
   char value[TD_HTTP_HEADER_BYTES];
   n *= size;
   if (n > 5 && strncmp(line, "HTTP/", 5) == 0)
-    forget(r); /* a new answer begins: after a redirect or a 1xx */
+    reset_reply(r); /* a new answer begins: after a redirect or a 1xx */
   else if (value_of(line, n, "etag", value))
     strcpy(r->etag, value);
   else if (value_of(line, n, "content-length", value))
@@ -83,11 +83,11 @@ static size_t on_header(char *line, size_t size, size_t n, void *arg)
 
 /* ---- bytes ---- */
 
-static bool tell_head(exchange *x)
+static bool deliver_head(exchange *x)
 {
-  if (x->head_told)
+  if (x->head_delivered)
     return true;
-  x->head_told = true;
+  x->head_delivered = true;
   curl_easy_getinfo(x->curl, CURLINFO_RESPONSE_CODE, &x->reply->status);
   x->stopped = !x->get->on_head(x->get->arg, x->reply);
   return !x->stopped;
@@ -97,7 +97,7 @@ static size_t on_body(char *bytes, size_t size, size_t n, void *arg)
 {
   exchange *x = arg;
   n *= size;
-  if (!tell_head(x))
+  if (!deliver_head(x))
     return CURL_WRITEFUNC_ERROR;
   x->stopped = !x->get->on_bytes(x->get->arg, bytes, n);
   return x->stopped ? CURL_WRITEFUNC_ERROR : n;
@@ -105,7 +105,7 @@ static size_t on_body(char *bytes, size_t size, size_t n, void *arg)
 
 /* ---- the exchange ---- */
 
-static bool may_work_again(CURLcode code)
+static bool is_temporary(CURLcode code)
 {
   switch (code) {
   case CURLE_COULDNT_RESOLVE_HOST:
@@ -139,7 +139,7 @@ static struct curl_slist *set_conditions(CURL *c, const td_http_get *g)
 }
 
 /* A token may be sent over https, or to this machine. */
-static bool token_may_go(const char *url)
+static bool may_send_token(const char *url)
 {
   if (strncmp(url, "https://", 8) == 0)
     return true;
@@ -166,7 +166,7 @@ static void set_options(CURL *c, exchange *x, char *message)
   curl_easy_setopt(c, CURLOPT_HEADERDATA, x);
   curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
   curl_easy_setopt(c, CURLOPT_WRITEDATA, x);
-  if (*g->token && token_may_go(g->url)) {
+  if (*g->token && may_send_token(g->url)) {
     curl_easy_setopt(c, CURLOPT_HTTPAUTH, (long)CURLAUTH_BEARER);
     curl_easy_setopt(c, CURLOPT_XOAUTH2_BEARER, g->token);
   }
@@ -177,7 +177,7 @@ td_status td_http_run(const td_http_get *get, td_http_reply *reply, td_error *er
   char message[CURL_ERROR_SIZE] = "";
   exchange x = {.get = get, .reply = reply};
   reply->linked_etag[0] = '\0';
-  forget(reply);
+  reset_reply(reply);
   CURL *c = x.curl = curl_easy_init();
   if (!c)
     return td_fail(err, TD_ERR_NOMEM, "%s: no memory", get->name);
@@ -186,18 +186,18 @@ td_status td_http_run(const td_http_get *get, td_http_reply *reply, td_error *er
   CURLcode code = curl_easy_perform(c);
   curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &reply->status);
   if (code == CURLE_OK)
-    tell_head(&x); /* of an answer without a body */
+    deliver_head(&x); /* of an answer without a body */
   curl_slist_free_all(conditions);
   curl_easy_cleanup(c);
   if (x.stopped)
     return td_fail(err, TD_ERR_IO, "%s: stopped", get->name); /* the callback that stopped it knows why */
   if (code == CURLE_OK)
     return TD_OK;
-  reply->again = may_work_again(code);
+  reply->may_retry = is_temporary(code);
   return td_fail(err, TD_ERR_IO, "%s: %s", get->name, *message ? message : curl_easy_strerror(code));
 }
 
-td_status td_http_refused(const char *name, long status, bool has_token, td_error *err)
+td_status td_http_status_error(const char *name, long status, bool has_token, td_error *err)
 {
   if (status == 401 || status == 403)
     return td_fail(err, TD_ERR_IO, "%s: status %ld: %s", name, status,
@@ -206,25 +206,25 @@ td_status td_http_refused(const char *name, long status, bool has_token, td_erro
   return td_fail(err, TD_ERR_IO, "%s: status %ld%s", name, status, status == 404 ? ": not found" : "");
 }
 
-static bool take_head(void *arg, const td_http_reply *reply) { return true; }
+static bool ignore_head(void *arg, const td_http_reply *reply) { return true; }
 
-static bool take_text(void *arg, const void *bytes, size_t n)
+static bool append_text(void *arg, const void *bytes, size_t n)
 {
   td_buf *out = arg;
   td_buf_append(out, bytes, n);
   return !out->failed;
 }
 
-td_status td_http_text(const char *url, const char *name, const char *token, uint32_t stall_s, td_buf *out,
-                       td_http_reply *reply, td_error *err)
+td_status td_http_get_text(const char *url, const char *name, const char *token, uint32_t stall_s,
+                           td_buf *out, td_http_reply *reply, td_error *err)
 {
   td_http_get get = {.url = url,
                      .name = name,
                      .token = token,
                      .if_range = "",
                      .stall_s = stall_s,
-                     .on_head = take_head,
-                     .on_bytes = take_text,
+                     .on_head = ignore_head,
+                     .on_bytes = append_text,
                      .arg = out};
   td_status st = td_http_run(&get, reply, err);
   return out->failed

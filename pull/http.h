@@ -22,7 +22,7 @@ typedef struct td_http_reply {
   char linked_etag[TD_HTTP_HEADER_BYTES]; /* the hub's ETag of the file, without quotes */
   bool is_encoded;                        /* the body has a Content-Encoding */
   uint32_t retry_after_s;
-  bool again; /* the error may be temporary */
+  bool may_retry; /* the error may be temporary */
 } td_http_reply;
 
 typedef struct td_http_get {
@@ -37,13 +37,13 @@ typedef struct td_http_get {
   void *arg;
 } td_http_get;
 
-/* Returns TD_OK if a complete answer arrived, whatever its status. On TD_ERR_IO, reply->again says whether
- * to retry. */
+/* Returns TD_OK if a complete answer arrived, whatever its status. On TD_ERR_IO, reply->may_retry says
+ * whether to retry. */
 TD_MUST_CHECK td_status td_http_run(const td_http_get *get, td_http_reply *reply, td_error *err);
 /* Makes an error that explains a status other than 200 and 206. */
-td_status td_http_refused(const char *name, long status, bool has_token, td_error *err);
+td_status td_http_status_error(const char *name, long status, bool has_token, td_error *err);
 /* Fetches a whole answer, of at most `out`'s capacity. */
-TD_MUST_CHECK td_status td_http_text(const char *url, const char *name, const char *token, uint32_t stall_s,
-                                     td_buf *out, td_http_reply *reply, td_error *err);
+TD_MUST_CHECK td_status td_http_get_text(const char *url, const char *name, const char *token,
+                                         uint32_t stall_s, td_buf *out, td_http_reply *reply, td_error *err);
 
 #endif

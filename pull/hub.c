@@ -27,7 +27,7 @@ static bool is_needed(const char *name)
 }
 
 /* Whether `name` is the file that was asked for, or another part of it. */
-static bool is_asked(const char *file, const char *name)
+static bool is_wanted(const char *file, const char *name)
 {
   size_t stem, other;
   if (strcmp(file, name) == 0)
@@ -59,7 +59,7 @@ static td_status read_file(const cJSON *sibling, const char *name, td_hub_file *
 }
 
 /* Leaves out files whose names we do not allow. */
-static td_status read_siblings(const cJSON *answer, const td_wanted *w, td_hub_list *out, td_error *err)
+static td_status read_siblings(const cJSON *answer, const td_model_ref *ref, td_hub_list *out, td_error *err)
 {
   const cJSON *siblings = td_json_get(answer, "siblings"), *one;
   const char *name = NULL;
@@ -73,14 +73,14 @@ static td_status read_siblings(const cJSON *answer, const td_wanted *w, td_hub_l
   {
     name = NULL;
     TD_TRY(td_json_get_string(one, "rfilename", &name, err));
-    if (name && td_pulled_is_name(name) && (*w->file ? is_asked(w->file, name) : is_needed(name)))
+    if (name && td_pulled_is_name(name) && (*ref->file ? is_wanted(ref->file, name) : is_needed(name)))
       TD_TRY(read_file(one, name, &out->files[out->n_files++], err));
   }
   return TD_OK;
 }
 
 /* Makes the error for a repository without a fitting file. It lists the GGUF files that one could ask for. */
-static td_status nothing_fits(const cJSON *answer, const td_wanted *w, td_error *err)
+static td_status nothing_fits(const cJSON *answer, const td_model_ref *ref, td_error *err)
 {
   char list[400] = "";
   const cJSON *one;
@@ -92,10 +92,10 @@ static td_status nothing_fits(const cJSON *answer, const td_wanted *w, td_error 
         ends_with(name, ".gguf") && n + strlen(name) + 3 < sizeof list)
       n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", n > 0 ? ", " : "", name);
   }
-  if (*w->file)
-    return td_fail(err, TD_ERR_CONFIG, "%s has no file %s%s%s", w->repo, w->file, n > 0 ? ". It has " : "",
-                   list);
-  return td_fail(err, TD_ERR_CONFIG, "%s has no config.json with safetensors%s%s", w->repo,
+  if (*ref->file)
+    return td_fail(err, TD_ERR_CONFIG, "%s has no file %s%s%s", ref->repo, ref->file,
+                   n > 0 ? ". It has " : "", list);
+  return td_fail(err, TD_ERR_CONFIG, "%s has no config.json with safetensors%s%s", ref->repo,
                  n > 0 ? "; name one of its files, as in OWNER/REPO/FILE: " : "", list);
 }
 
@@ -109,7 +109,7 @@ static bool is_model(const td_hub_list *list)
   return config && weights;
 }
 
-static td_status read_answer(const td_buf *text, const td_wanted *w, td_hub_list *out, td_error *err)
+static td_status read_answer(const td_buf *text, const td_model_ref *ref, td_hub_list *out, td_error *err)
 {
   td_json_limits limits = {.max_depth = 32, .max_nodes = TD_HUB_VALUES, .error = TD_ERR_IO};
   cJSON *answer;
@@ -120,30 +120,30 @@ static td_status read_answer(const td_buf *text, const td_wanted *w, td_hub_list
     st = td_fail(err, TD_ERR_IO, "the hub names no commit");
   if (st == TD_OK) {
     strcpy(out->commit, commit);
-    st = read_siblings(answer, w, out, err);
+    st = read_siblings(answer, ref, out, err);
   }
-  if (st == TD_OK && (*w->file ? out->n_files == 0 : !is_model(out)))
-    st = nothing_fits(answer, w, err);
+  if (st == TD_OK && (*ref->file ? out->n_files == 0 : !is_model(out)))
+    st = nothing_fits(answer, ref, err);
   cJSON_Delete(answer);
   return st;
 }
 
-td_status td_hub_find(const td_hub *hub, const td_wanted *w, td_hub_list *out, td_error *err)
+td_status td_hub_find(const td_hub *hub, const td_model_ref *ref, td_hub_list *out, td_error *err)
 {
-  char url[TD_WANTED_URL_BYTES];
+  char url[TD_MODEL_REF_URL_BYTES];
   td_http_reply reply;
   td_buf text;
   *out = (td_hub_list){0};
-  int n = snprintf(url, sizeof url, "%s/api/models/%s/revision/%s?blobs=true", hub->endpoint, w->repo,
+  int n = snprintf(url, sizeof url, "%s/api/models/%s/revision/%s?blobs=true", hub->endpoint, ref->repo,
                    hub->revision);
   if (n < 0 || (size_t)n >= sizeof url)
     return td_fail(err, TD_ERR_CONFIG, "the hub's address is too long");
   td_buf_init(&text, TD_HUB_ANSWER_BYTES);
-  td_status st = td_http_text(url, w->repo, hub->token, hub->stall_s, &text, &reply, err);
+  td_status st = td_http_get_text(url, ref->repo, hub->token, hub->stall_s, &text, &reply, err);
   if (st == TD_OK && reply.status != 200)
-    st = td_http_refused(w->repo, reply.status, *hub->token != '\0', err);
-  else if (st == TD_OK && read_answer(&text, w, out, err) != TD_OK)
-    st = err->code == TD_ERR_CONFIG ? err->code : td_error_prefix(err, "%s: the hub's answer", w->repo);
+    st = td_http_status_error(ref->repo, reply.status, *hub->token != '\0', err);
+  else if (st == TD_OK && read_answer(&text, ref, out, err) != TD_OK)
+    st = err->code == TD_ERR_CONFIG ? err->code : td_error_prefix(err, "%s: the hub's answer", ref->repo);
   td_buf_deinit(&text);
   if (st != TD_OK)
     td_hub_list_deinit(out);
@@ -156,11 +156,11 @@ void td_hub_list_deinit(td_hub_list *list)
   *list = (td_hub_list){0};
 }
 
-td_status td_hub_url(const td_hub *hub, const td_wanted *w, const td_hub_list *list, const char *file,
-                     char out[TD_WANTED_URL_BYTES], td_error *err)
+td_status td_hub_url(const td_hub *hub, const td_model_ref *ref, const td_hub_list *list, const char *file,
+                     char out[TD_MODEL_REF_URL_BYTES], td_error *err)
 {
-  int n =
-      snprintf(out, TD_WANTED_URL_BYTES, "%s/%s/resolve/%s/%s", hub->endpoint, w->repo, list->commit, file);
-  return n > 0 && n < TD_WANTED_URL_BYTES ? TD_OK
-                                          : td_fail(err, TD_ERR_CONFIG, "the hub's address is too long");
+  int n = snprintf(out, TD_MODEL_REF_URL_BYTES, "%s/%s/resolve/%s/%s", hub->endpoint, ref->repo, list->commit,
+                   file);
+  return n > 0 && n < TD_MODEL_REF_URL_BYTES ? TD_OK
+                                             : td_fail(err, TD_ERR_CONFIG, "the hub's address is too long");
 }

@@ -10,7 +10,7 @@
 
 #include "common/status.h"
 #include "pull/sha256.h"
-#include "pull/wanted.h"
+#include "pull/model_ref.h"
 
 enum {
   TD_HUB_ANSWER_BYTES = 64 << 20,
@@ -36,11 +36,12 @@ typedef struct td_hub_list {
   char commit[TD_HUB_COMMIT_BYTES];
 } td_hub_list;
 
-/* Lists the one file that w names, with its parts, or all files that a model needs: configuration,
+/* Lists the one file that ref names, with its parts, or all files that a model needs: configuration,
  * tokenizer, template and safetensors. */
-TD_MUST_CHECK td_status td_hub_find(const td_hub *hub, const td_wanted *w, td_hub_list *out, td_error *err);
+TD_MUST_CHECK td_status td_hub_find(const td_hub *hub, const td_model_ref *ref, td_hub_list *out,
+                                    td_error *err);
 void td_hub_list_deinit(td_hub_list *list);
-TD_MUST_CHECK td_status td_hub_url(const td_hub *hub, const td_wanted *w, const td_hub_list *list,
-                                   const char *file, char out[TD_WANTED_URL_BYTES], td_error *err);
+TD_MUST_CHECK td_status td_hub_url(const td_hub *hub, const td_model_ref *ref, const td_hub_list *list,
+                                   const char *file, char out[TD_MODEL_REF_URL_BYTES], td_error *err);
 
 #endif

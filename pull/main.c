@@ -10,7 +10,7 @@
 
 #include "pull/fetch.h"
 #include "pull/hub.h"
-#include "pull/kept.h"
+#include "pull/model_folder.h"
 #include "pull/sync.h"
 
 /* The same numbers as tandemd's where the meaning is the same. */
@@ -142,24 +142,24 @@ static const char *hub_token(void)
   return token && !strpbrk(token, "\r\n") ? token : "";
 }
 
-static td_status fetch_url(const settings *s, const td_wanted *w, td_shown *shown, const char *path,
-                           td_error *err)
+static td_status fetch_url(const settings *s, const td_model_ref *ref, td_progress_line *progress,
+                           const char *path, td_error *err)
 {
   size_t n = strlen(s->hub); /* the token is for the hub only */
-  bool of_hub = strncmp(w->url, s->hub, n) == 0 && w->url[n] == '/';
-  td_fetch f = {.url = w->url,
+  bool of_hub = strncmp(ref->url, s->hub, n) == 0 && ref->url[n] == '/';
+  td_fetch f = {.url = ref->url,
                 .token = of_hub ? hub_token() : "",
-                .name = w->name,
+                .name = ref->name,
                 .sha256 = s->sha256,
                 .n_bytes = TD_HTTP_UNKNOWN,
                 .stall_s = s->stall_s,
                 .retries = s->retries,
-                .shown = shown};
+                .progress = progress};
   return td_fetch_file(&f, path, err);
 }
 
 /* Whether the file is there and has this hash. Always false without a hash. */
-static bool is_here(const char *path, const char *sha256)
+static bool has_sha256(const char *path, const char *sha256)
 {
   char chunk[65536], hex[TD_SHA256_HEX_BYTES];
   td_sha256 hash;
@@ -176,14 +176,14 @@ static bool is_here(const char *path, const char *sha256)
   return !bad && strcasecmp(hex, sha256) == 0;
 }
 
-static td_status fetch_hub_file(const settings *s, const td_hub *hub, const td_wanted *w,
-                                const td_hub_list *list, const td_hub_file *file, td_shown *shown,
+static td_status fetch_hub_file(const settings *s, const td_hub *hub, const td_model_ref *ref,
+                                const td_hub_list *list, const td_hub_file *file, td_progress_line *progress,
                                 const char *path, td_error *err)
 {
-  char url[TD_WANTED_URL_BYTES];
-  if (is_here(path, file->sha256)) /* fetched by an earlier run */
+  char url[TD_MODEL_REF_URL_BYTES];
+  if (has_sha256(path, file->sha256)) /* fetched by an earlier run */
     return TD_OK;
-  TD_TRY(td_hub_url(hub, w, list, file->name, url, err));
+  TD_TRY(td_hub_url(hub, ref, list, file->name, url, err));
   td_fetch f = {.url = url,
                 .token = hub->token,
                 .name = file->name,
@@ -191,99 +191,103 @@ static td_status fetch_hub_file(const settings *s, const td_hub *hub, const td_w
                 .n_bytes = file->n_bytes,
                 .stall_s = s->stall_s,
                 .retries = s->retries,
-                .shown = shown};
+                .progress = progress};
   return td_fetch_file(&f, path, err);
 }
 
 /* Fetches all files into a folder whose name marks it as incomplete, and renames the folder when all are
  * there. */
-static td_status fetch_folder(const settings *s, const td_hub *hub, const td_wanted *w,
-                              const td_hub_list *list, td_shown *shown, const char *path, td_error *err)
+static td_status fetch_folder(const settings *s, const td_hub *hub, const td_model_ref *ref,
+                              const td_hub_list *list, td_progress_line *progress, const char *path,
+                              td_error *err)
 {
-  char begun[TD_PULLED_PATH_BYTES], file[TD_PULLED_PATH_BYTES];
+  char partial[TD_PULLED_PATH_BYTES], file[TD_PULLED_PATH_BYTES];
   const char *last = strrchr(path, '/') + 1;
-  int n = snprintf(begun, sizeof begun, "%.*s.%s.part", (int)(last - path), path, last);
-  if (n < 0 || (size_t)n >= sizeof begun || (mkdir(begun, 0755) != 0 && errno != EEXIST))
-    return td_fail(err, TD_ERR_IO, "%s: %s", begun, strerror(errno));
+  int n = snprintf(partial, sizeof partial, "%.*s.%s.part", (int)(last - path), path, last);
+  if (n < 0 || (size_t)n >= sizeof partial || (mkdir(partial, 0755) != 0 && errno != EEXIST))
+    return td_fail(err, TD_ERR_IO, "%s: %s", partial, strerror(errno));
   for (size_t i = 0; i < list->n_files; i++) {
-    TD_TRY(td_kept_place(begun, list->files[i].name, file, err));
-    TD_TRY(fetch_hub_file(s, hub, w, list, &list->files[i], shown, file, err));
+    TD_TRY(td_model_folder_make_path(partial, list->files[i].name, file, err));
+    TD_TRY(fetch_hub_file(s, hub, ref, list, &list->files[i], progress, file, err));
   }
-  return td_sync_rename(begun, path, err);
+  return td_sync_rename(partial, path, err);
 }
 
 /* Fetches the file that was named last: the daemon is given its name, and then expects the other parts. */
-static td_status fetch_parts(const settings *s, const td_hub *hub, const td_wanted *w,
-                             const td_hub_list *list, td_shown *shown, const char *path, td_error *err)
+static td_status fetch_parts(const settings *s, const td_hub *hub, const td_model_ref *ref,
+                             const td_hub_list *list, td_progress_line *progress, const char *path,
+                             td_error *err)
 {
-  char other[TD_PULLED_PATH_BYTES];
+  char part_path[TD_PULLED_PATH_BYTES];
   const td_hub_file *first = NULL;
   size_t n_folder = (size_t)(strrchr(path, '/') - path);
   for (size_t i = 0; i < list->n_files; i++) {
     const td_hub_file *file = &list->files[i];
     const char *slash = strrchr(file->name, '/');
-    if (strcmp(file->name, w->file) == 0) {
+    if (strcmp(file->name, ref->file) == 0) {
       first = file;
       continue;
     }
-    int n = snprintf(other, sizeof other, "%.*s/%s", (int)n_folder, path, slash ? slash + 1 : file->name);
-    if (n < 0 || (size_t)n >= sizeof other || *s->as)
+    int n =
+        snprintf(part_path, sizeof part_path, "%.*s/%s", (int)n_folder, path, slash ? slash + 1 : file->name);
+    if (n < 0 || (size_t)n >= sizeof part_path || *s->as)
       return td_fail(err, TD_ERR_CONFIG, "%s is one of several parts, which have their own names: no --as",
-                     w->file);
-    TD_TRY(fetch_hub_file(s, hub, w, list, file, shown, other, err));
+                     ref->file);
+    TD_TRY(fetch_hub_file(s, hub, ref, list, file, progress, part_path, err));
   }
-  return first ? fetch_hub_file(s, hub, w, list, first, shown, path, err)
-               : td_fail(err, TD_ERR_CONFIG, "%s has no file %s", w->repo, w->file);
+  return first ? fetch_hub_file(s, hub, ref, list, first, progress, path, err)
+               : td_fail(err, TD_ERR_CONFIG, "%s has no file %s", ref->repo, ref->file);
 }
 
-static td_status fetch_repo(const settings *s, const td_wanted *w, td_shown *shown, const char *path,
-                            td_error *err)
+static td_status fetch_repo(const settings *s, const td_model_ref *ref, td_progress_line *progress,
+                            const char *path, td_error *err)
 {
   td_hub hub = {.endpoint = s->hub, .revision = s->revision, .token = hub_token(), .stall_s = s->stall_s};
   td_hub_list list;
-  TD_TRY(td_hub_find(&hub, w, &list, err));
-  td_status st = *w->file ? fetch_parts(s, &hub, w, &list, shown, path, err)
-                          : fetch_folder(s, &hub, w, &list, shown, path, err);
+  TD_TRY(td_hub_find(&hub, ref, &list, err));
+  td_status st = *ref->file ? fetch_parts(s, &hub, ref, &list, progress, path, err)
+                            : fetch_folder(s, &hub, ref, &list, progress, path, err);
   td_hub_list_deinit(&list);
   return st;
 }
 
 /* Whether the wanted model is there already. Fails if something else has its name. */
-static td_status look(const settings *s, const td_wanted *w, const char *path, bool *here, td_error *err)
+static td_status find_existing(const settings *s, const td_model_ref *ref, const char *path, bool *exists,
+                               td_error *err)
 {
   char config[TD_PULLED_PATH_BYTES + 16];
   struct stat is;
-  bool is_folder = !*w->url && !*w->file;
+  bool is_folder = !*ref->url && !*ref->file;
   snprintf(config, sizeof config, "%s/config.json", path);
-  *here = false;
+  *exists = false;
   if (stat(path, &is) != 0 || (S_ISDIR(is.st_mode) && rmdir(path) == 0)) /* an empty one is in the way */
     return TD_OK;
-  *here = is_folder ? access(config, F_OK) == 0 : S_ISREG(is.st_mode);
-  if (!*here)
+  *exists = is_folder ? access(config, F_OK) == 0 : S_ISREG(is.st_mode);
+  if (!*exists)
     return td_fail(err, TD_ERR_CONFIG, "%s: %s; --as NAME keeps it under another name", path,
                    S_ISDIR(is.st_mode) ? "the folder holds other files" : "there is another file");
-  if (*s->sha256 && !is_here(path, s->sha256))
+  if (*s->sha256 && !has_sha256(path, s->sha256))
     return td_fail(err, TD_ERR_MODEL, "%s is here already, but its SHA-256 is not the one of --sha256",
-                   w->name);
+                   ref->name);
   return TD_OK;
 }
 
 static td_status fetch(const settings *s, td_error *err)
 {
-  td_wanted w;
-  td_shown shown = {.quiet = s->quiet};
+  td_model_ref ref;
+  td_progress_line progress = {.quiet = s->quiet};
   char path[TD_PULLED_PATH_BYTES];
-  bool here;
-  TD_TRY(td_wanted_read(s->word, s->as, &w, err));
-  if (*s->sha256 && !*w.url)
+  bool exists;
+  TD_TRY(td_model_ref_parse(s->word, s->as, &ref, err));
+  if (*s->sha256 && !*ref.url)
     return td_fail(err, TD_ERR_CONFIG, "--sha256 is for URLs; the hub tells its own files'");
-  TD_TRY(td_kept_place(s->dir, w.name, path, err));
-  TD_TRY(look(s, &w, path, &here, err));
-  if (here) {
+  TD_TRY(td_model_folder_make_path(s->dir, ref.name, path, err));
+  TD_TRY(find_existing(s, &ref, path, &exists, err));
+  if (exists) {
     if (!s->quiet)
-      fprintf(stderr, "  %s is here already; tandem-pull --remove removes it\n", w.name);
+      fprintf(stderr, "  %s is here already; tandem-pull --remove removes it\n", ref.name);
   } else {
-    TD_TRY(*w.url ? fetch_url(s, &w, &shown, path, err) : fetch_repo(s, &w, &shown, path, err));
+    TD_TRY(*ref.url ? fetch_url(s, &ref, &progress, path, err) : fetch_repo(s, &ref, &progress, path, err));
   }
   puts(path);
   return TD_OK;
@@ -302,7 +306,7 @@ static int exit_code(td_status st)
 /* The address of the hub, without trailing slashes. */
 static const char *hub_address(const char *given)
 {
-  static char address[TD_WANTED_URL_BYTES / 2];
+  static char address[TD_MODEL_REF_URL_BYTES / 2];
   const char *variable = getenv("TANDEM_HUB");
   const char *chosen = *given ? given : variable && *variable ? variable : "https://huggingface.co";
   snprintf(address, sizeof address, "%s", chosen);
@@ -320,10 +324,10 @@ static td_status run(settings *s, td_error *err)
     s->dir = folder;
   s->hub = hub_address(s->hub);
   if (s->list)
-    return td_kept_list(s->dir, err);
+    return td_model_folder_list(s->dir, err);
   bool was_root = geteuid() == 0;
-  TD_TRY(td_kept_become_owner(s->dir, err));
-  td_status st = s->remove ? td_kept_remove(s->dir, s->remove, err) : fetch(s, err);
+  TD_TRY(td_model_folder_become_owner(s->dir, err));
+  td_status st = s->remove ? td_model_folder_remove(s->dir, s->remove, err) : fetch(s, err);
   if (st == TD_ERR_IO && was_root && geteuid() != 0) /* explains "Permission denied" to root */
     td_error_prefix(err, "as user %lu, who owns the folder", (unsigned long)geteuid());
   return st;

@@ -1,5 +1,5 @@
-/* See shown.h. */
-#include "pull/shown.h"
+/* See progress_line.h. */
+#include "pull/progress_line.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 
 enum { TERMINAL_US = 200000, LINE_US = 10000000 };
 
-const char *td_shown_bytes(uint64_t n, char out[32])
+const char *td_progress_line_format_bytes(uint64_t n, char out[32])
 {
   static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB"};
   double v = (double)n;
@@ -19,7 +19,7 @@ const char *td_shown_bytes(uint64_t n, char out[32])
   return out;
 }
 
-void td_shown_begin(td_shown *s, const char *what, uint64_t at, uint64_t total)
+void td_progress_line_begin(td_progress_line *s, const char *what, uint64_t at, uint64_t total)
 {
   s->what = what;
   s->total = total;
@@ -27,7 +27,7 @@ void td_shown_begin(td_shown *s, const char *what, uint64_t at, uint64_t total)
   s->begun_us = s->last_us = td_clock_us();
 }
 
-void td_shown_move(td_shown *s, uint64_t at)
+void td_progress_line_update(td_progress_line *s, uint64_t at)
 {
   char have[32], all[32], rate[32];
   bool terminal = isatty(STDERR_FILENO);
@@ -37,17 +37,18 @@ void td_shown_move(td_shown *s, uint64_t at)
   s->last_us = now;
   double seconds = (double)(now - s->begun_us) * 1e-6;
   double per_s = seconds > 0 && at > s->begun_at ? (double)(at - s->begun_at) / seconds : 0;
-  fprintf(stderr, "%s  %s: %s", terminal ? "\r\033[K" : "", s->what, td_shown_bytes(at, have));
+  fprintf(stderr, "%s  %s: %s", terminal ? "\r\033[K" : "", s->what, td_progress_line_format_bytes(at, have));
   if (s->total != UINT64_MAX && s->total > 0)
-    fprintf(stderr, " of %s, %.0f %%", td_shown_bytes(s->total, all), 100.0 * (double)at / (double)s->total);
-  fprintf(stderr, ", %s/s", td_shown_bytes((uint64_t)per_s, rate));
+    fprintf(stderr, " of %s, %.0f %%", td_progress_line_format_bytes(s->total, all),
+            100.0 * (double)at / (double)s->total);
+  fprintf(stderr, ", %s/s", td_progress_line_format_bytes((uint64_t)per_s, rate));
   if (s->total != UINT64_MAX && per_s > 0 && s->total >= at)
     fprintf(stderr, ", %.0f s left", (double)(s->total - at) / per_s);
   fputs(terminal ? "" : "\n", stderr);
   s->on_line = terminal;
 }
 
-void td_shown_end(td_shown *s)
+void td_progress_line_end(td_progress_line *s)
 {
   if (s->on_line)
     fputc('\n', stderr);

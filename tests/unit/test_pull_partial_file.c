@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "pull/kept.h"
-#include "pull/part.h"
+#include "pull/model_folder.h"
+#include "pull/partial_file.h"
 #include "pull/sync.h"
 
 static const char *from, *to; /* what the other process renames before this process has the lock */
@@ -59,12 +59,12 @@ int __wrap_fsync(int fd)
 
 static td_status fetch(const char *path, td_error *err)
 {
-  td_part p;
-  assert_int_equal(td_part_open(&p, path, "http://h/x", "", err), TD_OK);
-  assert_int_equal(td_part_add(&p, "whole", 5, err), TD_OK);
+  td_partial_file p;
+  assert_int_equal(td_partial_file_open(&p, path, "http://h/x", "", err), TD_OK);
+  assert_int_equal(td_partial_file_append(&p, "whole", 5, err), TD_OK);
   done[0] = '\0';
-  td_status st = td_part_finish(&p, path, err);
-  td_part_close(&p, true);
+  td_status st = td_partial_file_finish(&p, path, err);
+  td_partial_file_close(&p, true);
   return st;
 }
 
@@ -124,14 +124,14 @@ static void test_new_folders_are_synced(void **state)
   snprintf(want, sizeof want, "%s ", folder + strlen("/tmp/"));
 
   failing = folder, failure = EIO;
-  assert_int_equal(td_kept_place(folder, "owner/model", path, &err), TD_ERR_IO);
+  assert_int_equal(td_model_folder_make_path(folder, "owner/model", path, &err), TD_ERR_IO);
   assert_memory_equal(err.message, folder, strlen(folder));
   failing = NULL;
   assert_int_equal(rmdir(owner), 0);
   done[0] = '\0';
-  assert_int_equal(td_kept_place(folder, "owner/model", path, &err), TD_OK);
+  assert_int_equal(td_model_folder_make_path(folder, "owner/model", path, &err), TD_OK);
   assert_string_equal(done, want);
-  assert_int_equal(td_kept_place(folder, "owner/model", path, &err), TD_OK);
+  assert_int_equal(td_model_folder_make_path(folder, "owner/model", path, &err), TD_OK);
   assert_string_equal(done, want);
 
   assert_int_equal(rmdir(owner), 0);
@@ -141,17 +141,17 @@ static void test_new_folders_are_synced(void **state)
 static void test_it_was_just_fetched(void **state)
 {
   char folder[] = "/tmp/td_part_XXXXXX", path[64], begun[64];
-  td_part p;
+  td_partial_file p;
   td_error err;
   assert_non_null(mkdtemp(folder));
   snprintf(path, sizeof path, "%s/x", folder);
   snprintf(begun, sizeof begun, "%s/.x.part", folder);
 
-  assert_int_equal(td_part_open(&p, path, "http://h/x", "", &err), TD_OK);
-  assert_int_equal(td_part_add(&p, "whole", 5, &err), TD_OK);
-  td_part_close(&p, true);
+  assert_int_equal(td_partial_file_open(&p, path, "http://h/x", "", &err), TD_OK);
+  assert_int_equal(td_partial_file_append(&p, "whole", 5, &err), TD_OK);
+  td_partial_file_close(&p, true);
   from = begun, to = path;
-  assert_int_equal(td_part_open(&p, path, "http://h/x", "", &err), TD_ERR_IO);
+  assert_int_equal(td_partial_file_open(&p, path, "http://h/x", "", &err), TD_ERR_IO);
   assert_non_null(strstr(err.message, "has just fetched it"));
   struct stat s;
   assert_int_equal(stat(path, &s), 0);

@@ -1,5 +1,5 @@
-/* See part.h. */
-#include "pull/part.h"
+/* See partial_file.h. */
+#include "pull/partial_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 
 enum { NOTE_BYTES = 16384, CHUNK_BYTES = 1 << 20 };
 
-static td_status name_paths(td_part *p, const char *path, td_error *err)
+static td_status name_paths(td_partial_file *p, const char *path, td_error *err)
 {
   const char *slash = strrchr(path, '/');
   int folder = slash ? (int)(slash - path) + 1 : 0;
@@ -44,7 +44,7 @@ static void note_value(const char *note, const char *key, char *out, size_t size
 }
 
 /* Whether the bytes are certainly of the wanted file, by what the note says. */
-static bool read_note(td_part *p, const char *url, const char *sha256)
+static bool read_note(td_partial_file *p, const char *url, const char *sha256)
 {
   char value[NOTE_BYTES];
   td_buf note;
@@ -62,7 +62,7 @@ static bool read_note(td_part *p, const char *url, const char *sha256)
   return same;
 }
 
-td_status td_part_note(td_part *p, const char *url, td_error *err)
+td_status td_partial_file_write_note(td_partial_file *p, const char *url, td_error *err)
 {
   td_buf note;
   mode_t mask = umask(077);
@@ -78,7 +78,7 @@ td_status td_part_note(td_part *p, const char *url, td_error *err)
 }
 
 /* Adds the bytes that an earlier run left to the hash. */
-static td_status read_bytes(td_part *p, uint64_t n_bytes, td_error *err)
+static td_status read_bytes(td_partial_file *p, uint64_t n_bytes, td_error *err)
 {
   char *chunk = malloc(CHUNK_BYTES);
   if (!chunk)
@@ -93,7 +93,7 @@ static td_status read_bytes(td_part *p, uint64_t n_bytes, td_error *err)
 }
 
 /* Takes the lock before it reads the note. */
-static td_status open_bytes(td_part *p, const char *url, const char *sha256, td_error *err)
+static td_status open_bytes(td_partial_file *p, const char *url, const char *sha256, td_error *err)
 {
   struct stat s, named;
   if (flock(p->fd, LOCK_EX | LOCK_NB) != 0)
@@ -103,13 +103,14 @@ static td_status open_bytes(td_part *p, const char *url, const char *sha256, td_
   if (lstat(p->path, &named) != 0 || named.st_ino != s.st_ino || named.st_dev != s.st_dev)
     return td_fail(err, TD_ERR_IO, "%s: another tandem-pull has just fetched it", p->path);
   if (!read_note(p, url, sha256) || (p->total != TD_HTTP_UNKNOWN && (uint64_t)s.st_size > p->total))
-    return td_part_restart(p, err);
+    return td_partial_file_restart(p, err);
   return read_bytes(p, (uint64_t)s.st_size, err);
 }
 
-td_status td_part_open(td_part *p, const char *path, const char *url, const char *sha256, td_error *err)
+td_status td_partial_file_open(td_partial_file *p, const char *path, const char *url, const char *sha256,
+                               td_error *err)
 {
-  *p = (td_part){.fd = -1, .total = TD_HTTP_UNKNOWN};
+  *p = (td_partial_file){.fd = -1, .total = TD_HTTP_UNKNOWN};
   td_sha256_begin(&p->hash);
   TD_TRY(name_paths(p, path, err));
   p->fd = open(p->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
@@ -117,11 +118,11 @@ td_status td_part_open(td_part *p, const char *path, const char *url, const char
     return td_fail(err, TD_ERR_IO, "%s: %s", p->path, strerror(errno));
   td_status st = open_bytes(p, url, sha256, err);
   if (st != TD_OK)
-    td_part_close(p, true);
+    td_partial_file_close(p, true);
   return st;
 }
 
-td_status td_part_restart(td_part *p, td_error *err)
+td_status td_partial_file_restart(td_partial_file *p, td_error *err)
 {
   p->at = 0;
   p->total = TD_HTTP_UNKNOWN;
@@ -132,7 +133,7 @@ td_status td_part_restart(td_part *p, td_error *err)
   return TD_OK;
 }
 
-td_status td_part_add(td_part *p, const void *bytes, size_t n, td_error *err)
+td_status td_partial_file_append(td_partial_file *p, const void *bytes, size_t n, td_error *err)
 {
   const char *at = bytes;
   td_sha256_add(&p->hash, bytes, n);
@@ -147,7 +148,7 @@ td_status td_part_add(td_part *p, const void *bytes, size_t n, td_error *err)
   return TD_OK;
 }
 
-td_status td_part_room(const td_part *p, td_error *err)
+td_status td_partial_file_check_space(const td_partial_file *p, td_error *err)
 {
   struct statvfs s;
   if (p->total == TD_HTTP_UNKNOWN || p->total <= p->at || fstatvfs(p->fd, &s) != 0)
@@ -159,7 +160,7 @@ td_status td_part_room(const td_part *p, td_error *err)
                  missing / 1e6 + 1);
 }
 
-td_status td_part_finish(td_part *p, const char *path, td_error *err)
+td_status td_partial_file_finish(td_partial_file *p, const char *path, td_error *err)
 {
   if (fsync(p->fd) != 0)
     return td_fail(err, TD_ERR_IO, "%s: %s", path, strerror(errno));
@@ -168,7 +169,7 @@ td_status td_part_finish(td_part *p, const char *path, td_error *err)
   return TD_OK;
 }
 
-void td_part_close(td_part *p, bool keep)
+void td_partial_file_close(td_partial_file *p, bool keep)
 {
   if (p->fd < 0)
     return;

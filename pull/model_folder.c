@@ -1,5 +1,5 @@
-/* See kept.h. */
-#include "pull/kept.h"
+/* See model_folder.h. */
+#include "pull/model_folder.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "pull/shown.h"
+#include "pull/progress_line.h"
 #include "pull/sync.h"
 
 static td_status join(char out[TD_PULLED_PATH_BYTES], const char *folder, const char *name, td_error *err)
@@ -32,7 +32,7 @@ static td_status become(const struct stat *s, const char *path, td_error *err)
                  (unsigned long)s->st_uid, strerror(errno));
 }
 
-td_status td_kept_become_owner(const char *folder, td_error *err)
+td_status td_model_folder_become_owner(const char *folder, td_error *err)
 {
   char path[TD_PULLED_PATH_BYTES], here[TD_PULLED_PATH_BYTES] = "";
   struct stat s;
@@ -58,7 +58,8 @@ td_status td_kept_become_owner(const char *folder, td_error *err)
 
 /* ---- places ---- */
 
-td_status td_kept_place(const char *folder, const char *name, char out[TD_PULLED_PATH_BYTES], td_error *err)
+td_status td_model_folder_make_path(const char *folder, const char *name, char out[TD_PULLED_PATH_BYTES],
+                                    td_error *err)
 {
   TD_TRY(join(out, folder, name, err));
   for (char *slash = strchr(out + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
@@ -104,20 +105,22 @@ static bool ends_with(const char *s, const char *end)
 }
 
 /* Whether `name` is an entry of the list. If not, it may be a folder that has entries. */
-static bool is_entry(int folder, const char *name, bool *begun)
+static bool is_entry(int folder, const char *name, bool *is_partial)
 {
   char inside[300];
-  *begun = name[0] == '.' && ends_with(name, ".part");
+  *is_partial = name[0] == '.' && ends_with(name, ".part");
   snprintf(inside, sizeof inside, "%s/config.json", name);
-  return *begun || (name[0] != '.' && (ends_with(name, ".gguf") || faccessat(folder, inside, F_OK, 0) == 0));
+  return *is_partial ||
+         (name[0] != '.' && (ends_with(name, ".gguf") || faccessat(folder, inside, F_OK, 0) == 0));
 }
 
-static void print_entry(int folder, const char *below, const char *name, bool begun)
+static void print_entry(int folder, const char *below, const char *name, bool is_partial)
 {
   char size[32];
-  int n = (int)strlen(name) - (begun ? 6 : 0); /* for ".NAME.part" */
-  printf("%s%.*s\t%s%s\n", below, n, name + begun, td_shown_bytes(size_below(folder, name), size),
-         begun ? "\tnot whole: pull it again to go on" : "");
+  int n = (int)strlen(name) - (is_partial ? 6 : 0); /* for ".NAME.part" */
+  printf("%s%.*s\t%s%s\n", below, n, name + is_partial,
+         td_progress_line_format_bytes(size_below(folder, name), size),
+         is_partial ? "\tnot whole: pull it again to go on" : "");
 }
 
 static int by_name(const struct dirent **a, const struct dirent **b)
@@ -132,9 +135,9 @@ static void list_below(int fd, const char *below, int depth)
   for (int i = 0; i < n; i++) {
     const char *name = entries[i]->d_name;
     char deeper[TD_PULLED_PATH_BYTES];
-    bool begun;
-    if (is_entry(fd, name, &begun)) {
-      print_entry(fd, below, name, begun);
+    bool is_partial;
+    if (is_entry(fd, name, &is_partial)) {
+      print_entry(fd, below, name, is_partial);
     } else if (name[0] != '.' && depth < TD_PULLED_DEPTH) {
       int next = openat(fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
       int length = snprintf(deeper, sizeof deeper, "%s%s/", below, name);
@@ -149,7 +152,7 @@ static void list_below(int fd, const char *below, int depth)
     free(entries);
 }
 
-td_status td_kept_list(const char *folder, td_error *err)
+td_status td_model_folder_list(const char *folder, td_error *err)
 {
   int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0)
@@ -182,7 +185,7 @@ static bool remove_tree(const char *path, td_status *st, td_error *err)
   return true;
 }
 
-td_status td_kept_remove(const char *folder, const char *name, td_error *err)
+td_status td_model_folder_remove(const char *folder, const char *name, td_error *err)
 {
   static const char *const forms[] = {"%s%s",           "%s%s.gguf",       "%s.%s.part",
                                       "%s.%s.part.txt", "%s.%s.gguf.part", "%s.%s.gguf.part.txt"};
