@@ -12,9 +12,9 @@ static void add_piece(td_record *r, double at_s, uint32_t n_tokens)
   r->pieces[r->n_pieces++] = (td_piece){at_s, n_tokens};
 }
 
-static bool die(td_record *r, td_request_end why, const char *detail)
+static bool die(td_record *r, td_request_result why, const char *detail)
 {
-  r->outcome = why;
+  r->result = why;
   snprintf(r->detail, sizeof r->detail, "%s", detail);
   return false;
 }
@@ -34,8 +34,8 @@ bool td_record_take(td_record *r, const td_event *e, double at_s)
     break;
   case TD_EVENT_MAYBE: r->maybe_s = at_s; break;
   case TD_EVENT_DONE: r->has_done = true; break;
-  case TD_EVENT_ERROR: return die(r, TD_END_EVENT, e->error);
-  case TD_EVENT_BAD: return die(r, TD_END_BROKEN, "an event is not a JSON object");
+  case TD_EVENT_ERROR: return die(r, TD_RESULT_ERROR_EVENT, e->error);
+  case TD_EVENT_BAD: return die(r, TD_RESULT_BROKEN_ANSWER, "an event is not a JSON object");
   case TD_EVENT_NOTHING: break;
   }
   return true;
@@ -57,12 +57,12 @@ void td_record_end(td_record *r, double at_s)
   if (r->maybe_s > 0 && piece_tokens(r) < want)
     add_piece(r, r->maybe_s, 1);
   r->end_s = at_s;
-  if (r->outcome != TD_END_OPEN)
+  if (r->result != TD_RESULT_OPEN)
     return;
   if (r->has_done || r->has_usage)
-    r->outcome = TD_END_DONE;
+    r->result = TD_RESULT_DONE;
   else
-    die(r, TD_END_NO_DONE, "the stream ended without [DONE]");
+    die(r, TD_RESULT_NO_DONE, "the stream ended without [DONE]");
 }
 
 uint32_t td_record_tokens(const td_record *r) { return r->has_usage ? r->usage_out : piece_tokens(r); }
@@ -86,7 +86,7 @@ static void take_times(const td_record *r, const td_measure_config *config, td_r
 {
   double worst_ms = 0, ttft_ms;
   if (r->n_pieces == 0) {
-    m->all.n_no_first++;
+    m->all.n_no_first_token++;
     return;
   }
   const td_piece *first = &r->pieces[0], *last = &r->pieces[r->n_pieces - 1];
@@ -99,7 +99,7 @@ static void take_times(const td_record *r, const td_measure_config *config, td_r
   }
   for (int k = 0; k < 2; k++)
     m->all.n_stalled[k] += worst_ms > config->stall_ms[k];
-  if (r->outcome != TD_END_DONE)
+  if (r->result != TD_RESULT_DONE)
     return;
   uint32_t n = td_record_tokens(r);
   td_stats_add(&l->e2e, (last->at_s - r->due_s) * 1e3);
@@ -110,9 +110,9 @@ static void take_times(const td_record *r, const td_measure_config *config, td_r
 
 static void take_counts(const td_record *r, td_record_measures *m)
 {
-  m->all.by_end[r->outcome]++;
+  m->all.by_result[r->result]++;
   m->n_events += r->n_pieces;
-  if (r->outcome != TD_END_DONE)
+  if (r->result != TD_RESULT_DONE)
     return;
   uint32_t n = td_record_tokens(r);
   m->all.n_done++;
@@ -134,7 +134,7 @@ static double tokens_until(const td_record *r, double until)
   for (size_t i = 0; i < r->n_pieces && r->pieces[i].at_s <= until; i++)
     by += r->pieces[i].n_tokens;
   return pieces == 0 ? 0
-                     : (double)by * (r->outcome == TD_END_DONE ? (double)td_record_tokens(r) / pieces : 1);
+                     : (double)by * (r->result == TD_RESULT_DONE ? (double)td_record_tokens(r) / pieces : 1);
 }
 
 static void take_throughput(const td_record *records, size_t n, const td_measure_config *config,
@@ -146,7 +146,7 @@ static void take_throughput(const td_record *records, size_t n, const td_measure
     const td_record *r = &records[i];
     if (r->warm)
       continue;
-    bool in_time = r->outcome == TD_END_DONE && r->end_s <= until;
+    bool in_time = r->result == TD_RESULT_DONE && r->end_s <= until;
     tokens += tokens_until(r, until);
     done += in_time;
     in += in_time ? r->n_in : 0;
@@ -186,7 +186,7 @@ static void take_in_step(const td_record *records, size_t n, td_record_measures 
     const td_record *r = &records[i];
     if (r->warm)
       continue;
-    if (r->outcome != TD_END_DONE || r->n_pieces < 2)
+    if (r->result != TD_RESULT_DONE || r->n_pieces < 2)
       return;
     low = fmax(low, r->pieces[0].at_s);
     high = fmin(high, r->pieces[r->n_pieces - 1].at_s);
@@ -230,7 +230,7 @@ void td_record_measure(const td_record *records, size_t n, const td_measure_conf
 
 void td_record_measures_add(cJSON *o, const td_record_measures *m, const td_measure_config *config)
 {
-  td_measures_add(o, &m->all, config);
+  td_measures_add_json(o, &m->all, config);
   td_stats_add_number(o, "cached_prompt_tokens", (double)m->tokens_cached);
   td_stats_add_number(o, "output_tokens_asked", (double)m->tokens_asked);
   td_stats_add_number(o, "shorter_than_asked", (double)m->n_short);

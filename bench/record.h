@@ -19,14 +19,14 @@ typedef struct td_record {
   bool has_usage, has_done, counted, warm;
   uint32_t usage_in, usage_out, usage_cached;
   int http_status;
-  td_request_end outcome;
+  td_request_result result;
   char detail[160]; /* of an error */
 } td_record;
 
-/* Records an event that arrived at at_s. Returns false if the event ends the request with an error (outcome
+/* Records an event that arrived at at_s. Returns false if the event ends the request with an error (result
  * and detail are set). */
 bool td_record_take(td_record *r, const td_event *e, double at_s);
-/* Call at the end of the answer. Decides whether the last event was a token, and sets the outcome if it is
+/* Call at the end of the answer. Decides whether the last event was a token, and sets the result if it is
  * still open. */
 void td_record_end(td_record *r, double at_s);
 /* By the server's usage, or if it gave none, by the events. */

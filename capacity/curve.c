@@ -54,15 +54,15 @@ static td_status run_rate(const td_scene_options *o, const td_scene *s, double r
 static void print_none(const char *name, const td_slo *slo, const td_replay_result *r)
 {
   printf("%-22s no rate is held, however low:", name);
-  if (r->m.by_end[TD_END_HTTP_4XX] > 0)
+  if (r->m.by_result[TD_RESULT_HTTP_4XX] > 0)
     printf(" %zu of %zu requests are longer than the context or all KV pages (400);",
-           r->m.by_end[TD_END_HTTP_4XX], r->m.n_sent);
+           r->m.by_result[TD_RESULT_HTTP_4XX], r->m.n_sent);
   if (r->m.tbt.p99 > slo->tbt_p99_ms)
     printf(" the least TBT p99 that can be kept is %.1f ms;", r->m.tbt.p99);
   if (r->m.ttft.p99 > slo->ttft_p99_ms)
     printf(" the least TTFT p99 is %.1f ms;", r->m.ttft.p99);
-  if (r->m.by_end[TD_END_HTTP_429] > 0)
-    printf(" %zu requests found the queue full;", r->m.by_end[TD_END_HTTP_429]);
+  if (r->m.by_result[TD_RESULT_HTTP_429] > 0)
+    printf(" %zu requests found the queue full;", r->m.by_result[TD_RESULT_HTTP_429]);
   printf(" --rate R shows the rest\n");
 }
 

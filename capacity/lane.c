@@ -93,10 +93,10 @@ static int32_t *write_prompt(const td_load *load, const td_load_request *r)
   return tokens;
 }
 
-static void end(td_lane *l, uint32_t request, td_request_end how)
+static void end_request(td_lane *l, uint32_t request, td_request_result result)
 {
-  l->lives[request].end = (uint8_t)how;
-  l->tally->by_end[how]++;
+  l->lives[request].result = (uint8_t)result;
+  l->tally->by_result[result]++;
   l->tally->n_ended++;
 }
 
@@ -115,7 +115,7 @@ static void submit(td_lane *l, uint32_t request, double now_us)
 {
   const td_load_request *q = &l->load->requests[request];
   if (queue_is_full(l, q->n_in)) {
-    end(l, request, TD_END_HTTP_429);
+    end_request(l, request, TD_RESULT_HTTP_429);
     return;
   }
   uint32_t slot = l->free_slots[l->n_free - 1];
@@ -127,7 +127,7 @@ static void submit(td_lane *l, uint32_t request, double now_us)
   if (td_sched_submit(l->sched, slot, &r, (uint64_t)now_us, NULL) != TD_OK) {
     free(s->tokens);
     s->tokens = NULL;
-    end(l, request, TD_END_HTTP_4XX);
+    end_request(l, request, TD_RESULT_HTTP_4XX);
     return;
   }
   l->n_free--;
@@ -249,7 +249,7 @@ static void finish(td_lane *l, uint32_t slot, double now_us)
   life->longest_gap_us = s->longest_gap_us;
   life->n_tokens = s->n_new;
   life->n_over = s->n_over;
-  end(l, s->request, TD_END_DONE);
+  end_request(l, s->request, TD_RESULT_DONE);
   free(s->tokens);
   s->tokens = NULL;
   l->free_slots[l->n_free++] = slot;

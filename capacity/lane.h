@@ -24,7 +24,7 @@ typedef struct td_life {
   double longest_gap_us; /* longest TBT */
   uint32_t n_tokens;     /* answered */
   uint32_t n_over;       /* TBTs longer than the SLO */
-  uint8_t end;           /* td_request_end */
+  uint8_t result;        /* td_request_result */
   bool has_run;          /* first_run_us is known: it has a token */
 } td_life;
 
@@ -34,12 +34,12 @@ typedef struct td_tally {
       queue_us;    /* from due_us to the first token; between two tokens; from due_us to the first step */
   uint64_t n_over; /* TBTs longer than tbt_slo_us */
   double tbt_slo_us;
-  size_t by_end[TD_ENDS];
+  size_t by_result[TD_RESULTS];
   uint64_t n_late_start; /* first steps more than queue_target_us after due_us */
   uint64_t n_late_first; /* first tokens more than ttft_target_us after due_us */
   double queue_target_us, ttft_target_us;
   uint64_t tokens_out;
-  size_t n_ended; /* sum of by_end */
+  size_t n_ended; /* sum of by_result */
 } td_tally;
 void td_tally_deinit(td_tally *t);
 

@@ -141,7 +141,7 @@ static bool is_missed(const replay *r)
   const td_tally *t = &r->tally;
   double n = (double)r->load->n;
   return (double)t->n_over > 0.01 * (double)r->n_gaps + 1 || (double)t->n_late_first > 0.01 * n + 1 ||
-         (double)t->n_late_start > 0.5 * n + 1 || t->by_end[TD_END_HTTP_429] > 0;
+         (double)t->n_late_start > 0.5 * n + 1 || t->by_result[TD_RESULT_HTTP_429] > 0;
 }
 
 static void run(replay *r)
@@ -207,13 +207,13 @@ static void judge_requests(const replay *r, td_replay_result *out)
   uint64_t in_window = 0;
   for (size_t i = r->n_warm; i < r->load->n; i++) {
     const td_life *l = &r->lives[i];
-    if (l->end == TD_END_OPEN) {
-      m->by_end[TD_END_UNFINISHED]++;
-      m->n_no_first += !l->has_run;
+    if (l->result == TD_RESULT_OPEN) {
+      m->by_result[TD_RESULT_UNFINISHED]++;
+      m->n_no_first_token += !l->has_run;
     }
     if (l->has_run && l->first_us <= window_us)
       in_window += r->load->requests[i].n_in;
-    if (l->end != TD_END_DONE)
+    if (l->result != TD_RESULT_DONE)
       continue;
     n_in_window += l->end_us <= window_us;
     m->tokens_in += r->load->requests[i].n_in;
@@ -280,7 +280,7 @@ static void judge(const replay *r, td_replay_result *out)
   const td_tally *t = &r->tally;
   double seconds = (r->end_us - r->begin_us) / 1e6;
   *out = (td_replay_result){.m.n_sent = r->load->n - r->n_warm,
-                            .m.n_done = t->by_end[TD_END_DONE],
+                            .m.n_done = t->by_result[TD_RESULT_DONE],
                             .m.ttft = in_ms(&t->ttft_us),
                             .m.tbt = in_ms(&t->tbt_us),
                             .m.seconds = r->config->window_s > 0 ? r->config->window_s : seconds,
@@ -288,7 +288,7 @@ static void judge(const replay *r, td_replay_result *out)
                             .queue_ms = in_ms(&t->queue_us),
                             .end_s = r->end_us / 1e6,
                             .stopped = r->stopped};
-  memcpy(out->m.by_end, t->by_end, sizeof out->m.by_end);
+  memcpy(out->m.by_result, t->by_result, sizeof out->m.by_result);
   judge_requests(r, out);
   judge_lanes(r, out);
   out->held = is_held(r, out);

@@ -40,15 +40,15 @@ void td_result_row(const char *name, double rate, const td_replay_result *r)
 void td_result_notes(const td_replay_result *r)
 {
   const td_measures *m = &r->m;
-  if (m->by_end[TD_END_HTTP_429] > 0)
-    printf("  %zu of %zu requests found the queue full (429)\n", m->by_end[TD_END_HTTP_429], m->n_sent);
-  if (m->by_end[TD_END_HTTP_4XX] > 0)
+  if (m->by_result[TD_RESULT_HTTP_429] > 0)
+    printf("  %zu of %zu requests found the queue full (429)\n", m->by_result[TD_RESULT_HTTP_429], m->n_sent);
+  if (m->by_result[TD_RESULT_HTTP_4XX] > 0)
     printf("  %zu of %zu requests are longer than the context or all KV pages (400)\n",
-           m->by_end[TD_END_HTTP_4XX], m->n_sent);
-  if (m->by_end[TD_END_UNFINISHED] > 0)
+           m->by_result[TD_RESULT_HTTP_4XX], m->n_sent);
+  if (m->by_result[TD_RESULT_UNFINISHED] > 0)
     printf("  %zu of %zu requests were not done when the run was cut; %zu of them had no token yet and do "
            "not count in TTFT\n",
-           m->by_end[TD_END_UNFINISHED], m->n_sent, m->n_no_first);
+           m->by_result[TD_RESULT_UNFINISHED], m->n_sent, m->n_no_first_token);
 }
 
 /* Adds the figures that only the simulator knows. */
@@ -85,7 +85,7 @@ cJSON *td_result_json(const char *name, double rate, const td_replay_config *c, 
   cJSON_AddStringToObject(o, "name", name);
   td_stats_add_number(o, "rate", rate);
   td_stats_add_number(o, "streams", c->n_streams);
-  td_measures_add(o, &r->m, &measured);
+  td_measures_add_json(o, &r->m, &measured);
   add_inside(o, r);
   return o;
 }

@@ -16,14 +16,14 @@ void td_load_deinit(td_load *l)
   *l = (td_load){0};
 }
 
-void td_load_begin(td_load *l, double due_s, uint32_t n_out)
+void td_load_add_request(td_load *l, double due_s, uint32_t n_out)
 {
   td_tool_grow((void **)&l->requests, &l->cap, l->n + 1, sizeof *l->requests);
   l->requests[l->n++] =
       (td_load_request){.due_s = due_s, .n_out = n_out, .first_segment = (uint32_t)l->n_segments};
 }
 
-void td_load_segment_add(td_load *l, uint64_t seed, uint32_t n_tokens)
+void td_load_add_segment(td_load *l, uint64_t seed, uint32_t n_tokens)
 {
   td_tool_grow((void **)&l->segments, &l->segments_cap, l->n_segments + 1, sizeof *l->segments);
   l->segments[l->n_segments++] = (td_load_segment){seed, n_tokens};
@@ -31,10 +31,10 @@ void td_load_segment_add(td_load *l, uint64_t seed, uint32_t n_tokens)
   l->requests[l->n - 1].n_in += n_tokens;
 }
 
-void td_load_again(td_load *l, size_t i, uint32_t n_out)
+void td_load_repeat_request(td_load *l, size_t i, uint32_t n_out)
 {
   td_load_request first = l->requests[i];
-  td_load_begin(l, first.due_s, n_out);
+  td_load_add_request(l, first.due_s, n_out);
   td_load_request *r = &l->requests[l->n - 1];
   r->n_in = first.n_in;
   r->first_segment = first.first_segment;
@@ -131,7 +131,7 @@ td_status td_load_read_length(const char *text, td_load_length *out, td_error *e
   return TD_OK;
 }
 
-uint32_t td_load_draw(const td_load_length *len, td_random *r)
+uint32_t td_load_draw_length(const td_load_length *len, td_random *r)
 {
   double v = len->a;
   if (len->shape == TD_LOAD_UNIFORM) {
@@ -162,7 +162,7 @@ void td_load_make(td_load *l, const td_load_spec *spec)
       at += td_random_exponential(&r) / spec->rate;
     if (spec->rate > 0 && at >= spec->seconds)
       break;
-    td_load_begin(l, at, td_load_draw(&spec->out, &out));
-    td_load_segment_add(l, td_dummy_hash(spec->seed, 16 + i), td_load_draw(&spec->in, &in));
+    td_load_add_request(l, at, td_load_draw_length(&spec->out, &out));
+    td_load_add_segment(l, td_dummy_hash(spec->seed, 16 + i), td_load_draw_length(&spec->in, &in));
   }
 }

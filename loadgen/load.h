@@ -34,9 +34,9 @@ typedef struct td_load {
 } td_load;
 
 void td_load_deinit(td_load *l);
-void td_load_begin(td_load *l, double due_s, uint32_t n_out); /* begins a request with an empty prompt */
-void td_load_segment_add(td_load *l, uint64_t seed, uint32_t n_tokens); /* to the last request */
-void td_load_again(td_load *l, size_t i, uint32_t n_out); /* begins a request with request i's prompt */
+void td_load_add_request(td_load *l, double due_s, uint32_t n_out);     /* its prompt is empty */
+void td_load_add_segment(td_load *l, uint64_t seed, uint32_t n_tokens); /* to the last request */
+void td_load_repeat_request(td_load *l, size_t i, uint32_t n_out);      /* with request i's prompt */
 
 /* Writes a prompt as the server gets it: a JSON array of ids in [first, vocab), or, if `text`, a JSON string
  * with one word for each token. */
@@ -66,7 +66,7 @@ typedef struct td_load_length {
 /* Parses "1024", "uniform:A:B", "lognormal:MEAN:SD[:MIN:MAX]", "normal:MEAN:SD[:MIN:MAX]" or
  * "exp:MEAN[:MIN:MAX]". */
 TD_MUST_CHECK td_status td_load_read_length(const char *text, td_load_length *out, td_error *err);
-uint32_t td_load_draw(const td_load_length *len, td_random *r);
+uint32_t td_load_draw_length(const td_load_length *len, td_random *r);
 
 /* ---- whole loads ---- */
 

@@ -29,18 +29,18 @@ static td_cell *add_streams(td_cell *cells, size_t *n, const char *name, uint32_
   c->streams = n_streams;
   c->drain_s = 600;
   for (uint64_t i = 0; i < (uint64_t)n_streams * rounds; i++) {
-    td_load_begin(&c->load, 0, n_out);
-    td_load_segment_add(&c->load, td_dummy_hash(which, i), n_in);
+    td_load_add_request(&c->load, 0, n_out);
+    td_load_add_segment(&c->load, td_dummy_hash(which, i), n_in);
   }
   return c;
 }
 
 /* Makes the cell's requests a warm-up, and adds them once more with answers of n_out tokens. */
-static void add_again(td_cell *c, uint32_t n_out)
+static void add_warm_up(td_cell *c, uint32_t n_out)
 {
   c->n_warm = (uint32_t)c->load.n;
   for (uint32_t i = 0; i < c->n_warm; i++)
-    td_load_again(&c->load, i, n_out);
+    td_load_repeat_request(&c->load, i, n_out);
 }
 
 /* ---- open arrivals ---- */
@@ -67,8 +67,8 @@ static void make_arxiv(td_cell *c, uint64_t seed)
     double out = clip(471 * td_random_exponential(&r), 20, 2000);
     if (at[i] / c->rate >= c->seconds)
       continue; /* goes on drawing, so that every rate has the same requests */
-    td_load_begin(&c->load, at[i] / c->rate, (uint32_t)out);
-    td_load_segment_add(&c->load, td_dummy_hash(seed, (uint64_t)i), (uint32_t)in[i]);
+    td_load_add_request(&c->load, at[i] / c->rate, (uint32_t)out);
+    td_load_add_segment(&c->load, td_dummy_hash(seed, (uint64_t)i), (uint32_t)in[i]);
   }
 }
 
@@ -98,9 +98,9 @@ static void make_toolagent(td_cell *c, uint64_t seed)
     while (prefix < 7 && share[prefix] <= u)
       prefix++;
     skip_ids(&r, 3500);
-    td_load_begin(&c->load, at, 182);
-    td_load_segment_add(&c->load, td_dummy_hash(seed, prefix), 5120);
-    td_load_segment_add(&c->load, td_dummy_hash(seed, 1000 + i), 3500);
+    td_load_add_request(&c->load, at, 182);
+    td_load_add_segment(&c->load, td_dummy_hash(seed, prefix), 5120);
+    td_load_add_segment(&c->load, td_dummy_hash(seed, 1000 + i), 3500);
   }
 }
 
@@ -119,11 +119,11 @@ static void make_conversation(td_cell *c, uint64_t seed)
       return;
     uint64_t variant = td_random_below(&r, 4);
     skip_ids(&r, 300);
-    td_load_begin(&c->load, at, 300);
-    td_load_segment_add(&c->load, td_dummy_hash(seed, 1), TOP);
-    td_load_segment_add(&c->load, td_dummy_hash(seed, 10 + variant), MIDDLE);
-    td_load_segment_add(&c->load, td_dummy_hash(seed, 20 + variant), LEAF);
-    td_load_segment_add(&c->load, td_dummy_hash(seed, 1000 + i), 300);
+    td_load_add_request(&c->load, at, 300);
+    td_load_add_segment(&c->load, td_dummy_hash(seed, 1), TOP);
+    td_load_add_segment(&c->load, td_dummy_hash(seed, 10 + variant), MIDDLE);
+    td_load_add_segment(&c->load, td_dummy_hash(seed, 20 + variant), LEAF);
+    td_load_add_segment(&c->load, td_dummy_hash(seed, 1000 + i), 300);
   }
 }
 
@@ -152,8 +152,8 @@ static void make_pod(td_cell *c, uint64_t seed)
       return;
     double ratio = 8 + 16 * td_random_double(&r);
     uint32_t out = (uint32_t)(16500 / (1 + ratio));
-    td_load_begin(&c->load, at, out);
-    td_load_segment_add(&c->load, td_dummy_hash(seed, i), 16500 - out);
+    td_load_add_request(&c->load, at, out);
+    td_load_add_segment(&c->load, td_dummy_hash(seed, i), 16500 - out);
   }
 }
 
@@ -183,7 +183,7 @@ static void add_decode(td_cell *cells, size_t *n)
     bool before = shapes[i][0] * shapes[i][1] >= MANY_PROMPT_TOKENS;
     td_cell *c = add_streams(cells, n, name, shapes[i][0], 1, shapes[i][1], before ? 1 : ANSWER_TOKENS);
     if (before)
-      add_again(c, ANSWER_TOKENS);
+      add_warm_up(c, ANSWER_TOKENS);
   }
 }
 

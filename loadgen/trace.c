@@ -25,11 +25,11 @@ static td_status take_blocks(td_load *l, const cJSON *ids, uint32_t n_in, uint64
                            TD_LOAD_TRACE_BLOCK);
     n_ids++;
     uint32_t n = left < TD_LOAD_TRACE_BLOCK ? left : TD_LOAD_TRACE_BLOCK;
-    td_load_segment_add(l, (uint64_t)(int64_t)id->valuedouble, n);
+    td_load_add_segment(l, (uint64_t)(int64_t)id->valuedouble, n);
     left -= n;
   }
   if (left > 0) /* the rest is this request's own */
-    td_load_segment_add(l, td_dummy_hash(PRIVATE_SEED, index), left);
+    td_load_add_segment(l, td_dummy_hash(PRIVATE_SEED, index), left);
   return TD_OK;
 }
 
@@ -55,7 +55,7 @@ static td_status read_line(td_load *l, const char *line, size_t n, uint64_t inde
   if (st == TD_OK && ids && !cJSON_IsArray(ids) && !cJSON_IsNull(ids))
     st = td_fail_param(err, TD_ERR_CONFIG, "hash_ids", "'hash_ids' is no array");
   if (st == TD_OK) {
-    td_load_begin(l, at_ms / 1e3 / speed, (uint32_t)n_out);
+    td_load_add_request(l, at_ms / 1e3 / speed, (uint32_t)n_out);
     st = take_blocks(l, cJSON_IsArray(ids) ? ids : NULL, (uint32_t)n_in, index, err);
   }
   cJSON_Delete(o);

@@ -74,13 +74,13 @@ static void compose(run *r, const td_load_request *q)
 
 static td_record *record_of(const active *a) { return &a->run->out->records[a->record]; }
 
-static td_request_end outcome_of_status(int code)
+static td_request_result result_of_status(int code)
 {
   if (code == 429)
-    return TD_END_HTTP_429;
+    return TD_RESULT_HTTP_429;
   if (code == 503)
-    return TD_END_HTTP_503;
-  return code >= 500 ? TD_END_HTTP_5XX : code >= 400 ? TD_END_HTTP_4XX : TD_END_HTTP_OTHER;
+    return TD_RESULT_HTTP_503;
+  return code >= 500 ? TD_RESULT_HTTP_5XX : code >= 400 ? TD_RESULT_HTTP_4XX : TD_RESULT_HTTP_OTHER;
 }
 
 static void on_data(void *arg, const char *json, size_t n)
@@ -88,7 +88,7 @@ static void on_data(void *arg, const char *json, size_t n)
   active *a = arg;
   td_record *rec = record_of(a);
   td_event e;
-  if (rec->outcome != TD_END_OPEN)
+  if (rec->result != TD_RESULT_OPEN)
     return;
   td_event_read(json, n, &e);
   td_record_take(rec, &e, td_http_read_s(a->run->http) - a->run->begin_s);
@@ -101,7 +101,7 @@ static void on_status(void *arg, int code)
   active *a = arg;
   record_of(a)->http_status = code;
   if (code != 200)
-    record_of(a)->outcome = outcome_of_status(code);
+    record_of(a)->result = result_of_status(code);
 }
 
 static void on_bytes(void *arg, const char *bytes, size_t n)
@@ -110,8 +110,8 @@ static void on_bytes(void *arg, const char *bytes, size_t n)
   td_record *rec = record_of(a);
   if (rec->http_status != 200)
     td_buf_append(&a->error_body, bytes, n);
-  else if (!td_sse_feed(&a->sse, bytes, n, on_data, a) && rec->outcome == TD_END_OPEN)
-    rec->outcome = TD_END_BROKEN;
+  else if (!td_sse_feed(&a->sse, bytes, n, on_data, a) && rec->result == TD_RESULT_OPEN)
+    rec->result = TD_RESULT_BROKEN_ANSWER;
 }
 
 /* Takes the message of an OpenAI-shaped error, or else the beginning of the body. */
@@ -146,7 +146,7 @@ static void settle(active *a)
   run *r = a->run;
   td_record *rec = record_of(a);
   td_record_end(rec, now_s(r));
-  bool ok = rec->outcome == TD_END_DONE;
+  bool ok = rec->result == TD_RESULT_DONE;
   r->n_done += ok;
   r->n_failed += !ok;
   active_free(a);
@@ -161,25 +161,26 @@ static void settle(active *a)
 
 static void on_end(void *arg, td_http_end why, const char *detail)
 {
-  static const td_request_end outcomes[] = {TD_END_DONE, TD_END_NO_CONNECTION, TD_END_CUT, TD_END_BROKEN};
+  static const td_request_result results[] = {TD_RESULT_DONE, TD_RESULT_NO_CONNECTION,
+                                              TD_RESULT_CONNECTION_CUT, TD_RESULT_BROKEN_ANSWER};
   active *a = arg;
   td_record *rec = record_of(a);
   a->ex = NULL;
   if (rec->http_status != 0 && rec->http_status != 200)
     take_error_body(a);
-  else if (why != TD_HTTP_OK && rec->outcome == TD_END_OPEN) {
-    rec->outcome = outcomes[why];
+  else if (why != TD_HTTP_OK && rec->result == TD_RESULT_OPEN) {
+    rec->result = results[why];
     snprintf(rec->detail, sizeof rec->detail, "%s", detail ? detail : "");
   }
   settle(a);
 }
 
-static void abort_active(active *a, td_request_end why)
+static void abort_active(active *a, td_request_result why)
 {
   td_record *rec = record_of(a);
   td_http_abort(a->ex);
-  if (rec->outcome == TD_END_OPEN)
-    rec->outcome = why;
+  if (rec->result == TD_RESULT_OPEN)
+    rec->result = why;
   settle(a);
 }
 
@@ -282,9 +283,9 @@ static void on_tick(uv_timer_t *t)
   for (active *a = r->all; a; a = next) {
     next = a->next;
     if (now >= r->cut_s)
-      abort_active(a, TD_END_UNFINISHED);
+      abort_active(a, TD_RESULT_UNFINISHED);
     else if (now - record_of(a)->sent_s > r->config->timeout_s)
-      abort_active(a, TD_END_TIMEOUT);
+      abort_active(a, TD_RESULT_TIMEOUT);
   }
   for (uint32_t owed = r->n_owed; owed > 0; owed--) {
     r->n_owed--;

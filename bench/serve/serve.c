@@ -151,7 +151,7 @@ static cJSON *print_row(serve *s, const td_cell *c, const td_record_measures *me
       {NULL, "max", 8, TD_REPORT_MS, m->tbt.max, NULL},
       {NULL, "e2e p50", 11, TD_REPORT_MS, m->e2e.p50, NULL},
       {NULL, "stalled", 7, 0, (double)m->n_stalled[0], NULL},
-      {NULL, "good", 6, TD_REPORT_PERCENT, td_measures_good_share(m), NULL},
+      {NULL, "good", 6, TD_REPORT_PERCENT, td_measures_goodput_share(m), NULL},
       {"rate", NULL, 0, 0, c->rate, NULL},
       {"streams", NULL, 0, 0, c->streams, NULL},
   };
@@ -167,7 +167,7 @@ static size_t warm_failures(const td_run_result *r)
 {
   size_t n = 0;
   for (size_t i = 0; i < r->n; i++)
-    n += r->records[i].warm && r->records[i].outcome != TD_END_DONE;
+    n += r->records[i].warm && r->records[i].result != TD_RESULT_DONE;
   return n;
 }
 
@@ -176,12 +176,12 @@ static void print_notes(const td_run_result *r, const td_record_measures *m, dou
 {
   if (warm_failures(r) > 0) /* then the server lacks what they should have prepared */
     printf("  WARNING: %zu of the requests before the counted ones failed\n", warm_failures(r));
-  for (int i = TD_END_UNFINISHED; i < TD_ENDS; i++) {
+  for (int i = TD_RESULT_UNFINISHED; i < TD_RESULTS; i++) {
     const char *detail = "";
     for (size_t k = 0; k < r->n && !*detail; k++)
-      detail = r->records[k].outcome == (td_request_end)i ? r->records[k].detail : "";
-    if (m->all.by_end[i] > 0)
-      printf("  %zu %s%s%s\n", m->all.by_end[i], td_request_end_names[i], *detail ? ": " : "", detail);
+      detail = r->records[k].result == (td_request_result)i ? r->records[k].detail : "";
+    if (m->all.by_result[i] > 0)
+      printf("  %zu %s%s%s\n", m->all.by_result[i], td_request_result_names[i], *detail ? ": " : "", detail);
   }
   if (m->n_short > 0)
     printf("  %zu answers were shorter than asked for (%llu of %llu tokens came): --ignore-eos, where the "
@@ -224,7 +224,7 @@ static void write_tokens(FILE *f, const td_cell *c, const td_run_result *r)
     fprintf(f,
             "{\"run\":\"%s\",\"due_s\":%.6f,\"sent_s\":%.6f,\"in\":%u,\"out\":%u,\"outcome\":\"%s\",\"warm\":"
             "%s,\"token_s\":[",
-            c->name, rec->due_s, rec->sent_s, rec->n_in, rec->n_out, td_request_end_names[rec->outcome],
+            c->name, rec->due_s, rec->sent_s, rec->n_in, rec->n_out, td_request_result_names[rec->result],
             rec->warm ? "true" : "false");
     for (size_t k = 0; k < rec->n_pieces; k++)
       fprintf(f, "%s%.6f", k ? "," : "", rec->pieces[k].at_s);
@@ -263,8 +263,8 @@ static void warm_up(serve *s)
   td_load_make(&c.load, &spec);
   td_run_cell(&s->loop, s->http, &config, &c, &r);
   for (size_t i = 0; i < r.n; i++)
-    if (r.records[i].outcome != TD_END_DONE)
-      td_tool_die("the warm-up failed: %s (HTTP status %d) %s", td_request_end_names[r.records[i].outcome],
+    if (r.records[i].result != TD_RESULT_DONE)
+      td_tool_die("the warm-up failed: %s (HTTP status %d) %s", td_request_result_names[r.records[i].result],
                   r.records[i].http_status, r.records[i].detail);
   td_run_result_deinit(&r);
   td_load_deinit(&c.load);

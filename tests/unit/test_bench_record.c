@@ -145,7 +145,7 @@ static void test_last_event(void **state)
   take(&r, "{\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":3}}", 3);
   take(&r, "[DONE]", 3);
   td_record_end(&r, 3.5);
-  assert_true(r.outcome == TD_END_DONE && r.n_pieces == 3 && td_record_tokens(&r) == 3);
+  assert_true(r.result == TD_RESULT_DONE && r.n_pieces == 3 && td_record_tokens(&r) == 3);
   free(r.pieces);
   /* the end is an event of its own (llama-server) */
   r = (td_record){.n_out = 9};
@@ -154,19 +154,19 @@ static void test_last_event(void **state)
   take(&r, last, 3);
   take(&r, "{\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}", 3);
   td_record_end(&r, 3.5);
-  assert_true(r.outcome == TD_END_DONE && r.n_pieces == 2 && td_record_tokens(&r) == 2);
+  assert_true(r.result == TD_RESULT_DONE && r.n_pieces == 2 && td_record_tokens(&r) == 2);
   free(r.pieces);
   /* a stream that breaks off */
   r = (td_record){.n_out = 9};
   take(&r, token, 1);
   td_record_end(&r, 2);
-  assert_int_equal(r.outcome, TD_END_NO_DONE);
+  assert_int_equal(r.result, TD_RESULT_NO_DONE);
   free(r.pieces);
   r = (td_record){.n_out = 9};
   take(&r, "{\"error\":{\"message\":\"gone\"}}", 1);
   take(&r, "[DONE]", 1);
   td_record_end(&r, 2);
-  assert_int_equal(r.outcome, TD_END_EVENT);
+  assert_int_equal(r.result, TD_RESULT_ERROR_EVENT);
 }
 
 /* Three requests with tokens every 10 ms from 100 ms on; one with a stall of 300 ms; one that failed; and a
@@ -192,7 +192,7 @@ static void test_measures(void **state)
   td_record_measure(r, 4, &c, &m);
   assert_int_equal(m.all.n_sent, 3);
   assert_int_equal(m.all.n_done, 2);
-  assert_int_equal(m.all.by_end[TD_END_NO_DONE], 1);
+  assert_int_equal(m.all.by_result[TD_RESULT_NO_DONE], 1);
   assert_int_equal(m.all.tokens_out, 22);
   assert_true(fabs(m.all.ttft.p50 - 100) < 1e-6 && m.all.ttft.n == 3);
   assert_true(fabs(m.all.tbt.p50 - 10) < 1e-6 && m.all.tbt.n == 20 && fabs(m.all.tbt.max - 300) < 1e-6);

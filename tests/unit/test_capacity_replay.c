@@ -36,8 +36,8 @@ static td_replay_config make_config(const td_cost_model *cost, uint32_t max_runn
 
 static void add(td_load *l, double due_ms, uint64_t seed, uint32_t n_in, uint32_t n_out)
 {
-  td_load_begin(l, due_ms / 1e3, n_out);
-  td_load_segment_add(l, seed, n_in);
+  td_load_add_request(l, due_ms / 1e3, n_out);
+  td_load_add_segment(l, seed, n_in);
 }
 
 static td_replay_result run(const td_load *l, const td_replay_config *c, td_life **lives)
@@ -134,7 +134,7 @@ static void test_closed_streams(void **state)
   td_replay_result r = run(&l, &c, &lives);
   for (size_t i = 0; i < 5; i++)
     assert_true(lives[i].due_us == 3000.0 * (double)(i / 2) && lives[i].end_us == lives[i].due_us + 3000);
-  assert_int_equal(lives[5].end, TD_END_HTTP_4XX);
+  assert_int_equal(lives[5].result, TD_RESULT_HTTP_4XX);
   assert_true(lives[5].due_us == 6000);
   assert_true(r.m.n_sent == 6 && r.m.n_done == 5);
   NEAR(r.m.out_tokens_per_s, 15 / 0.009, 1e-12);
@@ -337,9 +337,9 @@ static void test_shared_prefix(void **state)
   td_life *lives;
   td_replay_config c = make_config(&constant, 4, 256);
   for (int i = 0; i < 2; i++) {
-    td_load_begin(&l, i * 0.010, 2);
-    td_load_segment_add(&l, 77, 64);                /* four pages */
-    td_load_segment_add(&l, 100 + (uint64_t)i, 36); /* its own */
+    td_load_add_request(&l, i * 0.010, 2);
+    td_load_add_segment(&l, 77, 64);                /* four pages */
+    td_load_add_segment(&l, 100 + (uint64_t)i, 36); /* its own */
   }
   td_replay_result r = run(&l, &c, &lives);
   NEAR(r.prefix_hit_share, 64.0 / 200, 1e-12);
@@ -358,11 +358,11 @@ static void test_refusals(void **state)
   add(&l, 0.2, 3, 10, 3);
   add(&l, 0.3, 4, 10, 3); /* one runs, one waits */
   td_replay_result r = run(&l, &c, &lives);
-  assert_int_equal(lives[1].end, TD_END_HTTP_4XX);
-  assert_int_equal(lives[2].end, TD_END_DONE);
-  assert_int_equal(lives[3].end, TD_END_HTTP_429);
-  assert_true(r.m.by_end[TD_END_HTTP_4XX] == 1 && r.m.by_end[TD_END_HTTP_429] == 1 && r.m.n_done == 2 &&
-              !r.held);
+  assert_int_equal(lives[1].result, TD_RESULT_HTTP_4XX);
+  assert_int_equal(lives[2].result, TD_RESULT_DONE);
+  assert_int_equal(lives[3].result, TD_RESULT_HTTP_429);
+  assert_true(r.m.by_result[TD_RESULT_HTTP_4XX] == 1 && r.m.by_result[TD_RESULT_HTTP_429] == 1 &&
+              r.m.n_done == 2 && !r.held);
   free(lives);
   td_load_deinit(&l);
 }
@@ -378,7 +378,8 @@ static void test_cut(void **state)
   add(&l, 0, 2, 10, 30);
   add(&l, 0, 3, 10, 1);
   td_replay_result r = run(&l, &c, &lives);
-  assert_true(r.m.n_done == 1 && r.m.by_end[TD_END_UNFINISHED] == 2 && r.m.n_no_first == 1 && !r.held);
+  assert_true(r.m.n_done == 1 && r.m.by_result[TD_RESULT_UNFINISHED] == 2 && r.m.n_no_first_token == 1 &&
+              !r.held);
   NEAR(r.end_s, 0.0065, 1e-12);
   NEAR(r.m.out_tokens_per_s, 4 / 0.004, 1e-12); /* the tokens of 1, 2, 3 and 4 ms */
   free(lives);

@@ -174,16 +174,16 @@ static void test_lengths(void **state)
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
     assert_int_equal(td_load_read_length(bad[i], &len, &err), TD_ERR_CONFIG);
   assert_int_equal(td_load_read_length("77", &len, &err), TD_OK);
-  assert_int_equal(td_load_draw(&len, &r), 77);
+  assert_int_equal(td_load_draw_length(&len, &r), 77);
   assert_int_equal(td_load_read_length("uniform:3:5", &len, &err), TD_OK);
   int seen[6] = {0};
   for (int i = 0; i < 300; i++)
-    seen[td_load_draw(&len, &r)]++;
+    seen[td_load_draw_length(&len, &r)]++;
   assert_true(seen[3] > 60 && seen[4] > 60 && seen[5] > 60 && seen[3] + seen[4] + seen[5] == 300);
   assert_int_equal(td_load_read_length("lognormal:1000:500:200:3000", &len, &err), TD_OK);
   double sum = 0;
   for (int i = 0; i < 20000; i++) {
-    uint32_t v = td_load_draw(&len, &r);
+    uint32_t v = td_load_draw_length(&len, &r);
     assert_in_range(v, 200, 3000);
     sum += v;
   }
@@ -229,12 +229,12 @@ static void test_prompts(void **state)
   td_load_tokens t = {.first = 300, .vocab = 305};
   td_buf_init(&a, 0);
   td_buf_init(&b, 0);
-  td_load_begin(&l, 0, 1);
-  td_load_segment_add(&l, 1, 100);
-  td_load_segment_add(&l, 2, 50);
-  td_load_begin(&l, 0, 1);
-  td_load_segment_add(&l, 1, 100);
-  td_load_segment_add(&l, 3, 50);
+  td_load_add_request(&l, 0, 1);
+  td_load_add_segment(&l, 1, 100);
+  td_load_add_segment(&l, 2, 50);
+  td_load_add_request(&l, 0, 1);
+  td_load_add_segment(&l, 1, 100);
+  td_load_add_segment(&l, 3, 50);
   td_load_prompt(&l, &l.requests[0], &t, &a);
   td_load_prompt(&l, &l.requests[1], &t, &b);
   assert_int_equal(count(a.data, ','), 149);
