@@ -1,4 +1,4 @@
-"""Decode attention by policy beside FlashAttention-3 and FlashInfer, measured in the same run on the same cells: batches of one length,
+"""Decode attention by policy, compared with FlashAttention-3 and FlashInfer in the same run on the same cells: batches of one length,
 PAT's trees of shared prefixes, PersistentKV's traces."""
 import json
 import math
@@ -19,7 +19,7 @@ def key_of(cell):
 
 
 def join(ours, peers):
-    """Each cell with its figures and the best peer's: {..., "peer": name or None, "peer_us": us or None}."""
+    """Returns each cell with its figures and the best peer's: {..., "peer": name or None, "peer_us": us or None}."""
     theirs = {key_of(c): {k: v for k, v in c["us"].items() if v} for c in peers.get("cells", ())}
     out = []
     for c in ours["cells"]:
@@ -32,7 +32,7 @@ def join(ours, peers):
 
 
 def rows_sharing(shared, tokens):
-    """Most rows that have at least so many first tokens in common; shared: of each row with the one before."""
+    """Returns the largest number of rows with at least that many common first tokens; shared: those of each row with the one before."""
     most = run = 1
     for n in shared[1:]:
         run = run + 1 if n >= tokens else 1
@@ -69,7 +69,7 @@ def geometric_mean(values):
 
 
 def tell_goals(s, cells, policy, goals):
-    """Bars that were set for this backend, beside those of the peers."""
+    """Bars set for this backend, in addition to those of the peers."""
     for c in cells:
         us, name = c["us"].get(policy), f"{c['name']} {c['heads']}/{c['kv_heads']}"
         if us and c["kind"] == "decode" and name in goals["decode attention, us"]:
@@ -82,7 +82,7 @@ def tell_goals(s, cells, policy, goals):
 
 
 def figure(cell, policy):
-    """us, with a mark where partials did not suffice for what the policy wanted."""
+    """us, with a mark if there was not enough room for the partials that the policy wanted."""
     us = cell["us"].get(policy)
     return f"{number(us)}*" if us and cell["short"].get(policy) else us
 
@@ -95,7 +95,7 @@ def tell_short(s, cells):
 
 
 def tell(s, cells, policy, goals):
-    """Tables, and bars beside the best peer. goals: None where they were not set for such cells, or nothing was measured."""
+    """Tables, and bars against the best peer. goals: None if they were not set for such cells, or nothing was measured."""
     for kind in ("decode", "tree"):
         mine = [c for c in cells if c["kind"] == kind]
         if mine:
@@ -126,11 +126,11 @@ def tell(s, cells, policy, goals):
 
 
 def stage(ctx, s):
-    """On a CPU: the times that plans predict, so that all but the device is run."""
+    """On a CPU: the times that plans predict, so that everything except the device runs."""
     gpu = ctx.backend == "cuda"
     if gpu:
         ctx.need_gpu()
-    policy = "always" if ctx.head_dim <= 128 else "auto"  # the op alone, whatever sharing costs a step beside it; heads of more have no plans
+    policy = "always" if ctx.head_dim <= 128 else "auto"  # the op alone, without other costs of sharing in a step; larger heads have no plans
     what = ["--head-dim", ctx.head_dim, "--trace-steps", 3 if ctx.quick else 8, *(["--heads", "32/8"] if ctx.quick else [])]
     s.text(f"Heads of {ctx.head_dim} elements.")
     cells_file, out = ctx.work / "attention-cells.json", ctx.work / "attention.json"

@@ -30,7 +30,7 @@ POOL_BYTES = 40e9
 
 
 def pages_of(cell):
-    """Rows' pages as numbers from 0 on: those that neighbours share have the same."""
+    """Returns rows' pages as numbers from 0 on: pages shared with the neighbour have the same number."""
     rows, after = [], 0
     for kv_len, shared in zip(cell["kv_len"], cell["shared"]):
         n, n_shared = -(-kv_len // PAGE), (shared // PAGE if rows else 0)
@@ -40,7 +40,7 @@ def pages_of(cell):
 
 
 def levels_of(rows):
-    """The same as a tree, level by level: [[(first row, end row, pages)]], for kernels that want it so; every level covers all rows."""
+    """The same as a tree, level by level: [[(first row, end row, pages)]], for kernels that need it; every level covers all rows."""
     def node(first, end, begin):
         stop = min(len(rows[r]) for r in range(first, end))
         same = begin
@@ -66,7 +66,7 @@ def levels_of(rows):
 
 
 class Pool:
-    """Pages of K and V with scattered ids, random numbers in them."""
+    """Pages of K and V with scattered ids, filled with random numbers."""
 
     def __init__(self, torch, kv_heads, head_dim, n_pages):
         self.k = torch.empty(n_pages, PAGE, kv_heads, head_dim, device="cuda", dtype=torch.bfloat16)
@@ -78,7 +78,7 @@ class Pool:
 
 
 class Batch:
-    """One copy of a cell on pages of its own."""
+    """One copy of a cell on separate pages."""
 
     def __init__(self, torch, cell, pool, copy):
         rows, n = pages_of(cell)
@@ -104,7 +104,7 @@ class Batch:
         return t
 
     def in_pages_of(self, page):
-        """Keys and values of this batch alone, copied into larger pages on scattered ids, and their table."""
+        """Copies keys and values of this batch into larger pages on scattered ids, and returns their table."""
         torch, n = self.torch, page // PAGE
         padded = [torch.cat([p, p[-1:].expand(-len(p) % n)]).long() for p in self.pages]
         order = torch.randperm(sum(len(p) for p in padded) // n, device="cuda")
@@ -171,7 +171,7 @@ def fa3(torch):
 # ---- FlashAttention-4 ----
 
 def fa4(page):
-    """Of chunks, and of the decodes beside them. Its pages of 128 are loaded by TMA."""
+    """For chunks, and for the decodes beside them. Its pages of 128 are loaded by TMA."""
     def load(torch):
         library = os.environ.get("FA4_SO")
         if not library:
@@ -215,7 +215,7 @@ def flashinfer_cascade(torch):
 
     def make(b):
         if b.has_chunks or not b.levels or len(b.levels) < 2 or any(not len(p) for level in b.levels for _, _, p in level):
-            return None  # nothing is shared, or not level by level
+            return None  # nothing is shared, or not in levels
         c = b.cell
         work = torch.zeros(256 << 20, device="cuda", dtype=torch.uint8)
         w = flashinfer.MultiLevelCascadeAttentionWrapper(len(b.levels), work, "NHD")
@@ -247,7 +247,7 @@ def flashinfer_prefill(torch):
 
 
 def pod_is_compiled():
-    """Whether FlashInfer's cache has it: the library lies in a folder that is named after the kernel."""
+    """Whether FlashInfer's cache has the kernel: the library is in a folder with the kernel's name."""
     from flashinfer.jit import env
     return any(pathlib.Path(env.FLASHINFER_JIT_DIR).glob("*pod*/*.so"))
 
@@ -274,7 +274,7 @@ def flashinfer_pod(torch):
 
 
 def parts_of(cell):
-    """A hybrid cell's chunk, and its decodes, by themselves: run one after the other they are what a serial pair takes."""
+    """A hybrid cell's chunk, and its decodes, by themselves: one after the other they give the time of a serial pair."""
     parts = [[i for i, n in enumerate(cell["q_len"]) if (n > 1) == chunk] for chunk in (True, False)]
     return [{**cell, **{k: [cell[k][i] for i in part] for k in ("q_len", "kv_len", "shared")}} for part in parts]
 
@@ -335,8 +335,8 @@ def copies_of(cell):
 
 
 def measure(torch, cells, makers, end, hot_s, out):
-    """Cell by cell, so that what there is no time for is missing at the end and not for one peer."""
-    groups = {}  # traces last: there are most of them
+    """Cell by cell, so that if time runs out, the last cells are missing for all peers, and not all cells of one peer."""
+    groups = {}  # traces last, because there are most of them
     for c in sorted(cells, key=lambda c: c["kind"] == "trace"):
         groups.setdefault((c["kind"] == "trace", *shape_of(c)), []).append(c)
     for (_, *shape), mine in groups.items():
@@ -360,7 +360,7 @@ def measure(torch, cells, makers, end, hot_s, out):
                     if cell["kind"] in ("hybrid", "sharing"):
                         pair = [make(Batch(torch, part, pool, 0)) for part in parts_of(cell)]
                         figures[name + ", a pair"] = graph_us(torch, pair, hot_s) * 2 if all(pair) else None
-                except Exception as e:  # one cell that a peer does not have must not end the rest
+                except Exception as e:  # a cell that a peer cannot compute must not end the rest
                     out["errors"].setdefault(name, f"{cell['name']}: {type(e).__name__}: {str(e)[:200]}")
             out["cells"].append({k: cell[k] for k in ("kind", "name", "heads", "kv_heads")} | {"us": {k: v for k, v in figures.items() if v},
                                                                                                "error": error})
@@ -369,7 +369,7 @@ def measure(torch, cells, makers, end, hot_s, out):
 
 
 def write(path, out):
-    """What was measured, and on stderr what was not."""
+    """Writes the measurements, and on stderr what was not measured."""
     with open(path, "w") as f:
         json.dump(out, f, indent=1)
     for name, why in {**out["left_out"], **out["errors"]}.items():

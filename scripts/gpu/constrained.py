@@ -1,4 +1,4 @@
-"""Streams whose answers must fit a JSON schema beside the same streams without one, in turns on one daemon."""
+"""Streams whose answers must follow a JSON schema, compared with the same streams without one, in turns on one daemon."""
 import json
 import os
 import pathlib
@@ -13,7 +13,7 @@ from serve import all_done, load
 STREAMS, OUTPUT = 256, 256
 ALLOWED = 1.02  # of the time between tokens without a schema
 VOCABULARY = "llama3.json"
-# Strings, numbers, choices and nesting, and no end before the last token that is asked for.
+# Strings, numbers, choices and nesting, which cannot end before the last requested token.
 SCHEMA = {"type": "array", "minItems": 100000, "items": {
     "type": "object", "required": ["name", "count", "kind", "tags", "place"], "additionalProperties": False,
     "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 60}, "count": {"type": "integer"},
@@ -22,7 +22,7 @@ SCHEMA = {"type": "array", "minItems": 100000, "items": {
 
 
 def served(ctx):
-    """Llama 3's shape and its vocabulary, whose masks are the longest of those that the other stages have."""
+    """Llama 3's shape and its vocabulary, whose masks are the longest of all stages."""
     if ctx.backend != "cuda":
         return models.tiny_on_disk(ctx), []
     source = pathlib.Path(os.environ.get("TANDEM_TEST_TOKENIZERS", "/nonexistent")) / VOCABULARY
@@ -48,8 +48,8 @@ def stage(ctx, s):
     with Daemon(ctx, *options, model=model) as d:
         def once(kind):
             return load(ctx, d, f"{kind}-{len(runs[kind])}", "--streams", n, "--input", 64, "--output", output, "--temperature", 1,
-                        *kinds[kind], ignore_eos=kind == "free")[0]  # a schema says itself when it may end
-        for kind in kinds:  # what is compiled at first use is there
+                        *kinds[kind], ignore_eos=kind == "free")[0]  # the schema determines when the answer may end
+        for kind in kinds:  # so that everything compiled at first use is ready
             once(kind)
         for _ in range(rounds):
             for kind in ("free", "constrained", "constrained", "free"):

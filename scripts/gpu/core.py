@@ -1,7 +1,7 @@
-"""What every stage of scripts/gpu-report uses: checks that count, figures beside bars, tables, programs run with a limit.
+"""Shared by all stages of scripts/gpu-report: counted checks, figures with bars, tables, programs run with a time limit.
 
 A stage is a function(ctx, stage). It calls stage.check for what must hold, stage.bar for figures that have one, and raises
-NotRun where it cannot say anything. What could not be run is told as such, and never counts as passed."""
+NotRun if it cannot judge. What could not run is reported as such, and never counts as passed."""
 import contextlib
 import itertools
 import json
@@ -18,7 +18,7 @@ QUIET_EVERY_S = 15
 
 
 class NotRun(Exception):
-    """This stage, or this part of one, cannot run here; the text says why."""
+    """This stage, or this part of a stage, cannot run here; the text says why."""
 
 
 def say(text):
@@ -34,13 +34,13 @@ class Stage:
         self.seconds = 0
 
     def check(self, ok, what, detail=""):
-        """ok: whether it holds. detail: what was seen, one line."""
+        """ok: whether it holds. detail: what was observed, in one line."""
         self.checks.append({"what": what, "ok": bool(ok), "detail": str(detail)})
         say(f"  {'ok    ' if ok else 'FAILED'} {what}" + (f": {detail}" if detail != "" else ""))
         return bool(ok)
 
     def bar(self, what, ours, bar, unit, less_is_better=True, source=""):
-        """A figure that has something to be measured by. One that does not reach it is marked, not hidden, and is no failure."""
+        """A figure with a bar. A figure that misses its bar is marked and not hidden, and is not a failure."""
         ahead = ours is not None and (ours <= bar if less_is_better else ours >= bar)
         self.bars.append({"what": what, "ours": ours, "bar": bar, "unit": unit, "ahead": ahead, "source": source,
                           "ratio": None if not ours else bar / ours if less_is_better else ours / bar})
@@ -52,24 +52,24 @@ class Stage:
 
     @contextlib.contextmanager
     def part(self, what):
-        """A part of a stage that may be impossible by itself, or break without taking the rest along."""
+        """A part of a stage that may be impossible by itself, or break without ending the rest."""
         try:
             yield
         except NotRun as e:
             self.not_run(what, e)
-        except Exception as e:  # a broken part is a failed check, whatever broke it
+        except Exception as e:  # a broken part is a failed check, for any reason
             self.check(False, what, one_line(e))
 
     def text(self, *lines):
         self.body += ["", *lines]
 
     def table(self, head, rows, title=None):
-        """title: folded under it."""
+        """title: the text is folded under it."""
         lines = table(head, rows)
         self.text(*(folded(title, lines) if title else lines)[1:])
 
     def block(self, title, text):
-        """A program's own words, folded."""
+        """A program's output, folded."""
         self.text(*folded(title, ["", "```", text.rstrip(), "```"])[1:])
 
     def as_json(self):
@@ -121,7 +121,7 @@ def table(head, rows):
 
 
 def folded(title, lines):
-    """What is long, a click away."""
+    """Folds long text."""
     return ["", f"<details><summary>{title}</summary>", *lines, "", "</details>"]
 
 
@@ -130,7 +130,7 @@ def cell(v):
 
 
 def number(v):
-    """For tables: whole numbers whole, others with three or four figures; text as it is."""
+    """For tables: integers as they are, other numbers with three or four digits; text as it is."""
     if v is None:
         return "-"
     if not isinstance(v, float):
@@ -146,7 +146,7 @@ def one_line(e):
 
 
 def percentile(values, p):
-    """Nearest rank; None of nothing."""
+    """Nearest rank; None for an empty list."""
     v = sorted(values)
     return v[min(len(v) - 1, max(0, -(-len(v) * p // 100) - 1))] if v else None
 
@@ -158,13 +158,13 @@ class Outcome:
         self.code, self.text, self.seconds, self.timed_out = code, text, seconds, timed_out
 
     def find(self, pattern, default=None):
-        """The last match's groups."""
+        """Returns the groups of the last match."""
         found = re.findall(pattern, self.text, re.M)
         return found[-1] if found else default
 
 
 def end_group(p, seconds=20):
-    """Ends a program of ours and what it started (it has a session of its own)."""
+    """Ends a program that we started, and its children (it has its own session)."""
     for sig in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(p.pid, sig)
@@ -175,7 +175,7 @@ def end_group(p, seconds=20):
 
 
 def run(command, limit_s, log, env=None, cwd=None):
-    """Runs to the end or the limit, all output in the file `log`; says every 15 s that it is still at it."""
+    """Runs to the end or the limit, with all output in the file `log`; reports every 15 s that it is still running."""
     command = [str(c) for c in command]
     log = pathlib.Path(log)
     begin = told = time.monotonic()
@@ -201,7 +201,7 @@ def run(command, limit_s, log, env=None, cwd=None):
 
 
 def must(outcome, what):
-    """The text of a program that had to succeed."""
+    """Returns the output of a program that must succeed."""
     if outcome.timed_out:
         raise RuntimeError(f"{what} did not end within its limit of {outcome.seconds:.0f} s")
     if outcome.code != 0:
@@ -210,7 +210,7 @@ def must(outcome, what):
 
 
 def first_line(command):
-    """Of a small program's output, or nothing."""
+    """Returns a small program's output, or nothing."""
     try:
         r = subprocess.run(command, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired):
@@ -221,7 +221,7 @@ def first_line(command):
 # ---- the context ----
 
 class Context:
-    """What stages are given: programs, folders, the device, how much to measure."""
+    """The context of stages: programs, folders, the device, how much to measure."""
 
     def __init__(self, root, bin_dir, work, backend="cuda", quick=False, model=None, scratch=None, device=0, head_dim=128):
         self.root, self.bin_dir, self.work = pathlib.Path(root), pathlib.Path(bin_dir), pathlib.Path(work)
@@ -231,8 +231,8 @@ class Context:
         self.logs.mkdir(parents=True, exist_ok=True)
         self.log_numbers = itertools.count(1)  # stages may run programs side by side
         self.machine = {}
-        self.loads, self.seconds = None, None  # of the loads stage: which, and how long arrivals last
-        self.before = {}  # stage -> what earlier reports have in its data, where it is run again to add to it
+        self.loads, self.seconds = None, None  # for the loads stage: which loads, and how long arrivals last
+        self.before = {}  # stage -> its data in earlier reports, if it is run again to add to them
         self.out = None  # the report
 
     def program(self, name):
@@ -251,7 +251,7 @@ class Context:
         return self.run(name, *command, "--help", limit_s=30).text
 
     def need_gpu(self):
-        """For stages that a CPU cannot stand in for."""
+        """For stages that cannot run on a CPU."""
         if self.backend != "cuda":
             raise NotRun(f"it is about a GPU, and the backend is {self.backend}")
         if self.machine.get("no_gpu"):

@@ -20,7 +20,7 @@ given_ports, giving = set(), threading.Lock()
 
 
 def free_port():
-    """No port twice: of two daemons that start at once, the slower would be taken for the other."""
+    """Never returns a port twice: otherwise, of two daemons that start together, the slower would be taken for the other."""
     with giving:
         while True:
             with socket.socket() as s:
@@ -32,7 +32,7 @@ def free_port():
 
 
 def descendant(pid, name):
-    """The process of that name below pid (a wrapper that we started), or None."""
+    """Returns the process of that name below pid (a wrapper that we started), or None."""
     parents = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -99,13 +99,13 @@ class Daemon:
         return self.log_path.read_text("utf-8", "replace")
 
     def last_line(self):
-        """What it said last, its errors first."""
+        """Returns its last messages, errors first."""
         lines = self.log().strip().splitlines()
         errors = [line for line in lines if " error " in line]
         return (errors or lines or ["(no output)"])[-1]
 
     def is_gone(self, seconds=2):
-        """Whether it ended, or is about to: its sockets close first. A tool that it runs under may take long to say what it saw."""
+        """Whether it ended, or is about to: its sockets close first. A tool that it runs under may take long to report."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.process.poll() is not None or (self.prefix and not descendant(self.process.pid, "tandemd")):
@@ -128,11 +128,11 @@ class Daemon:
             self.code = self.process.returncode
             if kind is None:
                 raise RuntimeError(f"tandemd did not stop within {self.stop_s} s: {self.last_line()}") from None
-        if gone:  # a connection that is refused says less
+        if gone:  # a refused connection says less
             raise RuntimeError(f"tandemd ended with {self.code}: {self.last_line()}") from value
 
     def wait(self, seconds):
-        """The exit code of a daemon that is about to end by itself."""
+        """Waits for a daemon that is about to end by itself, and returns its exit code."""
         return self.process.wait(seconds)
 
     # ---- asking it ----
@@ -156,14 +156,14 @@ class Daemon:
             c.close()
 
     def complete(self, prompt, n, **fields):
-        """Token ids of a whole answer."""
+        """Returns the token ids of a whole answer."""
         status, o = self.post("/v1/completions", {"prompt": prompt, "max_tokens": n, "return_token_ids": True, "temperature": 0, **fields})
         if status != 200:
             raise RuntimeError(f"status {status}: {o}")
         return o["choices"][0]["token_ids"]
 
     def stream(self, body, leave_after=None, timeout=600):
-        """An answer as events. leave_after: close the connection after so many."""
+        """An answer as events. leave_after: close the connection after that many."""
         answer = Answer()
         raw = json.dumps({**body, "stream": True, "return_token_ids": True}).encode()
         with socket.create_connection(("127.0.0.1", self.port), timeout) as s:
@@ -189,7 +189,7 @@ class Daemon:
         return out
 
     def until_tuned(self, seconds=120):
-        """Seconds until it has nothing to do in idle moments."""
+        """Waits until idle work is done; returns the seconds."""
         begin = time.monotonic()
         while time.monotonic() - begin < seconds:
             if self.metrics()["tandem:tuning_left"] == 0:
@@ -198,7 +198,7 @@ class Daemon:
         raise RuntimeError(f"steps are still to be captured, or algorithms measured, after {seconds} s")
 
     def until_captured(self, seconds):
-        """Until its decode steps are captured; algorithms may still be measured, which takes long under a tool."""
+        """Waits until its decode steps are captured; algorithms may still be measured, which takes long under a tool."""
         end = time.monotonic() + seconds
         while not re.search(r"info +captured \d+ decode steps", self.log()):
             if time.monotonic() > end or self.process.poll() is not None:
@@ -216,7 +216,7 @@ class Daemon:
 
 
 class Answer:
-    """What came back of one stream."""
+    """The result of one stream."""
 
     def __init__(self):
         self.status, self.ids, self.finish, self.error, self.done, self.n_events, self.first = None, [], None, None, False, 0, None
@@ -241,7 +241,7 @@ class Answer:
 
 
 def together(jobs, timeout=900):
-    """Calls all at once, each in a thread; results in order. The first error is raised."""
+    """Makes all calls concurrently, each in a thread. Returns results in order, or raises the first error."""
     results, errors = [None] * len(jobs), []
 
     def work(i, job):

@@ -41,7 +41,7 @@ def stage_starts(ctx, s):
 
 
 def unless_too_late(ask):
-    """None for a client that came when nobody listened any more, or whom nobody took from the queue of connections before the end."""
+    """Returns None if nothing listened any more, or if the connection was not accepted before the end."""
     try:
         answer = ask()
     except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
@@ -50,7 +50,7 @@ def unless_too_late(ask):
 
 
 def one_fault(ctx, s, step, model, options):
-    """Streams that run, streams that wait for a place, and an answer that is not a stream."""
+    """Running streams, streams that wait for a place, and an answer that is not a stream."""
     requests = mix.make(10, models.TINY["vocab_size"], 200, 300, seed=step)
     for r in requests:
         r["max_tokens"] = 600
@@ -58,10 +58,10 @@ def one_fault(ctx, s, step, model, options):
         answers = together([lambda r=r: unless_too_late(lambda: d.stream(r)) for r in requests] +
                            [lambda: unless_too_late(lambda: d.post("/v1/completions", {"prompt": [5, 6], "max_tokens": 600, "ignore_eos": True}))])
         code = d.wait(60)
-    whole = answers.pop()  # None: it came when the daemon had gone
+    whole = answers.pop()  # None: it arrived after the daemon had ended
     late = answers.count(None)
     answers = [a for a in answers if a]
-    # a stream whose request came when the device had failed already is refused, and told so, by a plain 503
+    # a stream whose request arrived after the device had failed is refused with a plain 503
     told = [a for a in answers if a.status == 503 or (a.status == 200 and a.error and a.error.get("code") == "engine_failed" and not a.done)]
     running = sum(a.status == 200 for a in answers)
     lines = errors_of(d.log())
@@ -90,7 +90,7 @@ def unused_token(requests, answers, vocab):
 
 
 def stage_nan(ctx, s):
-    """A model in which one token's embedding is NaN: requests that hold it end, the others in the same steps do not."""
+    """A model in which one token's embedding is NaN: requests with that token end, others in the same steps do not."""
     ctx.need_backend()
     clean = models.tiny_on_disk(ctx)
     requests = mix.make(12, models.TINY["vocab_size"], 120, 32, seed=3)

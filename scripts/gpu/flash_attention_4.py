@@ -17,12 +17,12 @@ import sys
 import tempfile
 
 HEAD_DIMS, GROUPS, PAGES = (64, 96, 128, 256), (1, 4, 8), (16, 128)
-ROWS_MAX = 256  # for more sequences the package takes other kernels
+ROWS_MAX = 256  # for more sequences the package uses other kernels
 TARGET = {"FLASH_ATTENTION_ARCH": "sm_90", "CUTE_DSL_ARCH": "sm_90a", "FLASH_ATTENTION_NUM_SMS": "132"}
 
 
 def name_of(head_dim, group, page):
-    """A kernel's name in the library."""
+    """Returns a kernel's name in the library."""
     return f"fa4_{head_dim}_{group}_{page}"
 
 
@@ -32,7 +32,7 @@ def arguments(q, k, v, out, scale, starts, kv_len, table):
 
 
 def compiled(torch, interface, head_dim, group, page):
-    """The one kernel that the package compiles for such a call; of its tensors only shapes are there."""
+    """Returns the kernel that the package compiles for such a call; its tensors have only shapes."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     kernels = interface._flash_attn_fwd.compile_cache.cache
     kernels.clear()

@@ -10,14 +10,14 @@ from machine import smi_id
 from peers import ERROR_MAX, check_agree, peers_here
 
 HOT_S, SAMPLE_MS, SMALLEST_SAMPLES = 0.4, 20, 3
-POLICIES = ("auto", "serial", "halves", "proportional", "streams")  # ours, one after the other, and POD's (bench/README.md)
+POLICIES = ("auto", "serial", "halves", "proportional", "streams")  # ours, serial, and POD's (bench/README.md)
 COLUMNS = ("FlashAttention-3", "FlashAttention-4")  # of peers, beside the best one
 NOISE = 1.02
 FLOOR_BYTES_US, FLOOR_FLOP_US = 4.55e6, 790e6
 
 
 class Watch:
-    """Clock and watts of the GPU over time, while a block runs."""
+    """Records clock and watts of the GPU while a block runs."""
 
     def __init__(self, ctx):
         self.file = ctx.log("clocks")
@@ -59,7 +59,7 @@ def best_peer(figures):
 
 
 def of_peer(figures, peer):
-    """Its fastest: in one launch or as a pair, whatever pages it has; None where it was not measured."""
+    """Returns its fastest time, in one launch or as a pair, with any pages; None if it was not measured."""
     return min((us for name, us in figures.items() if name.startswith(peer)), default=None)
 
 

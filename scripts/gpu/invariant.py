@@ -14,7 +14,7 @@ N_REQUESTS = 32
 
 
 def option_words(help_text):
-    """How a program's --help says the option is given: [] if it has none."""
+    """Returns the option as in the program's --help, or [] if it has none."""
     m = re.search(rf"^\s*{OPTION}(?: (\S+))?\s", help_text, re.M)
     if not m:
         return []
@@ -23,7 +23,7 @@ def option_words(help_text):
 
 
 def differing(a, b):
-    """Indices of answers that are not the same, and where each parts."""
+    """Returns the indices of answers that differ, and where each diverges."""
     return [(i, first_difference(x, y)) for i, (x, y) in enumerate(zip(a, b)) if x != y]
 
 
@@ -44,7 +44,7 @@ def compare(ctx, s, what, model, load, vocab, words):
     some = requests[:: 4 if ctx.quick else 1]
     alone = []
     with Daemon(ctx, *load, *words, model=model) as d:
-        for r in some:  # prefixes that requests share are found here too, but fewer than on the second turn
+        for r in some:  # shared prefixes are found here too, but fewer than in the second round
             alone.append(d.stream(r))
         cold_hits = d.metrics()["vllm:prefix_cache_hits_total"]
     alone = ids_of(some, alone)

@@ -1,4 +1,4 @@
-"""Llama-3-8B's bytes on disk, from exec to the first token; and what a start knows of the machine: nothing, or what an earlier one learned."""
+"""Llama-3-8B's bytes on disk, from exec to the first token; and what a start knows about the machine: nothing, or what an earlier run learned."""
 import pathlib
 import re
 import shutil
@@ -24,12 +24,12 @@ def start(ctx, model, cache):
 
 
 def algorithms_lines(log):
-    """What the daemon says that it knows, and what it measured."""
+    """Returns what the daemon's log says about known and measured times."""
     return [line.split("info ", 1)[1].strip() for line in log.splitlines() if "info  algorithms: " in line]
 
 
 def weights_line(text):
-    """(GB, seconds, GB/s) of the daemon's own line."""
+    """Returns (GB, seconds, GB/s) from the daemon's log line."""
     m = re.search(r"weights: ([\d.]+) GB in ([\d.]+) s, ([\d.]+) GB/s", text)
     return tuple(map(float, m.groups())) if m else (None, None, None)
 

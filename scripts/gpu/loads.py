@@ -22,17 +22,17 @@ DEFAULT = ("arxiv:1.5,arxiv:2,arxiv:2.5,arxiv:2.65,arxiv:2.8,arxiv:2:sarathi-102
 DEFAULT_QUICK = "toolagent:3,conversation:20,offline,pd,chunks"
 SECONDS, QUICK_SECONDS, LEARN_SECONDS = 30, 1, 8
 DRAIN_MAX_S = 30  # of the presets
-PEER_OF = {"arxiv": "arxiv, budget 1024"}  # of several, whose figures are the bars: the one that keeps the gaps short too
+PEER_OF = {"arxiv": "arxiv, budget 1024"}  # if there are several peers, the bars are those of the one that also keeps TBT low
 HELD_TBT_P99_MS, HELD_TTFT_P50_MS = 60, 1000
 HOW = ("as kept before", "with this run's step times", "at the pace of the run")
 OFF_MAX = {"ttft p50": 10, "ttft p99": 20, "tbt p50": 10, "tbt p99": 20, "tok/s": 10}  # percent, of predictions
-CONTEXT = 65536  # the peer's; the longest request has 33,805 tokens
+CONTEXT = 65536  # the peer's value; the longest request has 33,805 tokens
 SMALL = {**models.TINY, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
          "max_position_embeddings": CONTEXT}  # long prompts on a CPU, for work on this file
 # SARATHI, figure 9: 1K tokens a request, few rows, ratios around chunk / (rows - 1)
 PD = {"rows": (6, 18), "ratios": (10, 20, 50), "tokens": 1024, "rounds": 6, "policies": ("", "sarathi-256", "sarathi-512", "orca")}
 PD_QUICK = {"rows": (3,), "ratios": (4,), "tokens": 100, "rounds": 2, "policies": ("", "sarathi-16", "orca")}
-# SARATHI, figure 13: what a prompt takes in chunks
+# SARATHI, figure 13: the time of a prompt in chunks
 CHUNKS = {"tokens": 4096, "sizes": (4096, 2048, 1024, 512, 256), "prompts": 6}
 CHUNKS_QUICK = {"tokens": 128, "sizes": (128, 32), "prompts": 3}
 
@@ -65,7 +65,7 @@ class Cell:
 
 
 def policy_options(policy):
-    """Of the daemon and of tandem-plan alike."""
+    """The options for both the daemon and tandem-plan."""
     if not policy:
         return []
     name, dash, size = policy.rpartition("-")
@@ -83,10 +83,10 @@ def cells_of(text, quick=False):
     return cells
 
 
-# ---- a daemon that knows its device ----
+# ---- a daemon with step times of its device ----
 
 class Lab:
-    """What cells share: the model, a folder of kept step times, and what requests and steps take beside them."""
+    """Shared by cells: the model, a folder of kept step times, and the other times of requests and steps."""
 
     def __init__(self, ctx, cells):
         self.ctx, self.gpu, self.quick = ctx, ctx.backend == "cuda", ctx.quick
@@ -111,7 +111,7 @@ class Lab:
         known.write_text(json.dumps({"front_us": self.front_us, "host_us": self.host_us, "shape": self.shape}))
 
     def find_rates(self, cells):
-        """Of those that are shares of the highest rate."""
+        """Computes the rates given as shares of the highest rate."""
         highest = {}
         for c in cells:
             if not c.share:
@@ -127,7 +127,7 @@ class Lab:
         return Daemon(self.ctx, *self.options, *options, model=self.model)
 
     def learn(self, cells):
-        """Probes of an idle daemon, and a load: short runs of measuring leave a GPU faster than minutes of work do."""
+        """Probes of an idle daemon, and a load, because a GPU is faster in short measurements than after minutes of work."""
         opens = sorted((c for c in cells if c.rate), key=lambda c: c.share is not None)  # a share is of what is learned here
         with self.daemon() as d:
             self.shape = shape_of(d.log())
@@ -145,7 +145,7 @@ class Lab:
             self.host_us = between_us(watcher.since(begin, d.metrics()["tandem:steps_total"]))
 
     def plan(self, name, kept, *args, policy="", what="runs"):
-        """What tandem-plan says of a load, with step times as a daemon kept them."""
+        """Returns tandem-plan's prediction for a load, with step times that a daemon kept."""
         out = self.folder / f"plan-{name}.json"
         sizes = {"--kv-tokens": self.shape["kv_tokens"], "--context": self.shape["context"], "--running": self.shape["running"]}
         sizes |= {} if "-" in policy and policy[-1].isdigit() else {"--step-tokens": self.shape["step_tokens"]}
@@ -158,7 +158,7 @@ class Lab:
 # ---- open arrivals ----
 
 def figures(run):
-    """Of a run that was measured or simulated, in the peers' words."""
+    """The figures of a measured or simulated run, named as in the peers' data."""
     begun = run["sent"] - run["without_first_token"]
     ms = {f"{which} {p}": run[f"{which}_ms"][p] for which in ("ttft", "tbt") for p in ("p50", "p99")}
     return {**ms, "tbt max": run["tbt_ms"]["max"], "tpot mean": run["tpot_ms"]["mean"], "tok/s": run["output_tokens_per_s"],
@@ -180,12 +180,12 @@ def measure_open(lab, cell):
 
 
 def predict(lab, cell, name, before, steps):
-    """Of the arrivals that were sent: {how: figures}."""
+    """The predictions for the arrivals that were sent: {how: figures}."""
     (lab.folder / f"steps-{name}.json").write_text(json.dumps(steps))
     log, pace = lab.folder / f"plan-{name}.csv", lab.folder / f"pace-{name}"
     args = ("--preset", cell.name, "--rate", cell.rate, "--seconds", lab.seconds, "--no-search", "--front-us", lab.front_us[cell.name])
     told = [lab.plan(f"{name}-before", before, *args, "--log-steps", log, policy=cell.policy)]
-    if not cell.policy:  # the daemon has written down how much longer steps took in this very run
+    if not cell.policy:  # the daemon has recorded how much longer steps took in this run
         write_pace(steps, log, pace)
         told += [lab.plan(f"{name}-after", lab.kept, *args), lab.plan(f"{name}-paced", lab.kept, *args, "--pace", pace)]
     return dict(zip(HOW, map(figures, told)))
@@ -210,7 +210,7 @@ def measure_pd(lab, cell):
         options = policy_options(policy)
         if policy == "orca":  # a whole prompt in each step
             options += ["--context-tokens", tokens, "--step-tokens", tokens + most]
-        if policy:  # the daemon's own is measured as it was calibrated
+        if policy:  # the daemon's own policy is measured as calibrated
             options += ["--running-requests", most]
         with lab.daemon(*options) as d:
             watcher = Watcher(d.port)
@@ -242,7 +242,7 @@ def decodes_beside(steps, step_tokens):
 
 
 def measure_chunks(lab, cell):
-    """What one prompt takes alone, by the length of its chunks."""
+    """The time of one prompt alone, by the length of its chunks."""
     what, got, codes = CHUNKS_QUICK if lab.quick else CHUNKS, [], []
     for size in what["sizes"]:
         with lab.daemon("--policy", "sarathi", "--step-tokens", size, "--running-requests", min(16, size)) as d:
@@ -266,7 +266,7 @@ def row(who, rate, seconds, f):
 
 
 def peers_of(name, peer):
-    """[(who, {rate: figures})] of a load: a peer may have been run in several ways."""
+    """Returns [(who, {rate: figures})] of a load: a peer may have been run in several ways."""
     return [(f"{peer['name']}{key[len(name):]}", rates) for key, rates in peer["loads"].items() if key.split(",")[0] == name]
 
 
@@ -333,7 +333,7 @@ def judge(s, cells, ctx):
         aims = goals["loads"].get(c["name"], {})
         for source, of in ((peer["name"], theirs), (goals["name"], aims if c["name"] == "offline" else aims.get(rate, {}))):
             for what in ("ttft p50", "ttft p99", "tbt p99", "tpot mean", "tok/s"):
-                if what in of and (what != "tok/s" or c["name"] == "offline"):  # tokens/s of open arrivals are the arrivals'
+                if what in of and (what != "tok/s" or c["name"] == "offline"):  # tokens/s of open arrivals are those of the arrivals
                     over = f", {of['seconds']:g} s" if "seconds" in of else ""
                     s.bar(f"{c['key']}, {what}", f[what], of[what], "tok/s" if what == "tok/s" else "ms", what != "tok/s", source + over)
         for what, allowed in OFF_MAX.items():
@@ -350,13 +350,13 @@ def judge(s, cells, ctx):
 
 
 def as_run(rate, f):
-    """A peer's figures as the picture wants them."""
+    """A peer's figures in the picture's format."""
     return {"rate": rate, "streams": 0, "ttft_ms": {"p50": f["ttft p50"], "p99": f["ttft p99"]}, "tbt_ms": {"p50": f["tbt p50"], "p99": f["tbt p99"]},
             "output_tokens_per_s": f["tok/s"]}
 
 
 def draw(ctx, s, name, cells, peer):
-    """Over the rates, a line for each policy, the prediction and the peers."""
+    """A chart over the rates, with a line for each policy, the prediction and the peers."""
     sys.path.insert(0, str(ctx.root / "scripts"))
     import bench_report
     lines = []
@@ -372,7 +372,7 @@ def draw(ctx, s, name, cells, peer):
 
 
 def tell(ctx, s, got):
-    """got: {key: cell}, of this run and of those that it was added to."""
+    """got: {key: cell}, from this run and those to which it was added."""
     gpu, peer = ctx.backend == "cuda" and not ctx.quick, ctx.peers()["vllm"]
     cells = list(got.values())
     opens = [c for c in cells if c["name"] in OPEN]

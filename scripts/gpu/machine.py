@@ -1,4 +1,4 @@
-"""What is measured on: the device, the driver, the programs; and whether there is a device at all."""
+"""The machine: the device, the driver, the programs; and whether there is a device at all."""
 import os
 import pathlib
 import time
@@ -8,19 +8,19 @@ from core import NotRun, first_line
 
 
 def smi_id(device):
-    """nvidia-smi knows nothing of CUDA_VISIBLE_DEVICES: its number, or UUID, of what programs have as this device."""
+    """nvidia-smi ignores CUDA_VISIBLE_DEVICES. Returns its number, or UUID, for the device that programs use."""
     visible = [d.strip() for d in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if d.strip()]
     return visible[device] if device < len(visible) else str(device)
 
 
 def nvidia_smi(query, device=0):
-    """Values of one line of nvidia-smi, or nothing."""
+    """Returns the values of one line of nvidia-smi, or nothing."""
     line = first_line(["nvidia-smi", f"--id={smi_id(device)}", f"--query-gpu={query}", "--format=csv,noheader,nounits"])
     return [v.strip() for v in line.split(",")] if line else []
 
 
 def device_mib(device=0):
-    """Device memory in use by anybody."""
+    """Device memory in use by all processes."""
     used = nvidia_smi("memory.used", device)
     if not used:
         raise NotRun("nvidia-smi does not say how much device memory is used")
@@ -40,7 +40,7 @@ def cpu():
 
 
 def busy_share(before, after):
-    """Of all cores, between two first lines of /proc/stat: what was neither idle nor waiting for a disk."""
+    """The share of all cores that was neither idle nor waiting for a disk, between two first lines of /proc/stat."""
     spent = [b - a for a, b in zip(*([int(v) for v in line.split()[1:9]] for line in (before, after)))]
     return 1 - (spent[3] + spent[4]) / max(1, sum(spent))
 
@@ -54,7 +54,7 @@ def cores_busy(seconds=1.0):
 
 
 def look(ctx, commit_text=None):
-    """Fills ctx.machine; asked before any stage."""
+    """Fills ctx.machine; called before any stage."""
     m = ctx.machine
     m["date"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     m["commit"] = commit_text or commit(ctx.root)

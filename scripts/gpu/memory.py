@@ -1,4 +1,4 @@
-"""Device memory: taken at start, the same while serving, all given back, after a fault too."""
+"""Device memory: allocated at start, constant while serving, completely freed, also after a fault."""
 import os
 import threading
 import time
@@ -8,11 +8,11 @@ import models
 from daemon import Daemon
 from machine import device_mib, nvidia_smi
 
-SLACK_MIB = 8  # nvidia-smi's own grain, and what a driver keeps for a moment
+SLACK_MIB = 8  # nvidia-smi's resolution, and what a driver keeps for a moment
 
 
 def settled(ctx, want, seconds=10):
-    """A process's memory goes a moment after it: the least that is seen within the time."""
+    """A process's memory is freed a moment after its end: returns the least that is seen within the time."""
     end = time.monotonic() + seconds
     least = device_mib(ctx.device)
     while least > want + SLACK_MIB and time.monotonic() < end:
@@ -22,7 +22,7 @@ def settled(ctx, want, seconds=10):
 
 
 class Watch:
-    """Device memory every 0.2 s while something runs."""
+    """Samples device memory every 0.2 s while something runs."""
 
     def __init__(self, ctx):
         self.ctx, self.seen, self.stop = ctx, [], threading.Event()
@@ -42,7 +42,7 @@ class Watch:
 
 
 def check_gpu_metrics(ctx, s, m):
-    """Two of these are constant; the others change between the two looks."""
+    """Two of these values are constant; the others change between the two samples."""
     names = {"memory_clock_hertz": ("clocks.mem", 1e6), "power_limit_watts": ("enforced.power.limit", 1), "sm_clock_hertz": ("clocks.sm", 1e6),
              "power_watts": ("power.draw", 1), "temperature_celsius": ("temperature.gpu", 1)}
     told = nvidia_smi(",".join(query for query, _ in names.values()), ctx.device)

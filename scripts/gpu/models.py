@@ -1,4 +1,4 @@
-"""Models that a report makes for itself: descriptions (config.json) for made-up weights, and small ones on disk."""
+"""Models that a report makes: descriptions (config.json) for dummy weights, and small models on disk."""
 import json
 import os
 import shutil
@@ -36,14 +36,14 @@ NAN_BF16 = b"\xc0\x7f"
 
 
 def describe(folder, config, **changes):
-    """A folder with a config.json alone: enough for load_format = dummy."""
+    """A folder with only a config.json, which is enough for load_format = dummy."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps({**config, **changes}))
     return folder
 
 
 def write_weights(ctx, folder, limit_s=600):
-    """Puts the made-up weights of the folder's config.json on disk, and a tokenizer of single bytes."""
+    """Writes the dummy weights of the folder's config.json to disk, and a tokenizer of single bytes."""
     must(ctx.run("write_model", folder, limit_s=limit_s), "write_model")
     return folder
 
@@ -75,7 +75,7 @@ def memory_available():
 
 
 def scratch_for(ctx, n_bytes):
-    """A folder with room for n_bytes: --scratch, the work folder, or memory (/dev/shm) if there is a lot of it."""
+    """Returns a folder with room for n_bytes: --scratch, the work folder, or memory (/dev/shm) if there is enough."""
     places = [ctx.scratch] if ctx.scratch else [ctx.work, "/var/tmp", "/dev/shm"]
     for p in places:
         if os.path.isdir(p) and shutil.disk_usage(p).free > n_bytes * 1.1:

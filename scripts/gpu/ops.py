@@ -25,17 +25,17 @@ AMOUNT = {"memcheck": "small", "racecheck": "tiny", "initcheck": "small", "syncc
 # unchecked. Told a number, it runs out of room for barriers in a process that makes all of the ops' backends: so these go section by section.
 OPTIONS = {"synccheck": ["--num-cuda-barriers", "256"]}
 SECTIONS = {"synccheck": [["products"], ["attention"], ["plans"], ["cuts"], ["captures"], ["alone", "steps", "sampling"]]}
-OPS_LIMIT_S, MIX_LIMIT_S = 360, 240 # a dozen at once share the cores: racecheck of the ops, alone 75 s, took longer than 240
+OPS_LIMIT_S, MIX_LIMIT_S = 360, 240 # a dozen concurrent runs share the cores: racecheck of the ops, alone 75 s, took more than 240
 
 
 # Processes beside each other: words of test_ops, and what share of the cores its references get. A GPU is idle most of the time there.
 PARTS = {"products": 3, "attention": 4, "always": 2, "pat": 2, "persistentkv": 2, "flashdecode": 2, "cuts": 4, "captures": 1, "alone": 1, "steps": 1, "sampling": 2}
 
 
-RANDOM = {"random batches": [], "random batches of chunks and decodes": ["hybrid"]} # what random_plans is told, beside how many: attention of such
+RANDOM = {"random batches": [], "random batches of chunks and decodes": ["hybrid"]} # arguments of random_plans, besides the number: kind of attention
 RANDOM_PLANS = 3000
 RANDOM_SHARE = 3 # of the cores, each, beside PARTS
-RANDOM_PLANS_UNDER = {"memcheck": 72} # by tool, each: two of each head shape and way to plan
+RANDOM_PLANS_UNDER = {"memcheck": 72} # per tool: two of each head shape and policy
 
 
 def share_of_cores(share, shares):
@@ -48,7 +48,7 @@ def random_plans(ctx):
 
 
 def run_parts(ctx, amount, limit_s):
-    """Outcomes by part. A CPU has one set of threads, and one policy."""
+    """Runs the parts and returns their outcomes. A CPU has one set of threads, and one policy."""
     if ctx.backend == "cpu":
         parts = {"all": ctx.run("test_ops", "cpu", amount, limit_s=limit_s)}
         return parts | {what: ctx.run("random_plans", *words, "cpu", random_plans(ctx), limit_s=limit_s) for what, words in RANDOM.items()}
@@ -64,7 +64,7 @@ def run_parts(ctx, amount, limit_s):
 
 
 def check_random(s, what, r, n_plans):
-    """Every plan that was asked for: one that the backend refuses is left out, and no backend here refuses any."""
+    """Checks that every requested plan ran: refused ones are left out, and no backend here refuses any."""
     told = r.find(r"^random_plans \w+: (\d+ passed, 0 failed; (\d+) plans .*)", ("", "0"))
     wrong = next((line for line in r.text.splitlines() if line.startswith("FAIL")), "")
     s.check(r.code == 0 and int(told[1]) == n_plans and not wrong, f"attention of {what} against float64",
@@ -82,7 +82,7 @@ def stage_ops(ctx, s):
     passed, failed = (sum(int(c[i]) for c in counts if c) for i in (0, 1))
     wrong = [f"{part}: exit code {r.code} after {r.seconds:.0f} s" for (part, r), c in zip(parts.items(), counts) if not c]
     for (part, r), c in zip(parts.items(), counts):
-        if not c: # test_ops told where it was when its time was over
+        if not c: # test_ops reported where it was when its time limit passed
             s.block(f"The last words of {part}", r.text[-3000:])
     wrong += [f"{part}: nothing was tested" for part, c in zip(parts, counts) if c and c[0] == "0" and part != "times"]
     wrong += [line for line in text.splitlines() if line.startswith("FAIL")]
@@ -108,7 +108,7 @@ def sanitizer():
 
 
 def judge(s, what, code, text, seconds, detail=""):
-    """The tool's own summary decides, and the program's exit code: a tool that saw nothing has no summary."""
+    """Judges by the tool's summary and the program's exit code, because a tool that did not run has no summary."""
     summary = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)", text)
     races = RACE.findall(text)
     in_library = [a for a, b in races if LIBRARY.match(a) and LIBRARY.match(b)]
@@ -126,7 +126,7 @@ def judge(s, what, code, text, seconds, detail=""):
     s.check(code in (0, 99) and clean if in_library else code == 0 and clean, what,
             f"{summary[-1] if summary else 'no summary'}{detail}; exit code {code}, {seconds:.0f} s")
     s.data[what] = {"seconds": seconds, "code": code, "summary": summary[-1:]}
-    if first := (ours[0] if ours else re.search(r"^=+ +at .*\+0x", text, re.M)) if kernels else None: # logs may be gone when somebody asks
+    if first := (ours[0] if ours else re.search(r"^=+ +at .*\+0x", text, re.M)) if kernels else None: # logs may be deleted before they are needed
         s.block("What it saw first", "\n".join(text[:first.start()].splitlines()[-1:] + text[first.start():].splitlines()[:6]))
 
 

@@ -35,7 +35,7 @@ def folder_for(ctx, name, config, tokenizer):
 
 
 def timed(d, prompt, n):
-    """(seconds to the first token, ms between tokens) of one answer alone."""
+    """Returns (seconds to the first token, ms between tokens) of one answer alone."""
     a = d.stream({"prompt": prompt, "max_tokens": n, "ignore_eos": True, "temperature": 0})
     end = time.monotonic()
     if a.status != 200 or len(a.ids) != n:

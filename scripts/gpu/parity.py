@@ -30,12 +30,12 @@ def cap(layers):
 
 
 def first_difference(a, b):
-    """Index of the first token that differs, or None."""
+    """Returns the index of the first token that differs, or None."""
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), None if len(a) == len(b) else min(len(a), len(b)))
 
 
 def make_cases(ids, want, got):
-    """What `parity` reads: prompts with the CPU's answers, and where the other answer parts from it."""
+    """The input of `parity`: prompts with the CPU's answers, and where the other answer diverges."""
     cases = []
     for p, w, g in zip(ids, want, got):
         case = {"ids": p + w, "n_prompt": len(p)}
@@ -47,13 +47,13 @@ def make_cases(ids, want, got):
 
 
 def overall(cases, side):
-    """Error over all positions, as a share of the logits' spread over all positions."""
+    """The error over all positions, relative to the logits' spread over all positions."""
     error2 = sum((c[side]["relative"] * c["spread"]) ** 2 * c["positions"] for c in cases)
     return math.sqrt(error2 / sum(c["spread"] ** 2 * c["positions"] for c in cases))
 
 
 def judge(layers, cases):
-    """cases: what `parity` printed. A verdict in numbers; `unexplained` are indices of cases."""
+    """cases: the output of `parity`. Returns a verdict in numbers; `unexplained` are indices of cases."""
     v = {"cap": cap(layers), "positions": sum(c["positions"] for c in cases), "cpu_agrees": sum(c["cpu_agrees"] for c in cases),
          "spread": percentile([c["spread"] for c in cases], 50), "parted": [i for i, c in enumerate(cases) if "cpu_margin" in c]}
     for side in ("got", "rounded"):
@@ -76,7 +76,7 @@ def answers_of(ctx, model, backend, ids):
 
 
 def tokenized(ctx, model):
-    """By a daemon on the CPU, and the vocabulary's size as `parity` says it."""
+    """Returns the answers of a daemon on the CPU, and the vocabulary's size according to `parity`."""
     with Daemon(ctx, "--kv-bytes", KV_BYTES, model=model, backend="cpu") as d:
         return prompts.all_ids(d, 32000)
 

@@ -1,4 +1,4 @@
-"""Peers that are measured in the same run on the same GPU: by a script of their own, under whatever Python has them."""
+"""Peers that are measured in the same run on the same GPU, by separate scripts, with a Python that has them installed."""
 import json
 import os
 import pathlib
@@ -8,11 +8,11 @@ from core import run
 from machine import smi_id
 
 PYTHON = "TANDEM_PEERS_PYTHON"  # which Python has the peers
-ERROR_MAX = 0.02  # of the largest element of another's output: bf16's own rounding is 0.008
+ERROR_MAX = 0.02  # relative to the largest element of another's output; bf16's own rounding is 0.008
 
 
 def peers_here(ctx, s, script, args, limit_s):
-    """What the script wrote, or nothing; which peers are left out, and why, is told."""
+    """Returns the script's results, or nothing; reports which peers are left out, and why."""
     python, out = os.environ.get(PYTHON, sys.executable), ctx.work / f"{script}.json"
     env = {"CUDA_VISIBLE_DEVICES": smi_id(ctx.device)} if ctx.device else None
     try:
@@ -31,7 +31,7 @@ def peers_here(ctx, s, script, args, limit_s):
 
 
 def check_agree(s, cells):
-    """That peers gave one output on every cell that was timed."""
+    """Checks that peers have the same output on every timed cell."""
     seen = [(name, e, f"{c['name']} {c['heads']}/{c['kv_heads']}") for c in cells for name, e in c["error"].items()]
     off = [f"{name} by {e:.1e} on {cell}" for name, e, cell in seen if not e <= ERROR_MAX]  # NaN is off
     if seen:

@@ -26,7 +26,7 @@ def copies_of(cols, rows):
 
 
 class Product:
-    """Copies of one matrix, random numbers in them."""
+    """Copies of one matrix, filled with random numbers."""
 
     def __init__(self, torch, cols, rows):
         self.torch, self.cols = torch, cols
@@ -70,7 +70,7 @@ def measure(torch, rows, out):
                     once_us = graph_us(torch, calls) * len(calls)
                     us = graph_us(torch, calls * max(1, int(FILL_US / once_us)), WARM_S)
                     ops[way].append({"op": op, "size": f"{n} x {cols}->{width}", "us": us})
-                except Exception as e:  # one way that a product does not have must not end the other
+                except Exception as e:  # if one library call is missing for a GEMM, the other must still be measured
                     out["errors"].setdefault(way, f"{op} of {n} rows: {type(e).__name__}: {str(e)[:200]}")
             del calls
         del product

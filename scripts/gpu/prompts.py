@@ -1,4 +1,4 @@
-"""The hundred prompts of the parity stage, the same on every machine: plain text of many kinds, chats, long texts, and ids at random."""
+"""The hundred prompts of the parity stage, the same on every machine: plain text of many kinds, chats, long texts, and random ids."""
 import random
 
 STARTS = [
@@ -17,9 +17,9 @@ N_RANDOM = 16
 
 
 def texts():
-    """Prompts to be tokenised as they are."""
+    """Prompts that are tokenised unchanged."""
     out = list(STARTS)
-    for i in range(16):  # long ones, half of them with the same beginning
+    for i in range(16):  # long prompts, half of them with the same beginning
         body = "".join(SENTENCE.format(TOPICS[(i + k) % 12], TOPICS[(i * 3 + k) % 12], TOPICS[(5 * k + i) % 12]) for k in range(2 + i))
         out.append((SYSTEM * 3 if i % 2 else "") + body)
     return out
@@ -40,7 +40,7 @@ def random_ids(vocab):
 
 
 def all_ids(daemon, vocab):
-    """All of them as token ids, by the model's own tokenizer and template."""
+    """Returns all of them as token ids, by the model's own tokenizer and template."""
     def ask(body):
         status, o = daemon.post("/tokenize", body)
         if status != 200:

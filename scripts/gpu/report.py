@@ -76,7 +76,7 @@ def of_bar(b):
 
 
 def section(s):
-    """What was seen; what is long, a click away."""
+    """The observations of checks; long text is folded."""
     out = [f"\n## {s.name}: {s.title}", "", f"**{s.verdict()}** in {s.seconds:.0f} s"]
     if s.checks:
         out += table(["check", "", "seen"], [[c["what"], "ok" if c["ok"] else "**FAILED**", c["detail"]] for c in s.checks])

@@ -1,4 +1,4 @@
-"""Through HTTP, beside the peer's figures: time between tokens, time to first token, throughput, start."""
+"""Measurements through HTTP, compared with the peer's figures: time between tokens, time to first token, throughput, start."""
 import json
 
 import models
@@ -52,7 +52,7 @@ def stage(ctx, s):
     model = models.describe(ctx.work / "llama3-8b", models.LLAMA3_8B) if gpu else models.describe(ctx.work / "described-tiny", models.TINY)
     peer = ctx.peers()["vllm"]
     source = peer["name"]
-    if not ctx.quick:  # the figures are those of a daemon that knows its device
+    if not ctx.quick:  # the figures are those of a calibrated daemon
         must(ctx.run("tandemd", "--calibrate", "--model", model, "--load-format", "dummy", "--backend", ctx.backend, "--device", ctx.device),
              "tandemd --calibrate")
     with Daemon(ctx, "--load-format", "dummy", model=model) as d:

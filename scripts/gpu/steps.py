@@ -1,4 +1,4 @@
-"""Ops and whole steps beside their floors; and how much of the time between steps the device has nothing to do."""
+"""Ops and whole steps compared with their floors; and how much of the time between steps the device is idle."""
 import json
 
 import models
@@ -21,7 +21,7 @@ HYBRID_PARTS = {"linears": "linear,swiglu", "attention": "attention", "all other
 
 
 def measured(ctx, s, what, args, limit_s):
-    """tandem-bench's figures into the report, its JSON back."""
+    """Puts tandem-bench's figures into the report, and returns its JSON."""
     path = ctx.work / f"{what}.json"
     must(ctx.run("tandem-bench", what, *args, "--json", path, limit_s=limit_s), f"tandem-bench {what}")
     o = s.data[what] = json.loads(path.read_text())
@@ -31,7 +31,7 @@ def measured(ctx, s, what, args, limit_s):
 
 
 def linears_ms(ops, rows, layers=32):
-    """All products of a step by the ops' own times; those of many rows without the head."""
+    """The time of all GEMMs of a step, from the times of single ops; for many rows without the head."""
     us = {(o["op"], int(o["size"].split()[0])): o["us"] for o in ops if o["op"] in (*LINEARS, "lm_head")}
     parts = [(m, rows) for m in LINEARS]
     if any(p not in us for p in parts) or (rows <= HEAD_ROWS_MAX and ("lm_head", rows) not in us):
@@ -55,7 +55,7 @@ def prompt_shares(ops, rows):
 
 
 def tell_linears(s, ops, peers, here):
-    """Bars beside cuBLAS: as this run measured it, by the better of the ways to it; else as it was on another machine."""
+    """Bars against cuBLAS: as measured in this run, by its faster API; otherwise as measured on another machine."""
     for rows, elsewhere in peers["cublas"]["linears, ms"].items():
         figures = here.get("linears, ms", {}).get(rows, {})
         way = min(figures, key=figures.get, default=None)
@@ -86,7 +86,7 @@ def stage_kernels(ctx, s):
 
 
 def decode_ms(steps, batch, context):
-    """A step whole and without what was left out of it in turns."""
+    """A whole step, and the step without each left-out part, in turns."""
     both = [x["alone_ms_p50"] for x in steps if x["kind"] == "decode" and x["batch"] == batch and x["context"] == context]
     return both[0], both[1]
 
@@ -120,7 +120,7 @@ def tell_hybrid_parts(s, by_part):
 
 
 def measure_parts(ctx, s, args):
-    """Steps whole and with parts left out in turns, and attention alone, all in one run."""
+    """Measures whole steps and steps with parts left out, in turns, and attention alone, all in one run."""
     decodes = ["--prompts", 0, "--chunks", 0]
 
     def steps_without(name, batches, contexts, without, kinds=decodes):
@@ -177,7 +177,7 @@ def read_trace(path, decodes):
 
 
 def idle_share(device):
-    """Of the time from one step's end to the next one's, over runs of steps that follow one another."""
+    """Idle time as a share of the time from one step's end to the next one's, over runs of consecutive steps."""
     busy = total = 0
     for (n, end, _), (n2, end2, dur) in zip(device, device[1:]):
         if n2 == n + 1:

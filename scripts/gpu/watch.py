@@ -1,4 +1,4 @@
-"""What a daemon tells of itself, as predictions need it: every step as it ends, and the sizes in its log."""
+"""What predictions need to know about a daemon: every step as it ends, and the sizes in its log."""
 import http.client
 import json
 import re
@@ -8,7 +8,7 @@ import time
 
 
 class Watcher(threading.Thread):
-    """All steps of the daemon from its first on, and how much longer than calibrated each took."""
+    """Records all steps of the daemon, and how much longer than calibrated each took."""
 
     def __init__(self, port):
         super().__init__(daemon=True)
@@ -37,13 +37,13 @@ class Watcher(threading.Thread):
         kind = int(s["prefills"] > 0)
         before = self.steps[-1] if self.steps else None
         s["kind"], s["begin_us"] = kind, s["end_us"] - s["step_us"]
-        if before and before["running"] + before["waiting"] > 0:  # what the host took between two steps is the later one's
+        if before and before["running"] + before["waiting"] > 0:  # the host's time between two steps belongs to the later one
             s["begin_us"] = before["end_us"]
         s["pace"] = (s["end_us"] - s["begin_us"]) / s["calibrated_us"] if s["calibrated_us"] else None
         self.steps.append(s)
 
     def since(self, begin_us, step_now):
-        """What began after a moment, once the daemon's last step is there."""
+        """Returns the steps that began after a moment, once the daemon's last step has arrived."""
         end = time.monotonic() + 30
         while (not self.steps or self.steps[-1]["step"] < step_now) and time.monotonic() < end:
             time.sleep(0.02)
@@ -58,7 +58,7 @@ def now_us():
 
 
 def outside_us(ttft_ms, steps):
-    """What a request spends before and after its steps: median TTFT of an idle daemon's requests, less the steps that computed their prompts."""
+    """The time of a request before and after its steps: median TTFT of requests to an idle daemon, minus the steps that computed their prompts."""
     sums, inside = [], False
     for s in steps:
         if s["kind"]:
@@ -68,27 +68,27 @@ def outside_us(ttft_ms, steps):
 
 
 def between_us(steps):
-    """What the host takes before a step with prompts that follows another one: such steps are not planned ahead."""
+    """The host's time before a step with prompts that follows another step: such steps are not planned ahead."""
     gaps = [s["end_us"] - s["step_us"] - before["end_us"] for before, s in zip(steps, steps[1:])
             if s["kind"] and before["running"] + before["waiting"] > 0]
     return max(0.0, statistics.median(gaps)) if gaps else 0.0
 
 
 def write_pace(steps, simulated, path):
-    """For tandem-plan --pace. simulated: its own log of the same load, whose first step is this first one."""
+    """Writes the file for tandem-plan --pace. simulated: tandem-plan's log of the same load, whose first step corresponds to this first one."""
     begin, first = steps[0]["begin_us"], simulated.read_text().split("\n")[1].split(",")
     lines = [((s["begin_us"] - begin + int(first[1]) - int(first[2])) / 1e6, s["kind"], s["pace"]) for s in steps if s["pace"]]
     path.write_text("".join(f"{t:.6f} {kind} {pace:.4f}\n" for t, kind, pace in lines))
 
 
 def shape_of(log):
-    """What a simulation of the daemon must be told."""
+    """The parameters for a simulation of the daemon."""
     pages, page_tokens = map(int, re.search(r"\((\d+) pages of (\d+) tokens\)", log).groups())
     context, running, step_tokens = (int(re.search(p, log).group(1)) for p in (r"context (\d+)", r"up to (\d+) requests", r"requests, (\d+) tokens"))
     return {"kv_tokens": pages * page_tokens, "context": context, "running": running, "step_tokens": step_tokens}
 
 
 def calibration_in(cache):
-    """The table of step times that was kept there, measured or learned; None without one."""
+    """Returns the table of step times in that folder, measured or learned; None if there is none."""
     found = [p for p in cache.rglob("*") if p.is_file() and p.read_bytes().startswith(b"tandem-steps")]
     return max(found, key=lambda p: p.stat().st_mtime_ns, default=None)
