@@ -101,8 +101,8 @@ __global__ void __launch_bounds__(WARPS * 32)
     attention_kernel(attention_args a, device_batch batch, const td_attention_item *items)
 {
   extern __shared__ __align__(128) unsigned char smem_raw[];
-  let_next_start();
-  wait_for_input();
+  pdl_launch_dependents();
+  pdl_wait();
   if (blockIdx.x >= batch.counts[COUNT_ITEMS])
     return;
   td_attention_item it = items[blockIdx.x];

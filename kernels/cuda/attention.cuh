@@ -130,7 +130,7 @@ static inline device_batch td_cuda_batch_of(const cuda_backend *b, const attenti
 __device__ __forceinline__ void wait_unless_beside(decode_start start)
 {
   if (start != STARTS_BESIDE)
-    wait_for_input();
+    pdl_wait();
 }
 
 // Offset of 16-byte chunk `chunk` of line `line`, in elements from the beginning of a page's K (or V). A line

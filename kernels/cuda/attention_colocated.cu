@@ -23,15 +23,15 @@ __global__ void __launch_bounds__(REST_THREADS, REST_CTAS_OF_SM)
   __shared__ colocated_state<HD> state;
   unsigned char *smem = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024;
   const colocated_rings<HD> rings(smem, state);
-  let_next_start();
+  pdl_launch_dependents();
   if (blockIdx.x + 1 == gridDim.x) {
-    wait_for_input(); // this kernel must not end before prefill does
+    pdl_wait(); // this kernel must not end before prefill does
     return;
   }
   if (threadIdx.x == 0) {
     state.clear();
     rings.make();
-    barriers_made();
+    publish_barriers();
   }
   __syncthreads();
   if (threadIdx.x >= WG)

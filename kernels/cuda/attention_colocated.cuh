@@ -66,7 +66,7 @@ template <int HD> struct colocated_state {
   __align__(16) td_attention_item items[S::ITEM_STAGES];
   float2 top[S::WARPS][4], sum[S::WARPS][4]; // one for each warp's keys; an element has two query rows
 
-  // One thread calls it, before barriers_made.
+  // One thread calls it, before publish_barriers.
   __device__ __forceinline__ void clear() { prefill_ended = raised[0] = raised[1] = 0; }
 };
 
@@ -83,7 +83,7 @@ template <int HD> struct colocated_rings {
     v.place(at + S::K_STAGES * S::STAGE_BYTES, shared_address(state.v_bars));
     items.place(0, shared_address(state.item_bars));
   }
-  // One thread calls it, before barriers_made.
+  // One thread calls it, before publish_barriers.
   __device__ __forceinline__ void make() const
   {
     k.init(0, S::K_STAGES);
@@ -254,11 +254,12 @@ template <int HD> struct colocated_consumer {
   {
     uint32_t k16 = warp_uniform(operand_address(k_address)),
              q16 = warp_uniform(operand_address(shared_address(smem)));
-    wgmma_begin();
+    wgmma_fence();
 #pragma unroll
     for (int c = 0; c < HD / 16; c++)
-      wgmma_8<false>(s, wgmma_operand(k16 + T::k_step(c) / 16, 16, T::GROUP_BYTES, T::ATOM_LINE_BYTES),
-                     wgmma_operand(q16 + T::k_step(c) / 16, 16, T::GROUP_BYTES, T::ATOM_LINE_BYTES), c > 0);
+      wgmma_8<false>(s, wgmma_descriptor(k16 + T::k_step(c) / 16, 16, T::GROUP_BYTES, T::ATOM_LINE_BYTES),
+                     wgmma_descriptor(q16 + T::k_step(c) / 16, 16, T::GROUP_BYTES, T::ATOM_LINE_BYTES),
+                     c > 0);
     wgmma_commit();
   }
 
@@ -266,15 +267,15 @@ template <int HD> struct colocated_consumer {
                                                   uint32_t weights) const
   {
     uint32_t v16 = warp_uniform(operand_address(v_address)), p16 = warp_uniform(operand_address(weights));
-    wgmma_begin();
+    wgmma_fence();
 #pragma unroll
     for (int c = 0; c < S::KEYS / 16; c++)
 #pragma unroll
       for (int h = 0; h < HD / 64; h++)
         wgmma_8<true>(sums.o[h],
-                      wgmma_operand(v16 + (c * 2 * T::GROUP_BYTES + h * T::ATOM_BYTES) / 16, T::ATOM_BYTES,
-                                    T::GROUP_BYTES, T::ATOM_LINE_BYTES),
-                      wgmma_operand(p16 + c * 2, 16, S::WEIGHT_BYTES), true);
+                      wgmma_descriptor(v16 + (c * 2 * T::GROUP_BYTES + h * T::ATOM_BYTES) / 16, T::ATOM_BYTES,
+                                       T::GROUP_BYTES, T::ATOM_LINE_BYTES),
+                      wgmma_descriptor(p16 + c * 2, 16, S::WEIGHT_BYTES), true);
     wgmma_commit();
   }
 
@@ -282,10 +283,10 @@ template <int HD> struct colocated_consumer {
   __device__ __forceinline__ static void wait_products(colocated_sums<HD> &sums, float (&s)[4])
   {
     wgmma_wait<0>();
-    wgmma_hold(s);
+    wgmma_fence_operand(s);
 #pragma unroll
     for (int h = 0; h < HD / 64; h++)
-      wgmma_hold(sums.o[h]);
+      wgmma_fence_operand(sums.o[h]);
   }
 
   // Turns scores into weights and writes them to shared memory as an operand: [rows, keys]. total: sums of

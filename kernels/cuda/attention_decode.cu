@@ -144,13 +144,13 @@ __global__ void __launch_bounds__(WARPS * 32,
   unsigned char *smem_all = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024;
   uint32_t warp = threadIdx.x / 32, kv_head = blockIdx.x % a.n_kv_heads;
   decode_item mine;
-  let_next_start();
+  pdl_launch_dependents();
   if (start == STARTS_BESIDE && blockIdx.x + 1 == gridDim.x) {
-    wait_for_input(); // this kernel must not end before prefill does
+    pdl_wait(); // this kernel must not end before prefill does
     return;
   }
   if (start == STARTS_AFTER)
-    wait_for_input();
+    pdl_wait();
   if (!take_item(&mine, batch, works, a.n_kv_heads) || (FORM == ROTATES && mine.warp_level)) {
     wait_unless_beside(start);
     return;

@@ -67,7 +67,7 @@ template <int HD, int STAGES> struct kv_stream {
     if (threadIdx.x % 32 == 0) {
       k.init(0, STAGES);
       v.init(0, STAGES);
-      barriers_made();
+      publish_barriers();
     }
     __syncwarp();
   }

@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(threads_of(COLOCATED), 1)
                 *smem_k = smem_q + S::Q_BYTES;
   const ring_of_tiles ring = {smem_k, smem_k + S::TILE_STAGES * S::TILE_BYTES, shared_address(barriers)};
   if (!all.beside)
-    let_next_start();
+    pdl_launch_dependents();
   __shared__ std::conditional_t<COLOCATED, colocated_state<COLOCATED ? HD : 64>, char> decodes;
   if (threadIdx.x == 0) {
     ring.make();
@@ -260,12 +260,12 @@ __global__ void __launch_bounds__(threads_of(COLOCATED), 1)
       decodes.clear();
       colocated_rings<HD>(smem_q + S::TILES_BYTES, decodes).make();
     }
-    barriers_made();
+    publish_barriers();
   }
   CTAS > 1 ? cluster_sync() : __syncthreads();
-  wait_for_input();
+  pdl_wait();
   if (all.beside)
-    let_next_start(); // the kernels before have ended, so decodes need not wait for anything
+    pdl_launch_dependents(); // the kernels before have ended, so decodes need not wait for anything
   if constexpr (COLOCATED) {
     const colocated_rings<HD> rings(smem_q + S::TILES_BYTES, decodes);
     if (blockIdx.x == 0 && threadIdx.x == 0)

@@ -106,7 +106,7 @@ template <int HD> struct prefix_ring {
     stages.place(smem, bars);
     if (threadIdx.x == 0) {
       stages.init(0, S::STAGES);
-      barriers_made();
+      publish_barriers();
     }
     __syncthreads();
   }
@@ -280,15 +280,15 @@ __device__ __forceinline__ void attend_split(consumer<HD, prefix_tile<HD>::KEYS>
     } else {
       wgmma_wait<0>();
     }
-    wgmma_hold(c.s);
+    wgmma_fence_operand(c.s);
     ring.release_and_copy(i > 0 ? 2 * i - 1 : 0, k);
     if (left < S::KEYS)
       c.mask_outside(0, 0, left);
     c.softmax(a.scale_log2, corr);
-    wgmma_hold(c.s);
+    wgmma_fence_operand(c.s);
     if (i > 0) {
       wgmma_wait<0>();
-      wgmma_hold(c.o);
+      wgmma_fence_operand(c.o);
       ring.release_and_copy(2 * i, v);
       if (__any_sync(0xffffffffu, corr[0] != 1 || corr[1] != 1)) // the maximum is mostly unchanged
         c.rescale(corr);
@@ -308,7 +308,7 @@ __device__ __forceinline__ void attend_last(consumer<HD, prefix_tile<HD>::KEYS> 
     ring.zero_lines(v, left);
   c.multiply_values(warp_uniform(ring.stages.data(v.index) >> 4));
   wgmma_wait<0>();
-  wgmma_hold(c.o);
+  wgmma_fence_operand(c.o);
   ring.release(v);
 }
 

@@ -55,7 +55,7 @@ __device__ __forceinline__ void copy_pages(uint32_t dst, const bf16 *src, const 
     return;
   const bf16 *page = src + (size_t)t.pages[(t.kv0 >> shift) + lane] * t.page_stride;
   if (CTAS > 1)
-    copy_bulk_to(dst + lane * bytes, page, bytes, bar, (1 << CTAS) - 1);
+    copy_bulk_multicast(dst + lane * bytes, page, bytes, bar, (1 << CTAS) - 1);
   else
     copy_bulk(dst + lane * bytes, page, bytes, bar);
 }
@@ -111,7 +111,7 @@ template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
     return {warp_uniform(wraps ? 0 : s.index + 1), s.phase ^ wraps};
   }
 
-  // One thread calls it, before barriers_made.
+  // One thread calls it, before publish_barriers.
   __device__ __forceinline__ void make() const
   {
     k.init(0, TILE_STAGES);
@@ -162,7 +162,7 @@ template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
     k.wait_full(s);
     c.multiply_keys(q16, k16 + s.index * (S::TILE_BYTES / 16));
     wgmma_wait<0>();
-    wgmma_hold(c.s);
+    wgmma_fence_operand(c.s);
     release(k, s);
     mask(c, 0);
     c.softmax(scale_log2, corr);
@@ -178,11 +178,11 @@ template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
       if (wg == 0 || i + 1 < n_tiles)
         named_arrive(theirs, TILE_WARPGROUPS * WG);
       wgmma_wait<1>();
-      wgmma_hold(c.s);
+      wgmma_fence_operand(c.s);
       release(k, s);
       mask(c, i);
       c.softmax(scale_log2, corr);
-      wgmma_hold(c.s);
+      wgmma_fence_operand(c.s);
       // The assembler does not move the wait for the wgmmas (end_last) before this branch. Without the branch
       // it does, and then the softmax would run after the wgmmas instead of beside them.
       if (i + 1 < n_tiles)
@@ -202,7 +202,7 @@ template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
   __device__ __forceinline__ void end_last(consumer<HD> &c, pipeline_stage s) const
   {
     wgmma_wait<0>();
-    wgmma_hold(c.o);
+    wgmma_fence_operand(c.o);
     release(v, s);
   }
 };

@@ -40,22 +40,22 @@ template <int HD, int KEYS = key_tile<HD>::KEYS> struct consumer {
   // Queues Q*K^T; the caller waits before it touches s. q16, k16, v16: addresses in units of 16 bytes.
   __device__ __forceinline__ void multiply_keys(uint32_t q16, uint32_t k16)
   {
-    wgmma_begin();
+    wgmma_fence();
 #pragma unroll
     for (int c = 0; c < HD / 16; c++)
-      wgmma_ss(s, wgmma_operand(q16 + S::k_step(c) / 16, 16, S::GROUP_BYTES, S::ATOM_LINE_BYTES),
-               wgmma_operand(k16 + S::k_step(c) / 16, 16, S::GROUP_BYTES, S::ATOM_LINE_BYTES), c > 0);
+      wgmma_ss(s, wgmma_descriptor(q16 + S::k_step(c) / 16, 16, S::GROUP_BYTES, S::ATOM_LINE_BYTES),
+               wgmma_descriptor(k16 + S::k_step(c) / 16, 16, S::GROUP_BYTES, S::ATOM_LINE_BYTES), c > 0);
     wgmma_commit();
   }
 
   __device__ __forceinline__ void multiply_values(uint32_t v16)
   {
-    wgmma_begin();
+    wgmma_fence();
 #pragma unroll
     for (int c = 0; c < KEYS / 16; c++)
       wgmma_rs(o, p + 4 * c,
-               wgmma_operand(v16 + c * 2 * S::GROUP_BYTES / 16, S::ATOM_BYTES, S::GROUP_BYTES,
-                             S::ATOM_LINE_BYTES));
+               wgmma_descriptor(v16 + c * 2 * S::GROUP_BYTES / 16, S::ATOM_BYTES, S::GROUP_BYTES,
+                                S::ATOM_LINE_BYTES));
     wgmma_commit();
   }
 

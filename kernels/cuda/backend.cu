@@ -195,9 +195,9 @@ static td_status open_parts(cuda_backend *b, td_error *err)
   b->base.bytes_us = b->device.bytes_us;
   b->base.flop_us = b->device.flop_us;
   TD_TRY(td_lt_open(b, err));
-  TD_TRY(td_stream_open(b, err));
-  TD_TRY(td_tall_open(b, err));
-  TD_TRY(td_glu_open(b, err));
+  TD_TRY(td_skinny_open(b, err));
+  TD_TRY(td_skinny_swiglu_open(b, err));
+  TD_TRY(td_gemm_swiglu_open(b, err));
   TD_TRY(td_fused_open(b, err));
   return td_cuda_make_step_memory(b, err);
 }

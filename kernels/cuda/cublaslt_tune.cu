@@ -101,11 +101,12 @@ static bool linear_of(const cuda_backend *b, const td_op &o, uint32_t n_rows, td
   if (o.kind == TD_OP_LINEAR)
     *out = o.linear;
   else if (o.kind == TD_OP_LINEAR_SWIGLU)
-    *out = td_cuda_glu_linear(o.linear_swiglu);
+    *out = td_cuda_gate_up_linear(o.linear_swiglu);
   else
     return false;
   const of_rows<td_linear_swiglu_params> glu = {o.linear_swiglu, n_rows};
-  return o.kind == TD_OP_LINEAR || n_rows == 0 || !(td_tall_is_faster(b, &glu) || td_glu_is_faster(b, &glu));
+  return o.kind == TD_OP_LINEAR || n_rows == 0 ||
+         !(td_skinny_swiglu_is_faster(b, &glu) || td_gemm_swiglu_is_faster(b, &glu));
 }
 
 // The output head (f32) is one linear of a hundred: it gets a shape, but is not measured.

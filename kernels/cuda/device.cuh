@@ -38,7 +38,7 @@ static inline void note(cuda_device *d, cudaError_t e)
 cudaGraphNode_t td_cuda_captured_node(cuda_device *d);
 static inline void launched(cuda_device *d) { note(d, cudaGetLastError()); }
 
-// Queues a kernel that begins with wait_for_input(), so it may start while the kernel before drains
+// Queues a kernel that begins with pdl_wait(), so it may start while the kernel before drains
 // (programmatic dependent launch). A kernel must not end before its predecessors, or a later kernel could
 // overtake them. So all threads pass that wait, or all threads of one CTA that always does.
 template <typename... P, typename... A>

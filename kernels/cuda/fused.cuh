@@ -20,33 +20,33 @@ enum fused_kind {
   FUSED_STORE,     // out[n, n_out] bf16, = or +=
   FUSED_STORE_F32, // out[n, n_out] f32, =
   FUSED_SWIGLU,    // weight rows r and n_out + r are gate and up of out[., r]
-  FUSED_ADD,       // x += result; h = x * norm, and each tile's sum of x * x, for the norm that follows
+  FUSED_ADD_NORM,  // x += result; h = x * norm, and each tile's sum of x * x, for the norm that follows
 };
 
 // A GEMM with its epilogue. RMSNorm is divided between two GEMMs: the one that writes x also writes h = x *
 // norm weights and its tiles' sums of squares; the one that reads h multiplies its result by 1 / rms.
-struct fused_product {
+struct fused_gemm {
   CUtensorMap w_map, x_map;
   uint32_t kind, n;
   uint32_t n_tiles, tile_rows; // tile_rows: weight rows of a tile
   uint32_t n_rounds;           // each CTA has one tile in each round;
   uint32_t n_last_round;       // the last round has only this many tiles
   uint32_t out_rows, n_out;    // most rows that a tile stores; columns of out
-  uint32_t n_parts;            // parts of a tile; a pipeline stage holds one part
+  uint32_t n_k_blocks;         // blocks of K_TILES k tiles; a pipeline stage holds one
   uint32_t n_stages;
   uint32_t n_sums; // tiles whose sums of squares give 1 / rms; 0: no scaling
   uint32_t width;  // columns of x and h
   float eps;
-  const bf16 *bias; // [n_out] or null
-  const bf16 *held; // values to add: out, or null
+  const bf16 *bias;     // [n_out] or null
+  const bf16 *residual; // values to add: out, or null
   void *out;
   bf16 *h;           // [n, width]
   float *sums;       // [FUSED_ROWS_MAX, FUSED_TILES_MAX]
-  const float *norm; // FUSED_ADD: weights of the norm that follows
+  const float *norm; // FUSED_ADD_NORM: weights of the norm that follows
 };
 
 // The first kernel: x and h of the embedding, and sums[row][0].
-struct fused_begin {
+struct fused_embedding {
   const bf16 *table;
   const float *norm;
   bf16 *x, *h;
@@ -59,9 +59,9 @@ struct fused_begin {
 td_status td_fused_open(cuda_backend *b, td_error *err);
 // Chooses tiles, stages and tensor maps for p->n rows and the epilogue p->kind. Returns false if the kernels
 // do not serve it.
-bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_cuda_weight *w, const void *x);
-void td_fused_queue_product(cuda_backend *b, const fused_product &p);
-void td_fused_queue_begin(cuda_backend *b, const fused_begin &g);
+bool td_fused_plan_gemm(cuda_backend *b, fused_gemm *p, const td_cuda_weight *w, const void *x);
+void td_fused_queue_gemm(cuda_backend *b, const fused_gemm &p);
+void td_fused_queue_embedding(cuda_backend *b, const fused_embedding &g);
 
 // ---- from ops to kernels: fused_plan.cu ----
 
@@ -72,14 +72,14 @@ struct fused_attention {
 };
 
 struct fused_layer {
-  fused_product qkv, o, gate_up, down;
+  fused_gemm qkv, o, gate_up, down;
   fused_attention attention;
 };
 
 struct fused_step {
-  fused_begin begin;
+  fused_embedding embedding;
   std::vector<fused_layer> layers;
-  fused_product head;
+  fused_gemm head;
   std::vector<td_op> rest; // the ops after the logits, unchanged
 };
 

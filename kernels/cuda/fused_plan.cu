@@ -41,28 +41,28 @@ const char *const OTHER_BUFFERS = "ops pass each other buffers unlike a Llama-li
 
 bool is_plain(const td_rmsnorm_params &p) { return p.stride == 0 && !p.centred && !p.add; }
 
-bool add_product(reader &r, fused_product *out, const td_linear_params &p, uint32_t kind)
+bool add_gemm(reader &r, fused_gemm *out, const td_linear_params &p, uint32_t kind)
 {
   *out = {};
   out->kind = kind;
   out->n = r.n;
   out->width = r.width;
   out->out = at<void>(p.out);
-  out->h = r.out->begin.h;
+  out->h = r.out->embedding.h;
   out->sums = r.sums;
-  return td_fused_lay_out(r.b, out, cuda_weight(p.weight), at<void>(p.x)) ||
+  return td_fused_plan_gemm(r.b, out, cuda_weight(p.weight), at<void>(p.x)) ||
          r.refuse("a product of a shape that has no such kernel");
 }
 
 // Reads a linear that adds to x and the norm after it: one GEMM writes x and h.
-bool add_residual(reader &r, fused_product *out, const td_linear_params &p)
+bool add_residual(reader &r, fused_gemm *out, const td_linear_params &p)
 {
   const td_op *o = r.take(TD_OP_RMSNORM);
-  if (!o || !add_product(r, out, p, FUSED_ADD))
+  if (!o || !add_gemm(r, out, p, FUSED_ADD_NORM))
     return false;
   const td_rmsnorm_params &norm = o->rmsnorm;
-  out->out = r.out->begin.x; // the same memory under any name
-  out->held = r.out->begin.x;
+  out->out = r.out->embedding.x; // the same memory under any name
+  out->residual = r.out->embedding.x;
   out->norm = at<float>(norm.weight);
   r.n_sums = out->n_tiles;
   r.eps = norm.eps;
@@ -74,11 +74,11 @@ bool add_residual(reader &r, fused_product *out, const td_linear_params &p)
 }
 
 // A linear that reads h: its rows must be multiplied by 1 / rms.
-bool add_scaled(reader &r, fused_product *out, const td_linear_params &p, uint32_t kind)
+bool add_scaled(reader &r, fused_gemm *out, const td_linear_params &p, uint32_t kind)
 {
   if (p.add || !same(p.x, r.h))
     return r.refuse(OTHER_BUFFERS);
-  if (!add_product(r, out, p, kind))
+  if (!add_gemm(r, out, p, kind))
     return false;
   out->n_sums = r.n_sums;
   out->eps = r.eps;
@@ -129,7 +129,7 @@ bool read_mlp(reader &r, fused_layer &l)
   const td_op *glu = r.take(TD_OP_LINEAR_SWIGLU), *down = glu ? r.take(TD_OP_LINEAR) : nullptr;
   if (!down)
     return false;
-  td_linear_params p = td_cuda_glu_linear(glu->linear_swiglu);
+  td_linear_params p = td_cuda_gate_up_linear(glu->linear_swiglu);
   p.out = glu->linear_swiglu.out;
   if (!same(down->linear.x, p.out))
     return r.refuse(OTHER_BUFFERS);
@@ -155,7 +155,7 @@ bool read_layer(reader &r)
   return add_residual(r, &l.o, p) && read_mlp(r, l);
 }
 
-bool read_begin(reader &r)
+bool read_embedding(reader &r)
 {
   const td_op *embed = r.take(TD_OP_EMBED), *norm = embed ? r.take(TD_OP_RMSNORM) : nullptr;
   if (!norm)
@@ -169,19 +169,19 @@ bool read_begin(reader &r)
   r.h = norm->rmsnorm.out;
   r.width = norm->rmsnorm.width;
   r.n_sums = 1;
-  r.out->begin = {cuda_weight(embed->embed.weight)->data,
-                  at<float>(norm->rmsnorm.weight),
-                  at<bf16>(r.x),
-                  at<bf16>(r.h),
-                  r.sums,
-                  r.n,
-                  r.width};
+  r.out->embedding = {cuda_weight(embed->embed.weight)->data,
+                      at<float>(norm->rmsnorm.weight),
+                      at<bf16>(r.x),
+                      at<bf16>(r.h),
+                      r.sums,
+                      r.n,
+                      r.width};
   return true;
 }
 
 bool read_decoder(reader &r)
 {
-  if (!read_begin(r))
+  if (!read_embedding(r))
     return false;
   while (r.n_read + 1 < r.ops.size() && r.ops[r.n_read + 1].kind == TD_OP_ROPE_KV)
     if (!read_layer(r))
@@ -215,16 +215,16 @@ const char *td_fused_make(cuda_backend *b, const std::vector<td_op> &ops, uint32
 
 void td_fused_queue(cuda_backend *b, const fused_step &s)
 {
-  td_fused_queue_begin(b, s.begin);
+  td_fused_queue_embedding(b, s.embedding);
   for (const fused_layer &l : s.layers) {
     const fused_attention &at = l.attention;
-    td_fused_queue_product(b, l.qkv);
+    td_fused_queue_gemm(b, l.qkv);
     td_cuda_decode_rotated(b, at.group, at.args, at.rotation, td_cuda_attention_grid(b, at.group).n_decode);
-    td_fused_queue_product(b, l.o);
-    td_fused_queue_product(b, l.gate_up);
-    td_fused_queue_product(b, l.down);
+    td_fused_queue_gemm(b, l.o);
+    td_fused_queue_gemm(b, l.gate_up);
+    td_fused_queue_gemm(b, l.down);
   }
-  td_fused_queue_product(b, s.head);
+  td_fused_queue_gemm(b, s.head);
   for (const td_op &o : s.rest)
     td_cuda_run_op(b, o);
 }

@@ -28,7 +28,7 @@ enum {
   K_TILES = CONSUMER_WARPS / 2, // k tiles of a stage
   SWIZZLE_BYTES = 1024,         // period of the swizzle: stages, and x inside a stage, are aligned to it
   SMEM_BYTES = 227 << 10,       // all of an SM: no second CTA fits
-  BEGIN_THREADS = 256,
+  EMBED_THREADS = 256,
 };
 static_assert(CONSUMER_WARPS == 8, "a warp stores one of eight tokens");
 static_assert(TILE_ROWS_MAX == 32, "a lane stores one row");
@@ -55,7 +55,7 @@ static __host__ __device__ constexpr uint32_t sum_bytes(uint32_t EIGHTS, uint32_
 // A stage: K_TILES k tiles of weights, then K_TILES k tiles of x.
 typedef ring<0, 0, CONSUMER_WARPS> fused_ring;
 
-__device__ __forceinline__ void make_stages(const fused_ring &r, uint32_t from, uint32_t to)
+__device__ __forceinline__ void init_stages(const fused_ring &r, uint32_t from, uint32_t to)
 {
   r.init(from, to);
   fence_barrier_init();
@@ -64,14 +64,14 @@ __device__ __forceinline__ void make_stages(const fused_ring &r, uint32_t from, 
 // The producer: loads the CTA's weights and x, stage after stage.
 struct fused_producer {
   fused_ring ring;
-  uint32_t i, n, tile, part; // i: the next of n stages; part: which part of `tile` it holds
+  uint32_t i, n, tile, k_block; // i: the next of n stages; k_block: which k block of `tile` it holds
 
-  __device__ __forceinline__ void next(const fused_product &p, uint64_t policy)
+  __device__ __forceinline__ void next(const fused_gemm &p, uint64_t policy)
   {
     ring.expect(k_tiles_bytes(p.tile_rows) + k_tiles_bytes(p.n));
-    fetch_pairs_once(ring.data(), &p.w_map, ring.full(), tile * p.out_rows, part * K_TILES, policy);
-    if (++part == p.n_parts) {
-      part = 0;
+    tma_load_halves_once(ring.data(), &p.w_map, ring.full(), tile * p.out_rows, k_block * K_TILES, policy);
+    if (++k_block == p.n_k_blocks) {
+      k_block = 0;
       tile += gridDim.x;
     }
     ring.advance();
@@ -80,7 +80,7 @@ struct fused_producer {
 
   // Loads weights into the stages before `end`, which are empty. Not unrolled: short code is fetched faster
   // when a CTA begins.
-  __device__ __forceinline__ void fill(uint32_t end, const fused_product &p)
+  __device__ __forceinline__ void fill(uint32_t end, const fused_gemm &p)
   {
     uint64_t policy = read_once_policy();
 #pragma unroll 1
@@ -89,28 +89,28 @@ struct fused_producer {
   }
 
   // After the wait: loads x of the stages that have weights, then all other stages.
-  __device__ __forceinline__ void run(const fused_product &p)
+  __device__ __forceinline__ void run(const fused_gemm &p)
   {
     uint64_t policy = read_once_policy();
-    uint32_t x_part = 0;
+    uint32_t x_k_block = 0;
     fence_global_writes(); // x was written with ordinary stores
 #pragma unroll 1
     for (uint32_t s = 0; s < i; s++)
-      x_of(p, s, &x_part);
+      x_of(p, s, &x_k_block);
 #pragma unroll 1
     while (i < n) {
       uint32_t s = ring.now.index;
       ring.acquire();
       next(p, policy);
-      x_of(p, s, &x_part);
+      x_of(p, s, &x_k_block);
     }
   }
 
-  __device__ __forceinline__ void x_of(const fused_product &p, uint32_t s, uint32_t *x_part)
+  __device__ __forceinline__ void x_of(const fused_gemm &p, uint32_t s, uint32_t *x_k_block)
   {
-    fetch(ring.data(s) + k_tiles_bytes(p.tile_rows), &p.x_map, ring.full(s), 0, *x_part * K_TILES);
-    if (++*x_part == p.n_parts)
-      *x_part = 0;
+    tma_load(ring.data(s) + k_tiles_bytes(p.tile_rows), &p.x_map, ring.full(s), 0, *x_k_block * K_TILES);
+    if (++*x_k_block == p.n_k_blocks)
+      *x_k_block = 0;
   }
 };
 
@@ -159,7 +159,7 @@ static_assert(stage_bytes(8, 1) - k_tiles_bytes(8) >= 8 * K_TILE_ROW_BYTES, "as 
 static_assert(stage_bytes(24, 1) - k_tiles_bytes(24) >= 8 * K_TILE_ROW_BYTES, "as it says");
 template <uint32_t M_TILES, uint32_t EIGHTS>
 __device__ __forceinline__ void multiply_tile(float (&d)[M_TILES][EIGHTS][4], fused_ring &ring,
-                                              const fused_product &p)
+                                              const fused_gemm &p)
 {
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = row_of(lane / 4),
            chunk = lane % 4 + warp % 2 * 4;
@@ -168,7 +168,7 @@ __device__ __forceinline__ void multiply_tile(float (&d)[M_TILES][EIGHTS][4], fu
   for (uint32_t j = 0; j < EIGHTS; j++)
     x_at[j] = k_tiles_bytes(p.tile_rows) + chunk_at(warp / 2, p.n, min(j * 8 + row, p.n - 1), chunk);
 #pragma unroll 8
-  for (uint32_t part = 0; part < p.n_parts; part++) { // main loop
+  for (uint32_t k_block = 0; k_block < p.n_k_blocks; k_block++) { // main loop
     uint4 x[EIGHTS], w[M_TILES][2];
     ring.wait_full();
 #pragma unroll
@@ -234,7 +234,7 @@ __device__ __forceinline__ float get_sum(const float *sums, uint32_t tile_rows, 
 struct token_scale {
   enum { LOADS = FUSED_TILES_MAX / 32 };
   float squares[LOADS] = {};
-  __device__ __forceinline__ void load(const fused_product &p, uint32_t token)
+  __device__ __forceinline__ void load(const fused_gemm &p, uint32_t token)
   {
     if (p.n_sums == 0)
       return;
@@ -244,7 +244,7 @@ struct token_scale {
       squares[j] = load_float(p.sums + token * FUSED_TILES_MAX + i, i < p.n_sums && token < p.n);
     }
   }
-  __device__ __forceinline__ float get(const fused_product &p) const
+  __device__ __forceinline__ float get(const fused_gemm &p) const
   {
     float sum = 0;
     if (p.n_sums == 0)
@@ -264,24 +264,24 @@ struct token_scale {
 // Values that are loaded before the sums are complete and used after. They stay bf16 until then, because a
 // conversion would wait for the load.
 template <uint32_t EIGHTS> struct row_inputs {
-  bf16 held[EIGHTS], bias;
+  bf16 residual[EIGHTS], bias;
   float norm;
-  __device__ __forceinline__ void load(const fused_product &p, uint32_t tile)
+  __device__ __forceinline__ void load(const fused_gemm &p, uint32_t tile)
   {
     uint32_t row = threadIdx.x % 32, column = tile * p.out_rows + row;
     bool real = row < p.out_rows && column < p.n_out;
 #pragma unroll
     for (uint32_t j = 0; j < EIGHTS; j++) {
       uint32_t token = j * 8 + threadIdx.x / 32;
-      held[j] = real && p.held && token < p.n ? p.held[(size_t)token * p.n_out + column] : bf16();
+      residual[j] = real && p.residual && token < p.n ? p.residual[(size_t)token * p.n_out + column] : bf16();
     }
-    norm = real && p.kind == FUSED_ADD ? p.norm[column] : 0.0f;
+    norm = real && p.kind == FUSED_ADD_NORM ? p.norm[column] : 0.0f;
     bias = real && p.bias ? p.bias[column] : bf16();
   }
 };
 
 template <uint32_t EIGHTS>
-__device__ __forceinline__ void store_tile(const fused_product &p, uint32_t tile, const float *sums,
+__device__ __forceinline__ void store_tile(const fused_gemm &p, uint32_t tile, const float *sums,
                                            const token_scale (&scale)[EIGHTS], const row_inputs<EIGHTS> &in)
 {
 #pragma unroll
@@ -299,15 +299,15 @@ __device__ __forceinline__ void store_tile(const fused_product &p, uint32_t tile
       } else if (p.kind == FUSED_STORE_F32) {
         ((float *)p.out)[at] = v + __bfloat162float(in.bias);
       } else {
-        bf16 x = __float2bfloat16(v + __bfloat162float(in.bias) + __bfloat162float(in.held[j]));
+        bf16 x = __float2bfloat16(v + __bfloat162float(in.bias) + __bfloat162float(in.residual[j]));
         float kept = __bfloat162float(x); // the norm sees the value that the residual stream keeps
         ((bf16 *)p.out)[at] = x;
-        if (p.kind == FUSED_ADD)
+        if (p.kind == FUSED_ADD_NORM)
           p.h[at] = __float2bfloat16(kept * in.norm);
         squares = kept * kept;
       }
     }
-    if (p.kind == FUSED_ADD) {
+    if (p.kind == FUSED_ADD_NORM) {
       squares = warp_sum(squares);
       if (row == 0)
         p.sums[token * FUSED_TILES_MAX + tile] = squares;
@@ -317,7 +317,7 @@ __device__ __forceinline__ void store_tile(const fused_product &p, uint32_t tile
 #endif
 
 template <uint32_t M_TILES, uint32_t EIGHTS>
-__global__ void __launch_bounds__(FUSED_THREADS, 1) fused_kernel(const __grid_constant__ fused_product p)
+__global__ void __launch_bounds__(FUSED_THREADS, 1) fused_kernel(const __grid_constant__ fused_gemm p)
 {
 #ifdef TD_HAS_WGMMA
   extern __shared__ unsigned char smem_raw[];
@@ -329,20 +329,20 @@ __global__ void __launch_bounds__(FUSED_THREADS, 1) fused_kernel(const __grid_co
 
   // prologue
   uint32_t n_rounds = p.n_rounds - (blockIdx.x < p.n_last_round ? 0 : 1);
-  fused_producer producer = {ring.as_producer(), 0, n_rounds * p.n_parts, blockIdx.x, 0};
-  let_next_start();
+  fused_producer producer = {ring.as_producer(), 0, n_rounds * p.n_k_blocks, blockIdx.x, 0};
+  pdl_launch_dependents();
   if (threadIdx.x == 0) {
-    read_map(&p.w_map);
-    read_map(&p.x_map);
+    prefetch_map(&p.w_map);
+    prefetch_map(&p.x_map);
   }
   if (threadIdx.x == PRODUCER) { // the first weights are requested as soon as their barriers exist
-    make_stages(ring, 0, 1);
+    init_stages(ring, 0, 1);
     producer.fill(1, p);
-    make_stages(ring, 1, p.n_stages);
+    init_stages(ring, 1, p.n_stages);
     producer.fill(p.n_stages, p);
   }
   __syncthreads();
-  wait_for_input();
+  pdl_wait();
   if (threadIdx.x >= PRODUCER) {
     if (threadIdx.x == PRODUCER)
       producer.run(p);
@@ -369,15 +369,16 @@ __global__ void __launch_bounds__(FUSED_THREADS, 1) fused_kernel(const __grid_co
 }
 
 // One CTA for each token: writes its x, h and sum of squares.
-__global__ void __launch_bounds__(BEGIN_THREADS) begin_kernel(const fused_begin g, const int32_t *token_ids)
+__global__ void __launch_bounds__(EMBED_THREADS)
+    fused_embed_kernel(const fused_embedding g, const int32_t *token_ids)
 {
-  __shared__ float partial[BEGIN_THREADS / 32];
-  let_next_start();
-  wait_for_input();
+  __shared__ float partial[EMBED_THREADS / 32];
+  pdl_launch_dependents();
+  pdl_wait();
   const bf16 *src = g.table + (size_t)token_ids[blockIdx.x] * g.width;
   size_t row = (size_t)blockIdx.x * g.width;
   float squares = 0;
-  for (uint32_t i = threadIdx.x * 8; i < g.width; i += BEGIN_THREADS * 8) {
+  for (uint32_t i = threadIdx.x * 8; i < g.width; i += EMBED_THREADS * 8) {
     bf16x8 x = *(const bf16x8 *)(src + i);
     float v[8];
     unpack(x, v);
@@ -396,14 +397,14 @@ __global__ void __launch_bounds__(BEGIN_THREADS) begin_kernel(const fused_begin 
   if (threadIdx.x > 0)
     return;
   float sum = 0;
-  for (uint32_t i = 0; i < BEGIN_THREADS / 32; i++)
+  for (uint32_t i = 0; i < EMBED_THREADS / 32; i++)
     sum += partial[i];
   g.sums[blockIdx.x * FUSED_TILES_MAX] = sum;
 }
 
 // ---- host side ----
 
-typedef void (*fused_function)(fused_product);
+typedef void (*fused_function)(fused_gemm);
 
 static uint32_t eights_of(uint32_t n) { return (n + 7) / 8; }
 
@@ -429,22 +430,22 @@ td_status td_fused_open(cuda_backend *b, td_error *err)
                                : TD_OK;
 }
 
-bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_cuda_weight *w, const void *x)
+bool td_fused_plan_gemm(cuda_backend *b, fused_gemm *p, const td_cuda_weight *w, const void *x)
 {
   const uint32_t halves = p->kind == FUSED_SWIGLU ? 2 : 1, n_k_tiles = w->n_in / K_TILE;
   if (!is_of_type(w, TD_BF16, TD_BF16) || w->n_in % K_TILE != 0 || w->n_out % halves != 0 ||
       (w->bias && halves == 2))
     return false;
-  p->tile_rows = td_stream_tile_rows(w->n_out, (uint32_t)b->device.n_sms, 8 * halves, TILE_ROWS_MAX);
+  p->tile_rows = td_skinny_tile_rows(w->n_out, (uint32_t)b->device.n_sms, 8 * halves, TILE_ROWS_MAX);
   p->out_rows = p->tile_rows / halves;
   p->n_out = w->n_out / halves;
   p->n_tiles = (p->n_out + p->out_rows - 1) / p->out_rows;
-  p->n_parts = (n_k_tiles + K_TILES - 1) / K_TILES;
+  p->n_k_blocks = (n_k_tiles + K_TILES - 1) / K_TILES;
   p->n_rounds = (p->n_tiles + (uint32_t)b->device.n_sms - 1) / (uint32_t)b->device.n_sms;
   p->n_last_round = p->n_tiles - (p->n_rounds - 1) * (uint32_t)b->device.n_sms;
   p->n_stages = std::min((SMEM_BYTES - SWIZZLE_BYTES - sum_bytes(eights_of(p->n), p->tile_rows)) /
                              (stage_bytes(p->tile_rows, p->n) + 2 * 8),
-                         p->n_rounds * p->n_parts);
+                         p->n_rounds * p->n_k_blocks);
   p->bias = w->bias;
   const cuuint64_t row_bytes = (cuuint64_t)w->n_in * sizeof(bf16);
   const cuuint64_t dims[4] = {K_TILE, p->n_out, halves, n_k_tiles},
@@ -452,11 +453,11 @@ bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_cuda_weight *w
   const cuuint32_t box[4] = {K_TILE, p->out_rows, halves, K_TILES};
   const cuuint64_t x_dims[3] = {K_TILE, p->n, n_k_tiles}, x_strides[2] = {row_bytes, K_TILE_ROW_BYTES};
   const cuuint32_t x_box[3] = {K_TILE, p->n, K_TILES};
-  return td_stream_encode(b, &p->w_map, w->types[0].storage, 4, w->data, dims, strides, box) &&
-         td_stream_encode(b, &p->x_map, TD_BF16, 3, x, x_dims, x_strides, x_box);
+  return td_skinny_encode_map(b, &p->w_map, w->types[0].storage, 4, w->data, dims, strides, box) &&
+         td_skinny_encode_map(b, &p->x_map, TD_BF16, 3, x, x_dims, x_strides, x_box);
 }
 
-void td_fused_queue_product(cuda_backend *b, const fused_product &p)
+void td_fused_queue_gemm(cuda_backend *b, const fused_gemm &p)
 {
   queue_kernel(&b->device, kernel_of(p.tile_rows, p.n), dim3(std::min(p.n_tiles, (uint32_t)b->device.n_sms)),
                FUSED_THREADS, SMEM_BYTES, p);
@@ -464,21 +465,21 @@ void td_fused_queue_product(cuda_backend *b, const fused_product &p)
 
 bool td_fused_linear(cuda_backend *b, const of_rows<td_linear_params> *q)
 {
-  fused_product p = {};
+  fused_gemm p = {};
   if (!b->linears.encode_map || q->n > FUSED_ALONE_MAX || (q->out_f32 && q->add))
     return false;
   p.kind = q->out_f32 ? FUSED_STORE_F32 : FUSED_STORE;
   p.n = q->n;
   p.out = at<void>(q->out);
-  p.held = q->add ? at<bf16>(q->out) : nullptr;
-  if (!td_fused_lay_out(b, &p, cuda_weight(q->weight), at<void>(q->x)))
+  p.residual = q->add ? at<bf16>(q->out) : nullptr;
+  if (!td_fused_plan_gemm(b, &p, cuda_weight(q->weight), at<void>(q->x)))
     return false;
-  td_fused_queue_product(b, p);
+  td_fused_queue_gemm(b, p);
   return true;
 }
 
-void td_fused_queue_begin(cuda_backend *b, const fused_begin &g)
+void td_fused_queue_embedding(cuda_backend *b, const fused_embedding &g)
 {
-  queue_kernel(&b->device, begin_kernel, dim3(g.n), BEGIN_THREADS, 0, g,
+  queue_kernel(&b->device, fused_embed_kernel, dim3(g.n), EMBED_THREADS, 0, g,
                (const int32_t *)b->frame.batch.token_ids);
 }

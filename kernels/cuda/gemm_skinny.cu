@@ -21,23 +21,23 @@
 #include <algorithm>
 
 enum {
-  GROUPS = 2, // consumer warpgroups; each takes half of a stage's k tiles
-  GROUP_THREADS = 128,
-  WEIGHT_PRODUCER = GROUPS * GROUP_THREADS, // number of a thread
-  X_PRODUCER = WEIGHT_PRODUCER + 32,        // number of a thread
-  STREAM_THREADS = WEIGHT_PRODUCER + 64,
-  CONSUMER_WARPS = GROUPS * GROUP_THREADS / 32,
+  CONSUMER_WARPGROUPS = 2, // consumer warpgroups; each takes half of a stage's k tiles
+  WARPGROUP_THREADS = 128,
+  WEIGHT_PRODUCER = CONSUMER_WARPGROUPS * WARPGROUP_THREADS, // number of a thread
+  X_PRODUCER = WEIGHT_PRODUCER + 32,                         // number of a thread
+  SKINNY_THREADS = WEIGHT_PRODUCER + 64,
+  CONSUMER_WARPS = CONSUMER_WARPGROUPS * WARPGROUP_THREADS / 32,
   TILE_ROWS_MAX = 64,
 };
 
-struct stream_args {
+struct skinny_args {
   const bf16 *bias;
   void *out;
   bool add; // adds to the old value of out
   uint32_t n, n_out;
   uint32_t tile_rows, n_tiles;
-  uint32_t x_rows;  // tokens that are loaded: n rounded up to a multiple of 8
-  uint32_t n_parts; // parts of a tile; a pipeline stage holds one part, K_TILES k tiles
+  uint32_t x_rows;     // tokens that are loaded: n rounded up to a multiple of 8
+  uint32_t n_k_blocks; // blocks of K_TILES k tiles; a pipeline stage holds one
   uint32_t n_stages;
 };
 
@@ -45,19 +45,19 @@ struct stream_args {
 
 #ifdef TD_HAS_WGMMA
 // Descriptor of a K-major operand with 128-byte rows swizzled by TMA: groups of 8 rows are 1024 bytes apart.
-__device__ __forceinline__ uint64_t operand(uint32_t address)
+__device__ __forceinline__ uint64_t descriptor(uint32_t address)
 {
-  return wgmma_operand(address >> 4, 16, 1024);
+  return wgmma_descriptor(address >> 4, 16, 1024);
 }
 
-template <int BAR> __device__ __forceinline__ void groups_sync()
+template <int BAR> __device__ __forceinline__ void consumers_sync()
 {
-  asm volatile("bar.sync %0, %1;" ::"n"(BAR), "n"((int)GROUPS * GROUP_THREADS) : "memory");
+  asm volatile("bar.sync %0, %1;" ::"n"(BAR), "n"((int)CONSUMER_WARPGROUPS * WARPGROUP_THREADS) : "memory");
 }
 
-template <int BAR> __device__ __forceinline__ void groups_arrive()
+template <int BAR> __device__ __forceinline__ void consumers_arrive()
 {
-  asm volatile("bar.arrive %0, %1;" ::"n"(BAR), "n"((int)GROUPS * GROUP_THREADS) : "memory");
+  asm volatile("bar.arrive %0, %1;" ::"n"(BAR), "n"((int)CONSUMER_WARPGROUPS * WARPGROUP_THREADS) : "memory");
 }
 #endif
 
@@ -66,9 +66,10 @@ template <int BAR> __device__ __forceinline__ void groups_arrive()
 // Shared memory of a CTA: the ring's stages, the second warpgroup's sums, the ring's barriers. Tiles of fewer
 // than 64 weight rows are multiplied as 64, which reads up to 7 KB past them. Fewer than NB tokens are
 // multiplied as NB, which reads up to 1 KB past them. The sums always have at least that much room.
-template <int NB> struct stream_shape {
-  static constexpr uint32_t SUMS = NB / 2,
-                            SUM_BYTES = SUMS * GROUP_THREADS * 4 < 8192 ? 8192 : SUMS * GROUP_THREADS * 4;
+template <int NB> struct skinny_shape {
+  static constexpr uint32_t SUMS = NB / 2, SUM_BYTES = SUMS * WARPGROUP_THREADS * 4 < 8192
+                                                           ? 8192
+                                                           : SUMS * WARPGROUP_THREADS * 4;
 };
 
 // Bytes of n_k_tiles k tiles of weight rows, or of tokens.
@@ -79,9 +80,9 @@ __host__ __device__ constexpr uint32_t k_tiles_bytes(uint32_t n_k_tiles, uint32_
 
 #ifdef TD_HAS_WGMMA
 // A stage: K_TILES k tiles of weights, then K_TILES k tiles of x.
-typedef ring<0, 0, CONSUMER_WARPS> stream_ring;
+typedef ring<0, 0, CONSUMER_WARPS> skinny_ring;
 
-__device__ __forceinline__ void make_stages(const stream_ring &r, uint32_t from, uint32_t to)
+__device__ __forceinline__ void init_stages(const skinny_ring &r, uint32_t from, uint32_t to)
 {
   r.init(from, to);
   fence_barrier_init();
@@ -89,16 +90,16 @@ __device__ __forceinline__ void make_stages(const stream_ring &r, uint32_t from,
 
 // The producer of weights: loads the CTA's weights, stage after stage.
 struct weight_producer {
-  stream_ring ring;
-  uint32_t i, n, tile, part; // i: the next of n stages; part: which part of `tile` it holds
+  skinny_ring ring;
+  uint32_t i, n, tile, k_block; // i: the next of n stages; k_block: which k block of `tile` it holds
 
   template <int K_TILES>
-  __device__ __forceinline__ void next(const CUtensorMap *map, const stream_args &a, uint64_t policy)
+  __device__ __forceinline__ void next(const CUtensorMap *map, const skinny_args &a, uint64_t policy)
   {
     ring.expect(ring.bytes); // includes the bytes of x
-    fetch_once(ring.data(), map, ring.full(), tile * a.tile_rows, part * K_TILES, policy);
-    if (++part == a.n_parts) {
-      part = 0;
+    tma_load_once(ring.data(), map, ring.full(), tile * a.tile_rows, k_block * K_TILES, policy);
+    if (++k_block == a.n_k_blocks) {
+      k_block = 0;
       tile += gridDim.x;
     }
     ring.advance();
@@ -108,7 +109,7 @@ struct weight_producer {
   // Loads the stages before `end`, which are empty. Not unrolled: short code is fetched faster when a CTA
   // begins.
   template <int K_TILES>
-  __device__ __forceinline__ void fill(uint32_t end, const CUtensorMap *map, const stream_args &a)
+  __device__ __forceinline__ void fill(uint32_t end, const CUtensorMap *map, const skinny_args &a)
   {
     uint64_t policy = read_once_policy();
 #pragma unroll 1
@@ -117,7 +118,7 @@ struct weight_producer {
   }
 
   // Loads all other stages.
-  template <int K_TILES> __device__ __forceinline__ void run(const CUtensorMap *map, const stream_args &a)
+  template <int K_TILES> __device__ __forceinline__ void run(const CUtensorMap *map, const skinny_args &a)
   {
     uint64_t policy = read_once_policy();
     while (i < n) {
@@ -129,16 +130,16 @@ struct weight_producer {
 
 // The producer of x.
 template <int K_TILES>
-__device__ __forceinline__ void fetch_x(const CUtensorMap *map, const stream_args &a, stream_ring ring,
-                                        uint32_t weight_bytes, uint32_t n_fetches)
+__device__ __forceinline__ void load_x(const CUtensorMap *map, const skinny_args &a, skinny_ring ring,
+                                       uint32_t weight_bytes, uint32_t n_loads)
 {
-  uint32_t part = 0;
+  uint32_t k_block = 0;
   fence_global_writes(); // x was written with ordinary stores
-  for (uint32_t i = 0; i < n_fetches; i++) {
+  for (uint32_t i = 0; i < n_loads; i++) {
     ring.acquire();
-    fetch(ring.data() + weight_bytes, map, ring.full(), 0, part * K_TILES);
-    if (++part == a.n_parts)
-      part = 0;
+    tma_load(ring.data() + weight_bytes, map, ring.full(), 0, k_block * K_TILES);
+    if (++k_block == a.n_k_blocks)
+      k_block = 0;
     ring.advance();
   }
 }
@@ -146,20 +147,20 @@ __device__ __forceinline__ void fetch_x(const CUtensorMap *map, const stream_arg
 // Loads the old values of out where this thread will store, before the sums are complete. Indexes past the
 // end are clamped to the tile's last element: with branches, each load would wait for the one before.
 template <int NB, typename OUT>
-__device__ __forceinline__ void load_tile(OUT (&held)[NB / 2], const stream_args &a, uint32_t tile)
+__device__ __forceinline__ void load_residual(OUT (&residual)[NB / 2], const skinny_args &a, uint32_t tile)
 {
 #pragma unroll
   for (uint32_t k = 0; k < NB / 2; k++) {
     uint32_t r = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + k / 2 % 2 * 8,
              token = k / 4 * 8 + threadIdx.x % 4 * 2 + k % 2;
     uint32_t row = min(tile * a.tile_rows + min(r, a.tile_rows - 1), a.n_out - 1);
-    held[k] = ((const OUT *)a.out)[(size_t)min(token, a.n - 1) * a.n_out + row];
+    residual[k] = ((const OUT *)a.out)[(size_t)min(token, a.n - 1) * a.n_out + row];
   }
 }
 
 template <int NB, typename OUT>
-__device__ __forceinline__ void store_tile(const float (&d)[NB / 2], const float *others,
-                                           const OUT (&held)[NB / 2], const stream_args &a, uint32_t tile)
+__device__ __forceinline__ void store_tile(const float (&d)[NB / 2], const float *peer_sums,
+                                           const OUT (&residual)[NB / 2], const skinny_args &a, uint32_t tile)
 {
   uint32_t thread = threadIdx.x, g = thread % 32 / 4, t = thread % 4;
 #pragma unroll
@@ -173,74 +174,74 @@ __device__ __forceinline__ void store_tile(const float (&d)[NB / 2], const float
     for (int i = 0; i < NB / 4; i++) {
       uint32_t token = i / 2 * 8 + 2 * t + i % 2, k = i / 2 * 4 + 2 * h + i % 2;
       if (token < a.n)
-        dst[(size_t)token * a.n_out] =
-            (OUT)(d[k] + others[k * GROUP_THREADS + thread] + bias + (a.add ? (float)held[k] : 0.0f));
+        dst[(size_t)token * a.n_out] = (OUT)(d[k] + peer_sums[k * WARPGROUP_THREADS + thread] + bias +
+                                             (a.add ? (float)residual[k] : 0.0f));
     }
   }
 }
 #endif
 
 template <int K_TILES, int NB, typename OUT>
-__global__ void __launch_bounds__(STREAM_THREADS, 1)
-    stream_kernel(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
-                  const stream_args a)
+__global__ void __launch_bounds__(SKINNY_THREADS, 1)
+    skinny_kernel(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
+                  const skinny_args a)
 {
 #ifdef TD_HAS_WGMMA
-  typedef stream_shape<NB> shape;
-  extern __shared__ __align__(1024) unsigned char stream_memory[];
+  typedef skinny_shape<NB> shape;
+  extern __shared__ __align__(1024) unsigned char skinny_memory[];
   const uint32_t weight_bytes = k_tiles_bytes(K_TILES, a.tile_rows);
   const uint32_t stage_bytes = weight_bytes + k_tiles_bytes(K_TILES, a.x_rows);
-  float *sums = (float *)(stream_memory + a.n_stages * stage_bytes);
-  stream_ring ring;
-  const uint32_t base = shared_address(stream_memory);
+  float *sums = (float *)(skinny_memory + a.n_stages * stage_bytes);
+  skinny_ring ring;
+  const uint32_t base = shared_address(skinny_memory);
   ring.place(base, base + a.n_stages * stage_bytes + shape::SUM_BYTES, a.n_stages, stage_bytes);
-  uint32_t n_tiles = (a.n_tiles - blockIdx.x + gridDim.x - 1) / gridDim.x, n_fetches = n_tiles * a.n_parts;
+  uint32_t n_tiles = (a.n_tiles - blockIdx.x + gridDim.x - 1) / gridDim.x, n_loads = n_tiles * a.n_k_blocks;
 
   // prologue
-  let_next_start();
+  pdl_launch_dependents();
   if (threadIdx.x == 0) {
-    read_map(&w_map);
-    read_map(&x_map);
+    prefetch_map(&w_map);
+    prefetch_map(&x_map);
   }
-  weight_producer weights = {ring.as_producer(), 0, n_fetches, blockIdx.x, 0};
+  weight_producer weights = {ring.as_producer(), 0, n_loads, blockIdx.x, 0};
   if (threadIdx.x == WEIGHT_PRODUCER) { // requests the first weights as soon as their barriers exist
-    make_stages(ring, 0, 1);
+    init_stages(ring, 0, 1);
     weights.fill<K_TILES>(1, &w_map, a);
-    make_stages(ring, 1, a.n_stages);
+    init_stages(ring, 1, a.n_stages);
     weights.fill<K_TILES>(a.n_stages, &w_map, a);
   }
   __syncthreads();
   if (threadIdx.x == WEIGHT_PRODUCER)
     weights.run<K_TILES>(&w_map, a);
-  wait_for_input();
+  pdl_wait();
   if (threadIdx.x == X_PRODUCER)
-    fetch_x<K_TILES>(&x_map, a, ring.as_producer(), weight_bytes, n_fetches);
+    load_x<K_TILES>(&x_map, a, ring.as_producer(), weight_bytes, n_loads);
   if (threadIdx.x >= WEIGHT_PRODUCER)
     return;
 
   // consumers
   float d[NB / 2] = {};
-  OUT held[NB / 2];
-  uint32_t group = threadIdx.x / GROUP_THREADS;
+  OUT residual[NB / 2];
+  uint32_t warpgroup = threadIdx.x / WARPGROUP_THREADS;
   bool leads = threadIdx.x % 32 == 0;
   for (uint32_t tile = blockIdx.x; tile < a.n_tiles; tile += gridDim.x) {
     uint32_t before = 0; // the stage that wgmmas in flight still read
-    if (a.add && group == 0)
-      load_tile<NB, OUT>(held, a, tile);
-    for (uint32_t part = 0; part < a.n_parts; part++) { // main loop
+    if (a.add && warpgroup == 0)
+      load_residual<NB, OUT>(residual, a, tile);
+    for (uint32_t k_block = 0; k_block < a.n_k_blocks; k_block++) { // main loop
       ring.wait_full();
-      wgmma_begin();
+      wgmma_fence();
 #pragma unroll
-      for (int c = 0; c < K_TILES / GROUPS; c++)
+      for (int c = 0; c < K_TILES / CONSUMER_WARPGROUPS; c++)
 #pragma unroll
         for (int k = 0; k < K_TILE / 16; k++) {
-          uint32_t k_tile = c * GROUPS + group;
-          wgmma_ss(d, operand(ring.data() + k_tile * a.tile_rows * K_TILE_ROW_BYTES + k * 32),
-                   operand(ring.data() + weight_bytes + k_tile * a.x_rows * K_TILE_ROW_BYTES + k * 32),
-                   (part | c | k) != 0);
+          uint32_t k_tile = c * CONSUMER_WARPGROUPS + warpgroup;
+          wgmma_ss(d, descriptor(ring.data() + k_tile * a.tile_rows * K_TILE_ROW_BYTES + k * 32),
+                   descriptor(ring.data() + weight_bytes + k_tile * a.x_rows * K_TILE_ROW_BYTES + k * 32),
+                   (k_block | c | k) != 0);
         }
       wgmma_commit();
-      if (part > 0) {
+      if (k_block > 0) {
         wgmma_wait<1>();
         if (leads)
           ring.release(before);
@@ -249,22 +250,22 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
       ring.advance();
     }
     wgmma_wait<0>();
-    wgmma_hold(d);
+    wgmma_fence_operand(d);
     if (leads)
       ring.release(before);
     // epilogue: the second warpgroup passes its sums to the first, which stores
-    if (group == 1) {
+    if (warpgroup == 1) {
       if (tile != blockIdx.x) // wait until the last tile's sums have been read
-        groups_sync<2>();
+        consumers_sync<2>();
 #pragma unroll
       for (int i = 0; i < NB / 2; i++)
-        sums[i * GROUP_THREADS + threadIdx.x % GROUP_THREADS] = d[i];
-      groups_arrive<1>();
+        sums[i * WARPGROUP_THREADS + threadIdx.x % WARPGROUP_THREADS] = d[i];
+      consumers_arrive<1>();
     } else {
-      groups_sync<1>();
-      store_tile<NB, OUT>(d, sums, held, a, tile);
+      consumers_sync<1>();
+      store_tile<NB, OUT>(d, sums, residual, a, tile);
       if (tile + gridDim.x < a.n_tiles)
-        groups_arrive<2>();
+        consumers_arrive<2>();
     }
   }
 #endif
@@ -272,46 +273,46 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
 
 // ---- host side ----
 
-typedef void (*stream_function)(CUtensorMap, CUtensorMap, stream_args);
+typedef void (*skinny_function)(CUtensorMap, CUtensorMap, skinny_args);
 
 // RING_BYTES is more than half of an SM's shared memory, so two CTAs never share an SM. If one SM had two and
-// another none, both CTAs would load at half the speed. With more than STREAM_ROWS_MAX tokens cuBLASLt is as
+// another none, both CTAs would load at half the speed. With more than SKINNY_ROWS_MAX tokens cuBLASLt is as
 // fast.
 enum {
   N_WIDTHS = 2,
   RING_BYTES = 200 << 10,
-  STREAM_ROWS_MAX = 32,
+  SKINNY_ROWS_MAX = 32,
   K_TILES_FEW = 2,
   K_TILES_MANY = 4,
-  TALL_ROWS = 48
+  TALL_TILE_ROWS = 48
 };
 static const uint32_t widths[N_WIDTHS] = {16, 32};
 
-struct stream_variant {
-  stream_function f;
+struct skinny_variant {
+  skinny_function f;
   uint32_t k_tiles, sum_bytes;
 };
 
-template <int K_TILES, int NB> static stream_variant variant_of(bool f32)
+template <int K_TILES, int NB> static skinny_variant variant_of(bool f32)
 {
-  return {f32 ? (stream_function)stream_kernel<K_TILES, NB, float>
-              : (stream_function)stream_kernel<K_TILES, NB, bf16>,
-          K_TILES, stream_shape<NB>::SUM_BYTES};
+  return {f32 ? (skinny_function)skinny_kernel<K_TILES, NB, float>
+              : (skinny_function)skinny_kernel<K_TILES, NB, bf16>,
+          K_TILES, skinny_shape<NB>::SUM_BYTES};
 }
 
-template <int K_TILES> static stream_variant variant_of_width(uint32_t width, bool f32)
+template <int K_TILES> static skinny_variant variant_of_width(uint32_t width, bool f32)
 {
   return width == 16 ? variant_of<K_TILES, 16>(f32) : variant_of<K_TILES, 32>(f32);
 }
 
-static stream_variant variant(uint32_t k_tiles, uint32_t width, bool f32)
+static skinny_variant variant(uint32_t k_tiles, uint32_t width, bool f32)
 {
   return k_tiles == K_TILES_FEW ? variant_of_width<K_TILES_FEW>(width, f32)
                                 : variant_of_width<K_TILES_MANY>(width, f32);
 }
 
-bool td_stream_encode(cuda_backend *b, CUtensorMap *map, td_dtype type, uint32_t rank, const void *data,
-                      const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box)
+bool td_skinny_encode_map(cuda_backend *b, CUtensorMap *map, td_dtype type, uint32_t rank, const void *data,
+                          const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box)
 {
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
   TD_BUG_ON(type != TD_BF16); // the callers' boxes and swizzles assume it
@@ -330,10 +331,10 @@ static bool encode(cuda_backend *b, CUtensorMap *map, td_dtype type, const void 
   const cuuint64_t dims[3] = {K_TILE, n_rows, n_cols / K_TILE},
                    strides[2] = {n_cols * td_dtypes[type].block_bytes, K_TILE_ROW_BYTES};
   const cuuint32_t box[3] = {K_TILE, box_rows, k_tiles};
-  return td_stream_encode(b, map, type, 3, data, dims, strides, box);
+  return td_skinny_encode_map(b, map, type, 3, data, dims, strides, box);
 }
 
-td_status td_stream_open(cuda_backend *b, td_error *err)
+td_status td_skinny_open(cuda_backend *b, td_error *err)
 {
   int smem_bytes = 0;
   cudaFuncAttributes attributes = {};
@@ -349,7 +350,7 @@ td_status td_stream_open(cuda_backend *b, td_error *err)
   for (uint32_t k_tiles = K_TILES_FEW; k_tiles <= K_TILES_MANY; k_tiles += K_TILES_MANY - K_TILES_FEW)
     for (uint32_t width : widths)
       for (int f32 = 0; f32 < 2 && e == cudaSuccess; f32++) {
-        stream_function f = variant(k_tiles, width, f32).f;
+        skinny_function f = variant(k_tiles, width, f32).f;
         e = cudaFuncGetAttributes(&attributes, f);
         if (e == cudaSuccess)
           e = cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -361,7 +362,7 @@ td_status td_stream_open(cuda_backend *b, td_error *err)
   return TD_OK;
 }
 
-uint32_t td_stream_tile_rows(uint32_t n_out, uint32_t n_sms, uint32_t unit, uint32_t most)
+uint32_t td_skinny_tile_rows(uint32_t n_out, uint32_t n_sms, uint32_t unit, uint32_t most)
 {
   enum { TILE_COST_ROWS = 4 };
   uint32_t best = most, best_cost = UINT32_MAX;
@@ -375,33 +376,33 @@ uint32_t td_stream_tile_rows(uint32_t n_out, uint32_t n_sms, uint32_t unit, uint
   return best;
 }
 
-void td_stream_plan_weight(cuda_backend *b, td_cuda_weight *w)
+void td_skinny_plan_weight(cuda_backend *b, td_cuda_weight *w)
 {
-  td_stream_plan *p = &w->stream;
+  td_skinny_plan *p = &w->skinny;
   if (!b->linears.encode_map || !is_of_type(w, TD_BF16, TD_BF16) || w->n_in % K_TILE != 0)
     return;
-  uint32_t rows = td_stream_tile_rows(w->n_out, (uint32_t)b->device.n_sms, 8, TILE_ROWS_MAX),
-           k_tiles = rows > TALL_ROWS ? K_TILES_FEW : K_TILES_MANY;
+  uint32_t rows = td_skinny_tile_rows(w->n_out, (uint32_t)b->device.n_sms, 8, TILE_ROWS_MAX),
+           k_tiles = rows > TALL_TILE_ROWS ? K_TILES_FEW : K_TILES_MANY;
   if (encode(b, &p->map, w->types[0].storage, w->data, w->n_out, w->n_in, rows, k_tiles)) {
     p->tile_rows = rows;
-    p->slices = k_tiles;
+    p->stage_k_tiles = k_tiles;
   }
 }
 
-uint32_t td_stream_rows_max(const td_cuda_weight *w) { return w->stream.tile_rows > 0 ? STREAM_ROWS_MAX : 0; }
+uint32_t td_skinny_rows_max(const td_cuda_weight *w) { return w->skinny.tile_rows > 0 ? SKINNY_ROWS_MAX : 0; }
 
-bool td_stream_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
+bool td_skinny_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
 {
   const td_cuda_weight *w = cuda_weight(p->weight);
-  const td_stream_plan *plan = &w->stream;
+  const td_skinny_plan *plan = &w->skinny;
   CUtensorMap x_map;
   uint32_t width = p->n <= 16 ? 16 : 32, x_rows = (p->n + 7) / 8 * 8;
-  if (p->n > td_stream_rows_max(w) ||
-      !encode(b, &x_map, TD_BF16, at<void>(p->x), p->n, w->n_in, x_rows, plan->slices))
+  if (p->n > td_skinny_rows_max(w) ||
+      !encode(b, &x_map, TD_BF16, at<void>(p->x), p->n, w->n_in, x_rows, plan->stage_k_tiles))
     return false;
-  stream_variant v = variant(plan->slices, width, p->out_f32);
+  skinny_variant v = variant(plan->stage_k_tiles, width, p->out_f32);
   uint32_t stage_bytes = k_tiles_bytes(v.k_tiles, plan->tile_rows + x_rows) + 2 * 8;
-  stream_args a = {};
+  skinny_args a = {};
   a.bias = w->bias;
   a.out = at<void>(p->out);
   a.add = p->add;
@@ -410,9 +411,9 @@ bool td_stream_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
   a.tile_rows = plan->tile_rows;
   a.x_rows = x_rows;
   a.n_tiles = (w->n_out + a.tile_rows - 1) / a.tile_rows;
-  a.n_parts = (w->n_in / K_TILE + v.k_tiles - 1) / v.k_tiles;
+  a.n_k_blocks = (w->n_in / K_TILE + v.k_tiles - 1) / v.k_tiles;
   a.n_stages = RING_BYTES / stage_bytes;
-  queue_kernel(&b->device, v.f, dim3(std::min(a.n_tiles, (uint32_t)b->device.n_sms)), STREAM_THREADS,
+  queue_kernel(&b->device, v.f, dim3(std::min(a.n_tiles, (uint32_t)b->device.n_sms)), SKINNY_THREADS,
                a.n_stages * stage_bytes + v.sum_bytes, plan->map, x_map, a);
   return true;
 }

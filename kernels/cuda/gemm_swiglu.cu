@@ -25,10 +25,10 @@ enum {
   TILE_ROWS = 128,
   TILE_COLUMNS = 128,
   CLUSTER = 2,
-  GROUPS = 2, // consumer warpgroups; each takes half of a tile's tokens
-  GROUP_THREADS = 128,
-  CONSUMER_WARPS = GROUPS * GROUP_THREADS / 32,
-  GLU_THREADS = (1 + GROUPS) * GROUP_THREADS,
+  CONSUMER_WARPGROUPS = 2, // consumer warpgroups; each takes half of a tile's tokens
+  WARPGROUP_THREADS = 128,
+  CONSUMER_WARPS = CONSUMER_WARPGROUPS * WARPGROUP_THREADS / 32,
+  GEMM_SWIGLU_THREADS = (1 + CONSUMER_WARPGROUPS) * WARPGROUP_THREADS,
   PRODUCER_REGISTERS = 40,
   CONSUMER_REGISTERS = 232,
   STAGES = 4,
@@ -43,33 +43,33 @@ enum {
 // A cluster's unit of work is a pair of tiles, one for each CTA: below one another if the CTAs share weights,
 // next to one another if they share x. If the last round would leave half of the clusters idle, its pairs are
 // cut: each becomes two pairs with half the columns.
-struct glu_pairs {
+struct tile_pairs {
   uint32_t rows, columns, rows_at_once; // pairs in the matrix, and rows of pairs done together
   uint32_t n_whole, n;                  // whole pairs, and all units; a cut pair counts as two
 };
 
-struct glu_args {
-  glu_pairs pairs;
+struct gemm_swiglu_args {
+  tile_pairs pairs;
   uint32_t n_k_tiles;
 };
 
-struct glu_maps {
+struct gemm_swiglu_maps {
   CUtensorMap w[2], x, out; // w: for whole tiles and for halves
 };
 
 #ifdef TD_HAS_WGMMA
 // A stage: a k tile of x, then a k tile of the weights, gate and up. Consumers of both CTAs release it,
 // because the producers of both write it.
-typedef ring<STAGES, STAGE_BYTES, CLUSTER * CONSUMER_WARPS> glu_ring;
+typedef ring<STAGES, STAGE_BYTES, CLUSTER * CONSUMER_WARPS> gemm_swiglu_ring;
 
-struct glu_tile {
+struct swiglu_tile {
   uint32_t row, column; // row and column: the tile's first element
   bool half;
   __device__ __forceinline__ uint32_t width() const { return half ? TILE_COLUMNS / 2 : TILE_COLUMNS; }
 };
 
 template <bool SHARES_X>
-__device__ __forceinline__ glu_tile find_tile(const glu_pairs &t, uint32_t i, uint32_t rank)
+__device__ __forceinline__ swiglu_tile find_tile(const tile_pairs &t, uint32_t i, uint32_t rank)
 {
   bool half = i >= t.n_whole;
   uint32_t right = half ? (i - t.n_whole) % 2 : 0; // which half of a pair that was cut
@@ -77,7 +77,7 @@ __device__ __forceinline__ glu_tile find_tile(const glu_pairs &t, uint32_t i, ui
   uint32_t section = t.rows_at_once * t.columns, first = i / section * t.rows_at_once,
            n = min(t.rows_at_once, t.rows - first);
   uint32_t row = first + i % section % n, column = i % section / n;
-  glu_tile tile = {row, column * TILE_COLUMNS, half};
+  swiglu_tile tile = {row, column * TILE_COLUMNS, half};
   if (SHARES_X)
     tile.column = tile.column * CLUSTER + (right * CLUSTER + rank) * tile.width();
   else
@@ -88,10 +88,10 @@ __device__ __forceinline__ glu_tile find_tile(const glu_pairs &t, uint32_t i, ui
 
 // Calls f(tile, k_tile) for all k tiles of this CTA, in order.
 template <bool SHARES_X, class F>
-__device__ __forceinline__ void each_k_tile(const glu_args &a, uint32_t rank, F f)
+__device__ __forceinline__ void each_k_tile(const gemm_swiglu_args &a, uint32_t rank, F f)
 {
   for (uint32_t i = blockIdx.x / CLUSTER; i < a.pairs.n; i += gridDim.x / CLUSTER) {
-    glu_tile tile = find_tile<SHARES_X>(a.pairs, i, rank);
+    swiglu_tile tile = find_tile<SHARES_X>(a.pairs, i, rank);
     for (uint32_t k_tile = 0; k_tile < a.n_k_tiles; k_tile++)
       f(tile, k_tile);
   }
@@ -99,62 +99,65 @@ __device__ __forceinline__ void each_k_tile(const glu_args &a, uint32_t rank, F 
 
 // The producer of weights loads gate rows, then up rows. CTAs that share weights load one of the two each.
 template <bool SHARES_X>
-__device__ __forceinline__ void fetch_weights(const glu_maps &maps, const glu_args &a, glu_ring ring,
-                                              uint32_t rank)
+__device__ __forceinline__ void load_weights(const gemm_swiglu_maps &maps, const gemm_swiglu_args &a,
+                                             gemm_swiglu_ring ring, uint32_t rank)
 {
   uint64_t policy = read_once_policy();
-  each_k_tile<SHARES_X>(a, rank, [&](const glu_tile &tile, uint32_t k_tile) {
+  each_k_tile<SHARES_X>(a, rank, [&](const swiglu_tile &tile, uint32_t k_tile) {
     const CUtensorMap *map = &maps.w[tile.half];
     uint32_t half_bytes = tile.width() * K_TILE_ROW_BYTES;
     ring.acquire();
     ring.expect(X_BYTES + 2 * half_bytes); // includes the bytes of x
     if (SHARES_X)
-      fetch_pairs_once(ring.data() + X_BYTES, map, ring.full(), tile.column, k_tile, policy);
+      tma_load_halves_once(ring.data() + X_BYTES, map, ring.full(), tile.column, k_tile, policy);
     else
-      fetch_half_to(ring.data() + X_BYTES + rank * half_bytes, map, ring.full(), tile.column, rank, k_tile,
-                    (1 << CLUSTER) - 1, policy);
+      tma_load_half_multicast(ring.data() + X_BYTES + rank * half_bytes, map, ring.full(), tile.column, rank,
+                              k_tile, (1 << CLUSTER) - 1, policy);
     ring.advance();
   });
 }
 
 // The producer of x. CTAs that share x load half of the tokens each.
 template <bool SHARES_X>
-__device__ __forceinline__ void fetch_x(const glu_maps &maps, const glu_args &a, glu_ring ring, uint32_t rank)
+__device__ __forceinline__ void load_x(const gemm_swiglu_maps &maps, const gemm_swiglu_args &a,
+                                       gemm_swiglu_ring ring, uint32_t rank)
 {
   constexpr uint32_t half = TILE_ROWS / CLUSTER;
   fence_global_writes(); // x was written with ordinary stores
-  each_k_tile<SHARES_X>(a, rank, [&](const glu_tile &tile, uint32_t k_tile) {
+  each_k_tile<SHARES_X>(a, rank, [&](const swiglu_tile &tile, uint32_t k_tile) {
     ring.acquire();
     if (SHARES_X)
-      fetch_to(ring.data() + rank * half * K_TILE_ROW_BYTES, &maps.x, ring.full(), tile.row + rank * half,
-               k_tile, (1 << CLUSTER) - 1);
+      tma_load_multicast(ring.data() + rank * half * K_TILE_ROW_BYTES, &maps.x, ring.full(),
+                         tile.row + rank * half, k_tile, (1 << CLUSTER) - 1);
     else
-      fetch(ring.data(), &maps.x, ring.full(), tile.row, k_tile);
+      tma_load(ring.data(), &maps.x, ring.full(), tile.row, k_tile);
     ring.advance();
   });
 }
 
 // Descriptor of a K-major operand with 128-byte rows swizzled by TMA: groups of 8 rows are 1024 bytes apart.
 // k: in units of 16 columns.
-__device__ __forceinline__ uint64_t operand(uint32_t address16, uint32_t k)
+__device__ __forceinline__ uint64_t descriptor(uint32_t address16, uint32_t k)
 {
-  return wgmma_operand(address16 + k * 2, 16, 1024);
+  return wgmma_descriptor(address16 + k * 2, 16, 1024);
 }
 
 // The main loop: d = this warpgroup's rows of a tile. A stage is released to the producers of both CTAs when
 // its wgmmas are done, which is after the next stage's wgmmas were queued.
-template <int N> __device__ __forceinline__ void multiply(float (&d)[N], glu_ring &ring, uint32_t n_k_tiles)
+template <int N>
+__device__ __forceinline__ void multiply(float (&d)[N], gemm_swiglu_ring &ring, uint32_t n_k_tiles)
 {
-  uint32_t lane = threadIdx.x % 32, group = warp_uniform(threadIdx.x / GROUP_THREADS - 1);
+  uint32_t lane = threadIdx.x % 32, warpgroup = warp_uniform(threadIdx.x / WARPGROUP_THREADS - 1);
   uint32_t empty_there = address_in_cluster(ring.empty(0), lane % CLUSTER), before = 0;
   for (uint32_t k_tile = 0; k_tile < n_k_tiles; k_tile++) {
-    uint32_t x16 = warp_uniform((ring.data() + group * (TILE_ROWS / GROUPS) * K_TILE_ROW_BYTES) >> 4);
+    uint32_t x16 =
+        warp_uniform((ring.data() + warpgroup * (TILE_ROWS / CONSUMER_WARPGROUPS) * K_TILE_ROW_BYTES) >> 4);
     uint32_t w16 = warp_uniform((ring.data() + X_BYTES) >> 4);
     ring.wait_full();
-    wgmma_begin();
+    wgmma_fence();
 #pragma unroll
     for (uint32_t k = 0; k < K_TILE / 16; k++)
-      wgmma_ss(d, operand(x16, k), operand(w16, k), (k_tile | k) != 0);
+      wgmma_ss(d, descriptor(x16, k), descriptor(w16, k), (k_tile | k) != 0);
     wgmma_commit();
     if (k_tile > 0) {
       wgmma_wait<1>();
@@ -165,7 +168,7 @@ template <int N> __device__ __forceinline__ void multiply(float (&d)[N], glu_rin
     ring.advance();
   }
   wgmma_wait<0>();
-  wgmma_hold(d);
+  wgmma_fence_operand(d);
   if (lane < CLUSTER)
     ring.release_in_cluster(empty_there, before);
 }
@@ -174,12 +177,12 @@ template <int N> __device__ __forceinline__ void multiply(float (&d)[N], glu_rin
 // 2 columns are stored; the second half of d holds up.
 template <int N>
 __device__ __forceinline__ void store_tile(const float (&d)[N], const CUtensorMap *map, uint32_t results,
-                                           const glu_tile &tile)
+                                           const swiglu_tile &tile)
 {
   constexpr int UP = N / 2;
-  uint32_t warp = threadIdx.x / 32 - GROUP_THREADS / 32, lane = threadIdx.x % 32, r = lane % 16;
+  uint32_t warp = threadIdx.x / 32 - WARPGROUP_THREADS / 32, lane = threadIdx.x % 32, r = lane % 16;
   if (lane == 0)
-    wait_stores_read();
+    tma_store_wait_read();
   __syncwarp();
 #pragma unroll
   for (int j = 0; j < UP / 4; j += 2) { // 8 columns each
@@ -196,15 +199,16 @@ __device__ __forceinline__ void store_tile(const float (&d)[N], const CUtensorMa
   if (lane == 0) {
 #pragma unroll
     for (uint32_t box = 0; box < UP / 4 / 8; box++)
-      store_box(map, results + box * BOX_BYTES, tile.row + warp * WARP_ROWS, tile.column / K_TILE + box);
-    end_stores();
+      tma_store(map, results + box * BOX_BYTES, tile.row + warp * WARP_ROWS, tile.column / K_TILE + box);
+    tma_store_commit();
   }
 }
 
 // N: a thread's sums of a tile, gate and up.
 template <int N>
-__device__ __forceinline__ void make_tile(glu_ring &ring, const glu_maps &maps, const glu_args &a,
-                                          uint32_t results, const glu_tile &tile)
+__device__ __forceinline__ void compute_tile(gemm_swiglu_ring &ring, const gemm_swiglu_maps &maps,
+                                             const gemm_swiglu_args &a, uint32_t results,
+                                             const swiglu_tile &tile)
 {
   float d[N];
   multiply(d, ring, a.n_k_tiles);
@@ -213,45 +217,45 @@ __device__ __forceinline__ void make_tile(glu_ring &ring, const glu_maps &maps, 
 #endif
 
 template <bool SHARES_X>
-__global__ void __launch_bounds__(GLU_THREADS, 1)
-    glu_kernel(const __grid_constant__ glu_maps maps, const glu_args a)
+__global__ void __launch_bounds__(GEMM_SWIGLU_THREADS, 1)
+    gemm_swiglu_kernel(const __grid_constant__ gemm_swiglu_maps maps, const gemm_swiglu_args a)
 {
 #ifdef TD_HAS_WGMMA
-  extern __shared__ __align__(1024) unsigned char glu_memory[];
-  uint32_t base = shared_address(glu_memory), results = base + STAGES * STAGE_BYTES;
+  extern __shared__ __align__(1024) unsigned char gemm_swiglu_memory[];
+  uint32_t base = shared_address(gemm_swiglu_memory), results = base + STAGES * STAGE_BYTES;
   uint32_t rank = cluster_rank(), warp = threadIdx.x / 32;
-  glu_ring ring;
+  gemm_swiglu_ring ring;
   ring.place(base, results + CONSUMER_WARPS * OUT_BYTES);
-  let_next_start();
+  pdl_launch_dependents();
   if (threadIdx.x == 0) {
-    read_map(&maps.w[0]);
-    read_map(&maps.x);
+    prefetch_map(&maps.w[0]);
+    prefetch_map(&maps.x);
     ring.init(0, STAGES);
-    barriers_made();
+    publish_barriers();
   }
   __syncthreads();
   cluster_sync(); // now the other CTA's barriers are initialised too
-  if (warp < GROUP_THREADS / 32) {
+  if (warp < WARPGROUP_THREADS / 32) {
     warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
     if (threadIdx.x == 0) // weights do not depend on earlier kernels
-      fetch_weights<SHARES_X>(maps, a, ring.as_producer(), rank);
-    wait_for_input();
+      load_weights<SHARES_X>(maps, a, ring.as_producer(), rank);
+    pdl_wait();
     if (threadIdx.x == 32)
-      fetch_x<SHARES_X>(maps, a, ring.as_producer(), rank);
+      load_x<SHARES_X>(maps, a, ring.as_producer(), rank);
     __syncwarp();
   } else {
     warpgroup_reg_alloc<CONSUMER_REGISTERS>();
-    wait_for_input();
-    results += (warp - GROUP_THREADS / 32) * OUT_BYTES;
+    pdl_wait();
+    results += (warp - WARPGROUP_THREADS / 32) * OUT_BYTES;
     for (uint32_t i = blockIdx.x / CLUSTER; i < a.pairs.n; i += gridDim.x / CLUSTER) {
-      glu_tile tile = find_tile<SHARES_X>(a.pairs, i, rank);
+      swiglu_tile tile = find_tile<SHARES_X>(a.pairs, i, rank);
       if (!tile.half)
-        make_tile<TILE_COLUMNS>(ring, maps, a, results, tile);
+        compute_tile<TILE_COLUMNS>(ring, maps, a, results, tile);
       else
-        make_tile<TILE_COLUMNS / 2>(ring, maps, a, results, tile);
+        compute_tile<TILE_COLUMNS / 2>(ring, maps, a, results, tile);
     }
     if (threadIdx.x % 32 == 0)
-      wait_stores_read();
+      tma_store_wait_read();
     __syncwarp();
   }
   cluster_sync(); // neither CTA's shared memory may go while the other still writes to it
@@ -260,15 +264,18 @@ __global__ void __launch_bounds__(GLU_THREADS, 1)
 
 // ---- host side ----
 
-typedef void (*glu_function)(glu_maps, glu_args);
+typedef void (*gemm_swiglu_function)(gemm_swiglu_maps, gemm_swiglu_args);
 
 // ROWS_AT_ONCE rows of x stay in the L2 cache while all weights pass.
-enum { GLU_ROWS_MIN = 129, ROWS_AT_ONCE = 2048 };
+enum { GEMM_SWIGLU_ROWS_MIN = 129, ROWS_AT_ONCE = 2048 };
 // The least fraction of the SMs' time that is spent on real elements of out. Below it cuBLASLt and SwiGLU are
 // faster (README.md, "Linears").
 static const float USED_MIN = 0.9f;
 
-static glu_function function_of(bool shares_x) { return shares_x ? glu_kernel<true> : glu_kernel<false>; }
+static gemm_swiglu_function function_of(bool shares_x)
+{
+  return shares_x ? gemm_swiglu_kernel<true> : gemm_swiglu_kernel<false>;
+}
 
 // Counts the clusters that are resident at once: some SMs may have no partner.
 static void count_clusters(cuda_backend *b)
@@ -280,16 +287,16 @@ static void count_clusters(cuda_backend *b)
   cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3((unsigned)b->device.n_sms / CLUSTER * CLUSTER);
-  config.blockDim = GLU_THREADS;
+  config.blockDim = GEMM_SWIGLU_THREADS;
   config.dynamicSmemBytes = SMEM_BYTES;
   config.attrs = &cluster;
   config.numAttrs = 1;
   if (cudaOccupancyMaxActiveClusters(&n, function_of(false), &config) != cudaSuccess)
     (void)cudaGetLastError();
-  b->linears.glu_clusters = n > 0 ? (uint32_t)n : 0; // with 0, cuBLASLt is used
+  b->linears.gemm_swiglu_clusters = n > 0 ? (uint32_t)n : 0; // with 0, cuBLASLt is used
 }
 
-td_status td_glu_open(cuda_backend *b, td_error *err)
+td_status td_gemm_swiglu_open(cuda_backend *b, td_error *err)
 {
   if (!b->linears.encode_map || b->config.batch_invariant)
     return TD_OK;
@@ -303,11 +310,11 @@ td_status td_glu_open(cuda_backend *b, td_error *err)
 
 static uint32_t ceil_div(uint32_t n, uint32_t by) { return (n + by - 1) / by; }
 
-static glu_pairs lay_out(uint32_t n, uint32_t width, bool shares_x, uint32_t n_clusters)
+static tile_pairs lay_out(uint32_t n, uint32_t width, bool shares_x, uint32_t n_clusters)
 {
   uint32_t rows = shares_x ? TILE_ROWS : CLUSTER * TILE_ROWS,
            columns = shares_x ? CLUSTER * TILE_COLUMNS : TILE_COLUMNS;
-  glu_pairs t = {ceil_div(n, rows), ceil_div(width, columns), ROWS_AT_ONCE / rows, 0, 0};
+  tile_pairs t = {ceil_div(n, rows), ceil_div(width, columns), ROWS_AT_ONCE / rows, 0, 0};
   uint32_t all = t.rows * t.columns, last = all % n_clusters;
   t.n_whole = last <= n_clusters / 2 ? all - last : all;
   t.n = t.n_whole + 2 * (all - t.n_whole);
@@ -315,12 +322,13 @@ static glu_pairs lay_out(uint32_t n, uint32_t width, bool shares_x, uint32_t n_c
 }
 
 // Rounds over all clusters, in units of half a round.
-static uint32_t half_rounds(const glu_pairs &t, uint32_t n_clusters)
+static uint32_t half_rounds(const tile_pairs &t, uint32_t n_clusters)
 {
   return 2 * ceil_div(t.n_whole, n_clusters) + (t.n > t.n_whole);
 }
 
-static bool encode(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool shares_x, glu_maps *m)
+static bool encode(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool shares_x,
+                   gemm_swiglu_maps *m)
 {
   const td_cuda_weight *w = cuda_weight(p->weight);
   const uint32_t n_k_tiles = w->n_in / K_TILE;
@@ -335,54 +343,55 @@ static bool encode(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, b
   const cuuint32_t out_box[3] = {K_TILE, WARP_ROWS, 1};
   for (cuuint32_t half = 0; half < 2; half++) {
     const cuuint32_t w_box[4] = {K_TILE, TILE_COLUMNS / (1 + half), shares_x ? 2u : 1u, 1};
-    if (!td_stream_encode(b, &m->w[half], w->types[0].storage, 4, w->data, w_dims, w_strides, w_box))
+    if (!td_skinny_encode_map(b, &m->w[half], w->types[0].storage, 4, w->data, w_dims, w_strides, w_box))
       return false;
   }
-  return td_stream_encode(b, &m->x, TD_BF16, 3, at<void>(p->x), x_dims, x_strides, x_box) &&
-         td_stream_encode(b, &m->out, TD_BF16, 3, at<void>(p->out), out_dims, out_strides, out_box);
+  return td_skinny_encode_map(b, &m->x, TD_BF16, 3, at<void>(p->x), x_dims, x_strides, x_box) &&
+         td_skinny_encode_map(b, &m->out, TD_BF16, 3, at<void>(p->out), out_dims, out_strides, out_box);
 }
 
-bool td_glu_serves(const cuda_backend *b, const td_cuda_weight *w, uint32_t width)
+bool td_gemm_swiglu_serves(const cuda_backend *b, const td_cuda_weight *w, uint32_t width)
 {
-  return b->linears.glu_clusters > 0 && is_of_type(w, TD_BF16, TD_BF16) && !w->bias &&
+  return b->linears.gemm_swiglu_clusters > 0 && is_of_type(w, TD_BF16, TD_BF16) && !w->bias &&
          w->n_in % K_TILE == 0 && width % K_TILE == 0;
 }
 
 static bool can(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p)
 {
-  return p->n >= GLU_ROWS_MIN && td_glu_serves(b, cuda_weight(p->weight), p->width);
+  return p->n >= GEMM_SWIGLU_ROWS_MIN && td_gemm_swiglu_serves(b, cuda_weight(p->weight), p->width);
 }
 
 // Picks the sharing that needs fewer rounds.
-static glu_pairs choose(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool *shares_x)
+static tile_pairs choose(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool *shares_x)
 {
-  glu_pairs below = lay_out(p->n, p->width, false, b->linears.glu_clusters),
-            beside = lay_out(p->n, p->width, true, b->linears.glu_clusters);
-  *shares_x = half_rounds(beside, b->linears.glu_clusters) < half_rounds(below, b->linears.glu_clusters);
+  tile_pairs below = lay_out(p->n, p->width, false, b->linears.gemm_swiglu_clusters),
+             beside = lay_out(p->n, p->width, true, b->linears.gemm_swiglu_clusters);
+  *shares_x = half_rounds(beside, b->linears.gemm_swiglu_clusters) <
+              half_rounds(below, b->linears.gemm_swiglu_clusters);
   return *shares_x ? beside : below;
 }
 
-bool td_glu_is_faster(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p)
+bool td_gemm_swiglu_is_faster(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p)
 {
   bool shares_x;
   if (!can(b, p))
     return false;
-  float rounds = (float)half_rounds(choose(b, p, &shares_x), b->linears.glu_clusters) / 2;
-  float time = rounds * (float)b->linears.glu_clusters * (CLUSTER * TILE_ROWS * TILE_COLUMNS);
+  float rounds = (float)half_rounds(choose(b, p, &shares_x), b->linears.gemm_swiglu_clusters) / 2;
+  float time = rounds * (float)b->linears.gemm_swiglu_clusters * (CLUSTER * TILE_ROWS * TILE_COLUMNS);
   return (float)p->n * (float)p->width >= USED_MIN * time;
 }
 
-bool td_glu_linear(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool must)
+bool td_gemm_swiglu_linear(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool forced)
 {
   bool shares_x;
-  glu_maps maps;
-  if (!can(b, p) || !(must || td_glu_is_faster(b, p)))
+  gemm_swiglu_maps maps;
+  if (!can(b, p) || !(forced || td_gemm_swiglu_is_faster(b, p)))
     return false;
-  const glu_args a = {choose(b, p, &shares_x), p->weight->n_in / K_TILE};
+  const gemm_swiglu_args a = {choose(b, p, &shares_x), p->weight->n_in / K_TILE};
   if (!encode(b, p, shares_x, &maps))
     return false;
   queue_clusters(&b->device, function_of(shares_x),
-                 dim3(std::min(a.pairs.n, b->linears.glu_clusters) * CLUSTER), CLUSTER, GLU_THREADS,
-                 SMEM_BYTES, maps, a);
+                 dim3(std::min(a.pairs.n, b->linears.gemm_swiglu_clusters) * CLUSTER), CLUSTER,
+                 GEMM_SWIGLU_THREADS, SMEM_BYTES, maps, a);
   return true;
 }

@@ -14,7 +14,7 @@ typedef __nv_bfloat16 bf16;
 __device__ __forceinline__ uint32_t log2_of(uint32_t n) { return 31 - __clz(n); }
 
 // Lets the next kernel in the stream start while this one still runs (programmatic dependent launch).
-__device__ __forceinline__ void let_next_start()
+__device__ __forceinline__ void pdl_launch_dependents()
 {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
@@ -22,7 +22,7 @@ __device__ __forceinline__ void let_next_start()
 }
 
 // Waits until the kernels before have ended and their writes are visible.
-__device__ __forceinline__ void wait_for_input()
+__device__ __forceinline__ void pdl_wait()
 {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

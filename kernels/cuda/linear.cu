@@ -50,9 +50,9 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
   const bf16 *xr = x + (size_t)min(g, n - 1) * n_in + t * 8; // rows past n repeat the last
   float acc[4] = {};
   uint4 a0[FEW_UNROLL], a1[FEW_UNROLL];
-  let_next_start();
+  pdl_launch_dependents();
   load_weights(a0, a1, w0, w1, k0, n_in);
-  wait_for_input();
+  pdl_wait();
   while (k0 < n_in) {
 #pragma unroll
     for (int u = 0; u < FEW_UNROLL; u++)
@@ -98,13 +98,13 @@ static uint32_t few_rows_max(const td_cuda_weight *w)
 
 uint32_t td_cuda_lt_rows_min(const td_cuda_weight *w)
 {
-  return std::max(td_stream_rows_max(w), few_rows_max(w)) + 1;
+  return std::max(td_skinny_rows_max(w), few_rows_max(w)) + 1;
 }
 
 void td_cuda_linear(cuda_backend *b, const td_linear_params *params, uint32_t n_rows)
 {
   const of_rows<td_linear_params> of = {*params, n_rows}, *p = &of;
-  if (!b->config.batch_invariant && (td_fused_linear(b, p) || td_stream_linear(b, p)))
+  if (!b->config.batch_invariant && (td_fused_linear(b, p) || td_skinny_linear(b, p)))
     return;
   TD_BUG_ON(p->out_f32 &&
             p->weight->has_bias); // only the output head is f32, and no supported model has a bias there

@@ -76,8 +76,8 @@ __global__ void __launch_bounds__(LOGPROB_THREADS)
                    td_token_logprob *out, td_top_token *top, uint32_t top_stride)
 {
   __shared__ logprob_shared s;
-  let_next_start();
-  wait_for_input();
+  pdl_launch_dependents();
+  pdl_wait();
   const logprob_want want = wants[blockIdx.x];
   const float *x = logits + (size_t)want.entry * n;
   uint32_t warp = threadIdx.x / 32, len = (n + LOGPROB_THREADS - 1) / LOGPROB_THREADS;

@@ -67,8 +67,8 @@ __device__ __forceinline__ void copy_bulk(uint32_t dst, const void *src, uint32_
 
 // Copies to the same address in each CTA of the cluster whose bit is set in `ctas`. Each of these CTAs'
 // barriers counts the bytes.
-__device__ __forceinline__ void copy_bulk_to(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar,
-                                             uint16_t ctas)
+__device__ __forceinline__ void copy_bulk_multicast(uint32_t dst, const void *src, uint32_t bytes,
+                                                    uint32_t bar, uint16_t ctas)
 {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
                "[%0], [%1], %2, [%3], %4;" ::"r"(dst),
@@ -108,7 +108,7 @@ __device__ __forceinline__ void fence_global_writes()
 // fence_barrier_init and a proxy fence. The proxy fence is not needed for correctness, but without it
 // attention of one row takes 1 % longer (192 steps of the trace bucketed B1 in two runs), and a GEMM takes
 // longer by less than that.
-__device__ __forceinline__ void barriers_made()
+__device__ __forceinline__ void publish_barriers()
 {
   fence_barrier_init();
   fence_shared_writes();

@@ -19,8 +19,8 @@ __device__ __forceinline__ bf16x8 times(bf16x8 v, float scale)
 // scale 0: no scaling
 __global__ void embed_kernel(const bf16 *table, const int32_t *ids, bf16 *out, uint32_t width, float scale)
 {
-  let_next_start();
-  wait_for_input();
+  pdl_launch_dependents();
+  pdl_wait();
   const bf16x8 *src = (const bf16x8 *)(table + (size_t)ids[blockIdx.x] * width);
   bf16x8 *dst = (bf16x8 *)(out + (size_t)blockIdx.x * width);
   for (uint32_t i = threadIdx.x; i < width / 8; i += blockDim.x)
@@ -84,14 +84,14 @@ __global__ void __launch_bounds__(NORM_THREADS_MAX)
     stride = width;
   float w[CHUNKS][8];
   bf16x8 next[CHUNKS];
-  let_next_start();
+  pdl_launch_dependents();
 #pragma unroll
   for (int c = 0; c < CHUNKS; c++) {
     uint32_t i = (c * blockDim.x + threadIdx.x) * 8;
     for (int k = 0; k < 8 && i < width; k += 4)
       *(float4 *)&w[c][k] = *(const float4 *)(weight + i + k);
   }
-  wait_for_input();
+  pdl_wait();
   load_row<CHUNKS>(next, x + (size_t)blockIdx.x * stride, width);
   for (uint32_t row = blockIdx.x, phase = 0; row < n; row += gridDim.x, phase ^= 1) {
     float v[CHUNKS][8], sum = 0, total = 0;
@@ -153,8 +153,8 @@ __global__ void __launch_bounds__(SWIGLU_THREADS)
     swiglu_kernel(const bf16 *gate_up, bf16 *out, uint32_t width)
 {
   uint32_t j = (blockIdx.y * SWIGLU_THREADS + threadIdx.x) * 8;
-  let_next_start();
-  wait_for_input();
+  pdl_launch_dependents();
+  pdl_wait();
   if (j >= width)
     return;
   const bf16 *gate = gate_up + (size_t)blockIdx.x * 2 * width + j;
@@ -178,8 +178,8 @@ void td_cuda_swiglu(cuda_backend *b, const td_swiglu_params *params, uint32_t n_
 
 __global__ void gather_kernel(const bf16 *x, device_batch batch, bf16 *out, uint32_t width)
 {
-  let_next_start();
-  wait_for_input();
+  pdl_launch_dependents();
+  pdl_wait();
   if (blockIdx.x >= *batch.n_logits)
     return;
   const bf16x8 *src = (const bf16x8 *)(x + (size_t)batch.logits[blockIdx.x].token * width);

@@ -8,8 +8,8 @@ __global__ void pool_kernel(const bf16 *x, device_batch batch, td_pooling poolin
                             uint32_t width)
 {
   uint32_t i = blockIdx.x * POOL_THREADS + threadIdx.x;
-  let_next_start();
-  wait_for_input();
+  pdl_launch_dependents();
+  pdl_wait();
   if (i >= width || blockIdx.y >= batch.counts[COUNT_ROWS]) // a dummy step has no true rows
     return;
   td_plan_row r = batch.rows[blockIdx.y];

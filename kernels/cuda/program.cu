@@ -9,14 +9,14 @@
 
 // ---- compiling ----
 
-static bool are_glu(const td_op &linear, const td_op &swiglu)
+static bool is_linear_swiglu(const td_op &linear, const td_op &swiglu)
 {
   return linear.kind == TD_OP_LINEAR && swiglu.kind == TD_OP_SWIGLU && linear.extent == swiglu.extent &&
          linear.layer == swiglu.layer && linear.linear.out.addr == swiglu.swiglu.gate_up.addr &&
          linear.linear.n_out == 2 * swiglu.swiglu.width && !linear.linear.add && !linear.linear.out_f32;
 }
 
-static td_op glu_of(const td_op &linear, const td_op &swiglu)
+static td_op linear_swiglu_of(const td_op &linear, const td_op &swiglu)
 {
   const td_linear_params &l = linear.linear;
   td_op o = linear;
@@ -32,7 +32,8 @@ static td_status check_op(const cuda_backend *b, const td_op &o, td_error *err)
     return td_fail(err, TD_ERR_UNSUPPORTED,
                    "%u of %u elements of a head are rotated: on a GPU a multiple of 16 is served",
                    o.rope_kv.rotary_dim, o.rope_kv.head_dim);
-  if (o.kind != TD_OP_LINEAR_SWIGLU || g.gate_up.addr || td_glu_serves(b, cuda_weight(g.weight), g.width))
+  if (o.kind != TD_OP_LINEAR_SWIGLU || g.gate_up.addr ||
+      td_gemm_swiglu_serves(b, cuda_weight(g.weight), g.width))
     return TD_OK;
   return td_fail(err, TD_ERR_UNSUPPORTED, "no kernel for a product of %u by 2 x %u with SwiGLU", g.n_in,
                  g.width);
@@ -60,10 +61,10 @@ td_status td_cuda_compile(td_backend *be, const td_program *program, td_compiled
     return td_fail(err, TD_ERR_NOMEM, "no memory for a program");
   p->page_tokens = page_tokens_of(program);
   for (uint32_t i = 0; i < program->n_ops; i++) {
-    bool glu = i + 1 < program->n_ops && are_glu(program->ops[i], program->ops[i + 1]);
-    p->ops.push_back(glu ? glu_of(program->ops[i], program->ops[i + 1]) : program->ops[i]);
+    bool fuses_swiglu = i + 1 < program->n_ops && is_linear_swiglu(program->ops[i], program->ops[i + 1]);
+    p->ops.push_back(fuses_swiglu ? linear_swiglu_of(program->ops[i], program->ops[i + 1]) : program->ops[i]);
     p->n_unsampled += i < program->n_unsampled;
-    i += glu;
+    i += fuses_swiglu;
   }
   *out = (td_compiled *)p;
   return TD_OK;
@@ -82,7 +83,7 @@ void td_cuda_discard(td_backend *be, td_compiled *compiled)
 
 // ---- running ----
 
-td_linear_params td_cuda_glu_linear(const td_linear_swiglu_params &g)
+td_linear_params td_cuda_gate_up_linear(const td_linear_swiglu_params &g)
 {
   td_linear_params l = {};
   l.weight = g.weight;
@@ -96,15 +97,15 @@ td_linear_params td_cuda_glu_linear(const td_linear_swiglu_params &g)
 
 void td_cuda_linear_swiglu(cuda_backend *b, const td_linear_swiglu_params *g, uint32_t n_rows)
 {
-  bool must = !g->gate_up.addr;
-  const of_rows<td_linear_swiglu_params> one = {*g, n_rows};
-  if (td_tall_linear(b, &one, must) || td_glu_linear(b, &one, must))
+  bool forced = !g->gate_up.addr;
+  const of_rows<td_linear_swiglu_params> op = {*g, n_rows};
+  if (td_skinny_swiglu_linear(b, &op, forced) || td_gemm_swiglu_linear(b, &op, forced))
     return;
-  if (must) {
+  if (forced) {
     note(&b->device, cudaErrorNotSupported);
     return;
   }
-  const td_linear_params first = td_cuda_glu_linear(*g);
+  const td_linear_params first = td_cuda_gate_up_linear(*g);
   const td_swiglu_params second = {g->gate_up, g->out, g->width};
   td_cuda_linear(b, &first, n_rows);
   td_cuda_swiglu(b, &second, n_rows);

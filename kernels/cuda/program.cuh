@@ -20,7 +20,8 @@ td_status td_cuda_compile(td_backend *be, const td_program *program, td_compiled
 void td_cuda_discard(td_backend *be, td_compiled *compiled);
 void td_cuda_run(cuda_backend *b, const cuda_program &p); // runs the current plan, op by op
 void td_cuda_run_op(cuda_backend *b, const td_op &o);
-td_linear_params td_cuda_glu_linear(const td_linear_swiglu_params &g); // the first of the two ops it replaces
+td_linear_params
+td_cuda_gate_up_linear(const td_linear_swiglu_params &g); // the first of the two ops it replaces
 
 // capture.cu
 td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t least_rows, uint32_t n_rows,

@@ -48,7 +48,7 @@ template <uint32_t STAGES, uint32_t STAGE_BYTES, uint32_t CONSUMERS> struct ring
   __device__ __forceinline__ uint32_t empty(uint32_t index) const { return empty_bars + index * 8; }
 
   // Initialises the barriers of stages [from, to); one thread calls it. A fence must follow
-  // (fence_barrier_init, barriers_made), then a barrier of all threads that use the ring.
+  // (fence_barrier_init, publish_barriers), then a barrier of all threads that use the ring.
   __device__ __forceinline__ void init(uint32_t from, uint32_t to) const
   {
 #pragma unroll(STAGES > 0 ? STAGES : 4)

@@ -34,7 +34,7 @@ __device__ __forceinline__ head_part load_part(const bf16 *head, const uint32_t 
 }
 
 // captured: the plan was unpacked before the step's first kernel began, so this kernel may read it before
-// wait_for_input().
+// pdl_wait().
 template <bool HALVES>
 __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, device_batch batch, bool captured)
 {
@@ -46,14 +46,14 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, devi
   bool mine = lane < a.head_dim / 16, turns = lane < a.rotary_dim / 16;
   uint32_t chunk[2] = {first_chunk(lane, HALVES && turns), second_chunk(lane, a.rotary_dim, HALVES && turns)};
   bf16 *heads = a.qkv + (size_t)token * n_all * a.head_dim;
-  let_next_start();
+  pdl_launch_dependents();
   if (!captured)
-    wait_for_input();
+    pdl_wait();
   bool there = token < batch.counts[COUNT_TOKENS];
   int32_t pos = batch.positions[token];
   uint32_t kv_line = batch.kv_lines[token];
   if (captured)
-    wait_for_input();
+    pdl_wait();
   uint32_t h0 = blockIdx.y * heads_at_once;
   head_part next =
       load_part(heads + (size_t)(h0 + segment) * a.head_dim, chunk, mine && h0 + segment < n_all);

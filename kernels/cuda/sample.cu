@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 2)
 {
   __shared__ sample_shared s;
   uint32_t i = blockIdx.x / n_blocks, rank = blockIdx.x % n_blocks;
-  let_next_start();
-  wait_for_input();
+  pdl_launch_dependents();
+  pdl_wait();
   if (i >= *batch.n_logits || batch.logits[i].target != TD_SAMPLE_HERE || (skip && skip[i]))
     return;
   if (n_blocks > 1)
@@ -51,8 +51,8 @@ static __device__ __forceinline__ void
 sample_special(const special_entry *entries, const float *logits, uint32_t n, uint32_t n_blocks,
                device_batch batch, const td_sampling *sampling, sample_shared *s, int32_t *out, FILL fill)
 {
-  let_next_start();
-  wait_for_input();
+  pdl_launch_dependents();
+  pdl_wait();
   if (n_blocks > 1)
     cluster_arrive();
   const special_entry e = entries[blockIdx.x / n_blocks];

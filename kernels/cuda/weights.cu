@@ -207,7 +207,7 @@ td_status td_cuda_weight_import(td_backend *be, const td_weight_part *parts, uin
                            err)); // not zeroed: all of it will be written
   if (any_bias)
     TD_TRY(td_cuda_alloc_array(&b->device, n_rows, &w->bias, err));
-  td_stream_plan_weight(b, w);
+  td_skinny_plan_weight(b, w);
   for (uint64_t i = 0, row = 0; i < n_parts; row += parts[i++].n_rows) {
     TD_TRY(import_part(b, &parts[i], n_cols, w->data + row * n_cols, err));
     if (parts[i].bias)

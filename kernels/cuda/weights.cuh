@@ -18,9 +18,9 @@ struct cuda_backend;
 
 // How the GEMMs of few rows cut a weight into tiles (gemm_skinny.cu). tile_rows 0: they cannot serve this
 // weight.
-struct td_stream_plan {
+struct td_skinny_plan {
   CUtensorMap map;
-  uint32_t tile_rows, slices;
+  uint32_t tile_rows, stage_k_tiles;
 };
 
 // What a td_weight * points to. All parts have the type that td_cuda_weight_type returns, so far always bf16.
@@ -28,7 +28,7 @@ struct td_stream_plan {
 struct td_cuda_weight : td_weight {
   bf16 *data; // [n_out, n_in]; the rows of all parts, part after part
   bf16 *bias; // [n_out] or null
-  td_stream_plan stream;
+  td_skinny_plan skinny;
 };
 
 static inline const td_cuda_weight *cuda_weight(const td_weight *w) { return (const td_cuda_weight *)w; }

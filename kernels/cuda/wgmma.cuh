@@ -15,8 +15,8 @@
 // descriptor"). leading_bytes, stride_bytes: the descriptor's leading and stride offsets. address16: the
 // address in units of 16 bytes, so that callers can add offsets to it. If it is uniform over the warp
 // (warp_uniform), that addition is one instruction instead of a dozen.
-__device__ __forceinline__ uint64_t wgmma_operand(uint32_t address16, uint32_t leading_bytes,
-                                                  uint32_t stride_bytes, uint32_t swizzle_bytes = 128)
+__device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t address16, uint32_t leading_bytes,
+                                                     uint32_t stride_bytes, uint32_t swizzle_bytes = 128)
 {
   return (uint64_t)(stride_bytes >> 4 | (swizzle_bytes == 128 ? 1u : 2u) << 30) << 32 |
          (address16 + (leading_bytes >> 4 << 16));
@@ -26,7 +26,7 @@ __device__ __forceinline__ uint64_t wgmma_operand(uint32_t address16, uint32_t l
 __device__ __forceinline__ uint32_t warp_uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 #ifdef TD_HAS_WGMMA
-__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit()
 {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -37,7 +37,7 @@ template <int N> __device__ __forceinline__ void wgmma_wait()
 }
 
 // Keeps the compiler from moving uses of these registers across a wait.
-template <int N> __device__ __forceinline__ void wgmma_hold(float (&c)[N])
+template <int N> __device__ __forceinline__ void wgmma_fence_operand(float (&c)[N])
 {
 #pragma unroll
   for (int i = 0; i < N; i++)
