@@ -74,8 +74,8 @@ __device__ __forceinline__ void run_item(const attention_args &a, const device_b
     }
     __syncthreads();
     uint32_t smem_k = smem + stage * 2 * tile_shape<HD>::TILE_BYTES;
-    process_tile<HD, COLS, padded_lines>(st, q, smem_k, smem_k + tile_shape<HD>::TILE_BYTES, col0, kv0, pos,
-                                         a);
+    attend_tile<HD, COLS, padded_lines>(st, q, smem_k, smem_k + tile_shape<HD>::TILE_BYTES, col0, kv0, pos,
+                                        a);
     __syncthreads();
   }
   reduce_lanes(st);
@@ -85,7 +85,7 @@ __device__ __forceinline__ void run_item(const attention_args &a, const device_b
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       uint32_t lane = threadIdx.x % 32, p = p0 + lane / 4 + 8 * h;
-      if (p >= it.n_tokens * a.group)
+      if (p >= it.n_tokens * a.gqa_group)
         continue;
       bf16 *dst = output_of(a, it, kv_head, p, HD) + 2 * (lane % 4);
       float inv = divided(1, st.l[h]);
@@ -116,29 +116,29 @@ template <int HD>
 static void launch(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items)
 {
   queue_kernel(&b->device, attention_kernel<HD>, dim3(n_items, a.n_kv_heads), WARPS * 32,
-               tile_shape<HD>::SMEM_BYTES, a, td_cuda_batch_of(b, g),
+               tile_shape<HD>::SMEM_BYTES, a, td_cuda_group_batch(b, g),
                (const td_attention_item *)g->device_items);
 }
 
-template <int HD> static cudaError_t size_kernel()
+template <int HD> static cudaError_t allow_smem()
 {
   return cudaFuncSetAttribute(attention_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               tile_shape<HD>::SMEM_BYTES);
 }
 
-td_status td_cuda_size_attention(const attention_group *g, td_error *err)
+td_status td_cuda_attention_allow_smem(const attention_group *g, td_error *err)
 {
   uint32_t head_dim = g->spec.head_dim;
   cudaError_t e = cudaSuccess;
   if (g->wgmma) {
-    e = td_cuda_size_prefill(head_dim);
-    e = e == cudaSuccess ? td_cuda_size_decode(head_dim) : e;
-    e = e == cudaSuccess && colocated_rows(head_dim) > 0 ? td_cuda_size_colocated(head_dim) : e;
+    e = td_cuda_prefill_allow_smem(head_dim);
+    e = e == cudaSuccess ? td_cuda_decode_allow_smem(head_dim) : e;
+    e = e == cudaSuccess && colocated_rows(head_dim) > 0 ? td_cuda_colocated_allow_smem(head_dim) : e;
   } else {
-    e = head_dim == 64    ? size_kernel<64>()
-        : head_dim == 96  ? size_kernel<96>()
-        : head_dim == 128 ? size_kernel<128>()
-                          : size_kernel<256>();
+    e = head_dim == 64    ? allow_smem<64>()
+        : head_dim == 96  ? allow_smem<96>()
+        : head_dim == 128 ? allow_smem<128>()
+                          : allow_smem<256>();
   }
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "no shared memory for attention");
 }
@@ -147,17 +147,17 @@ attention_args td_cuda_attention_args(const cuda_backend *b, const attention_gro
                                       const td_attention_params *p)
 {
   bool beside = !is_capture(&b->attention) && g->work.prefill.sms_beside > 0;
-  return {
-      at<bf16>(p->qkv),
-      at<bf16>(p->out),
-      kv_layer(g, p->layer),
-      g->split_partials,
-      p->scale * 1.4426950408889634f,
-      p->window_tokens,
-      p->n_heads,
-      p->n_kv_heads,
-      p->n_heads / p->n_kv_heads,
-      td_cuda_sure_resident(beside ? g->work.prefill.sms_beside : (uint32_t)b->device.n_sms, p->n_kv_heads)};
+  return {at<bf16>(p->qkv),
+          at<bf16>(p->out),
+          kv_layer(g, p->layer),
+          g->split_partials,
+          p->scale * 1.4426950408889634f,
+          p->window_tokens,
+          p->n_heads,
+          p->n_kv_heads,
+          p->n_heads / p->n_kv_heads,
+          td_cuda_guaranteed_resident(beside ? g->work.prefill.sms_beside : (uint32_t)b->device.n_sms,
+                                      p->n_kv_heads)};
 }
 
 void td_cuda_attention(cuda_backend *b, const td_attention_params *p, uint32_t n_rows)
@@ -166,19 +166,19 @@ void td_cuda_attention(cuda_backend *b, const td_attention_params *p, uint32_t n
   const attention_args a = td_cuda_attention_args(b, g, p);
   const attention_grid grid = td_cuda_attention_grid(b, g);
   if (g->wgmma) {
-    if (grid.n_tiles > 0)
-      td_cuda_prefill_attention(b, g, a, grid.n_tiles);
+    if (grid.n_prefill_items > 0)
+      td_cuda_prefill_attention(b, g, a, grid.n_prefill_items);
     if (is_colocated(b, g))
-      td_cuda_colocated_rest(b, g, a, grid.n_tiles, grid.n_decode);
-    else if (grid.n_decode > 0)
-      td_cuda_decode_attention(b, g, a, grid.n_tiles, grid.n_decode);
+      td_cuda_colocated_leftovers(b, g, a, grid.n_prefill_items, grid.n_decode_ctas);
+    else if (grid.n_decode_ctas > 0)
+      td_cuda_decode_attention(b, g, a, grid.n_prefill_items, grid.n_decode_ctas);
     return;
   }
   switch (p->head_dim) { // kv_create rejected all others
-  case 64: launch<64>(b, g, a, grid.n_tiles + grid.n_decode); break;
-  case 96: launch<96>(b, g, a, grid.n_tiles + grid.n_decode); break;
-  case 128: launch<128>(b, g, a, grid.n_tiles + grid.n_decode); break;
-  case 256: launch<256>(b, g, a, grid.n_tiles + grid.n_decode); break;
+  case 64: launch<64>(b, g, a, grid.n_prefill_items + grid.n_decode_ctas); break;
+  case 96: launch<96>(b, g, a, grid.n_prefill_items + grid.n_decode_ctas); break;
+  case 128: launch<128>(b, g, a, grid.n_prefill_items + grid.n_decode_ctas); break;
+  case 256: launch<256>(b, g, a, grid.n_prefill_items + grid.n_decode_ctas); break;
   default: TD_BUG_ON(true);
   }
 }

@@ -10,10 +10,10 @@ enum {
   TD_PREFILL_ROWS_MMA = 64,    // query rows (tokens x heads of a GQA group) of attention.cu's prefill tile
   TD_PREFILL_ROWS_WGMMA = 128, // the same for attention_prefill.cu
   TD_DECODE_ROWS = 16,         // the same for a decode's work item
-  TD_GROUP_MAX = 64,           // maximum GQA group: a tile must hold all query rows of a token
+  TD_GQA_GROUP_MAX = 64,       // maximum GQA group: a tile must hold all query rows of a token
   TD_WARP_ITEM_ROWS_MIN = 17,  // least number of decodes in a step with warp-level items
-  WARPS_OF_DECODES = 4,        // warps of a decode CTA; each may do one warp-level item
-  TD_ATTENTION_BY_ROW_GROUP =
+  DECODE_WARPS = 4,            // warps of a decode CTA; each may do one warp-level item
+  TD_REDUCE_BY_HEAD_GQA_GROUP_MAX =
       4,                 // larger GQA groups reduce partials of prefix splits in tiles, others head by head
   PREFIX_TILE_ROWS = 64, // query rows of a shared-prefix group's tile (attention_prefix.cuh)
 };
@@ -28,7 +28,7 @@ struct attention_args {
   float *partials; // partials of KV splits: [td_work_list_partials_max, n_kv_heads, TD_DECODE_ROWS,
                    // kv_split_floats] (attention_kv_splits.cuh)
   float scale_log2;
-  uint32_t window, n_heads, n_kv_heads, group;
+  uint32_t window, n_heads, n_kv_heads, gqa_group;
   uint32_t resident; // decode CTAs for each kv head that are sure to run at once
 };
 
@@ -36,7 +36,7 @@ attention_args td_cuda_attention_args(const cuda_backend *b, const attention_gro
                                       const td_attention_params *p);
 
 // Counts one CTA on each SM, which is always resident; docs/attention-progress.md relies on it.
-static inline uint32_t td_cuda_sure_resident(uint32_t n_sms, uint32_t n_kv_heads)
+static inline uint32_t td_cuda_guaranteed_resident(uint32_t n_sms, uint32_t n_kv_heads)
 {
   uint32_t n = n_sms / n_kv_heads;
   return n < 1 ? 1 : n;
@@ -71,7 +71,7 @@ inline uint32_t td_cuda_resident_ctas(const cuda_backend *b, uint32_t head_dim, 
   return (uint32_t)b->device.n_sms * resident_on_sm(head_dim, shares);
 }
 // The step's work items. A launch computes those from `first` on; the array has room for `room` items.
-struct decode_works {
+struct decode_range {
   const td_attention_item *items;
   uint32_t first, room;
 };
@@ -79,9 +79,9 @@ struct decode_works {
 // earlier steps while the kernels before still run. BESIDE: immediately, beside the prefill kernel that was
 // queued just before; that kernel has already waited for all that decodes read.
 enum decode_start { STARTS_AFTER, STARTS_EARLY, STARTS_BESIDE };
-// Queues decode attention for the work items from `first` on, with n_works CTAs for each kv head.
+// Queues decode attention for the work items from `first` on, with n_ctas CTAs for each kv head.
 void td_cuda_decode_attention(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t first,
-                              uint32_t n_works);
+                              uint32_t n_ctas);
 
 // Decode attention of a captured step whose qkv comes straight from the linear: the kernel also normalises
 // and rotates, and writes k and v to the tokens' pages.
@@ -95,7 +95,7 @@ struct decode_rotation {
 // Whether that kernel can normalise heads of this size: a warp must hold whole heads.
 static inline bool td_cuda_decode_has_norms(uint32_t head_dim) { return head_dim != 96; }
 void td_cuda_decode_rotated(cuda_backend *b, attention_group *g, const attention_args &a,
-                            const decode_rotation &by, uint32_t n_works);
+                            const decode_rotation &by, uint32_t n_ctas);
 
 // Whether the step's decodes are colocated with prefill; never in a captured step.
 static inline bool is_colocated(const cuda_backend *b, const attention_group *g)
@@ -108,18 +108,18 @@ static inline bool has_decodes_beside(const cuda_backend *b, const attention_gro
   return !is_capture(&b->attention) && (g->work.prefill.sms_beside > 0 || g->work.prefill.colocated_keys > 0);
 }
 // attention_colocated.cu: computes the decodes that prefill's CTAs have left. Only where is_colocated.
-void td_cuda_colocated_rest(cuda_backend *b, const attention_group *g, const attention_args &a,
-                            uint32_t first, uint32_t n_works);
-cudaError_t td_cuda_size_colocated(uint32_t head_dim);
+void td_cuda_colocated_leftovers(cuda_backend *b, const attention_group *g, const attention_args &a,
+                                 uint32_t first, uint32_t n_ctas);
+cudaError_t td_cuda_colocated_allow_smem(uint32_t head_dim);
 
 // Allows the kernels of a group's head size to use more than 48 KB of shared memory. This must be done on
 // each device.
-td_status td_cuda_size_attention(const attention_group *g, td_error *err);
-cudaError_t td_cuda_size_prefill(uint32_t head_dim);
-cudaError_t td_cuda_size_decode(uint32_t head_dim);
+td_status td_cuda_attention_allow_smem(const attention_group *g, td_error *err);
+cudaError_t td_cuda_prefill_allow_smem(uint32_t head_dim);
+cudaError_t td_cuda_decode_allow_smem(uint32_t head_dim);
 
 // The batch with this group's own counts.
-static inline device_batch td_cuda_batch_of(const cuda_backend *b, const attention_group *g)
+static inline device_batch td_cuda_group_batch(const cuda_backend *b, const attention_group *g)
 {
   device_batch batch = b->frame.batch;
   batch.counts = b->frame.counts + g->slot * N_COUNTS;

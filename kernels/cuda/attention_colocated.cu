@@ -7,16 +7,16 @@
 
 #include <algorithm>
 
-enum { REST_THREADS = WG + 32, REST_CTAS_OF_SM = 3 };
+enum { LEFTOVER_THREADS = WARPGROUP_THREADS + 32, LEFTOVER_CTAS_PER_SM = 3 };
 
-template <int HD> constexpr int rest_smem_bytes()
+template <int HD> constexpr int leftover_smem_bytes()
 {
   return 1024 + colocated_shape<HD>::BYTES;
 } // 1024 bytes to align
 
 template <int HD>
-__global__ void __launch_bounds__(REST_THREADS, REST_CTAS_OF_SM)
-    rest_kernel(attention_args a, device_batch batch, colocated_works works)
+__global__ void __launch_bounds__(LEFTOVER_THREADS, LEFTOVER_CTAS_PER_SM)
+    leftover_decodes_kernel(attention_args a, device_batch batch, colocated_range range)
 {
 #ifdef TD_HAS_WGMMA
   extern __shared__ unsigned char smem_raw[];
@@ -30,12 +30,12 @@ __global__ void __launch_bounds__(REST_THREADS, REST_CTAS_OF_SM)
   }
   if (threadIdx.x == 0) {
     state.clear();
-    rings.make();
+    rings.init_barriers();
     publish_barriers();
   }
   __syncthreads();
-  if (threadIdx.x >= WG)
-    produce_decodes<HD>(a, batch, works, rings, state);
+  if (threadIdx.x >= WARPGROUP_THREADS)
+    produce_decodes<HD>(a, batch, range, rings, state);
   else
     colocated_consumer<HD>{a, rings, state, smem + colocated_shape<HD>::RING_BYTES}.run();
 #endif
@@ -43,30 +43,30 @@ __global__ void __launch_bounds__(REST_THREADS, REST_CTAS_OF_SM)
 
 template <int HD>
 static void launch(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t first,
-                   uint32_t n_works)
+                   uint32_t n_ctas)
 {
-  uint32_t n = std::min(n_works * a.n_kv_heads, (uint32_t)b->device.n_sms * REST_CTAS_OF_SM);
-  queue_kernel(&b->device, rest_kernel<HD>, dim3(n + 1), REST_THREADS, rest_smem_bytes<HD>(), a,
-               td_cuda_batch_of(b, g), colocated_works_of(g, first));
+  uint32_t n = std::min(n_ctas * a.n_kv_heads, (uint32_t)b->device.n_sms * LEFTOVER_CTAS_PER_SM);
+  queue_kernel(&b->device, leftover_decodes_kernel<HD>, dim3(n + 1), LEFTOVER_THREADS,
+               leftover_smem_bytes<HD>(), a, td_cuda_group_batch(b, g), colocated_range_of(g, first));
 }
 
-void td_cuda_colocated_rest(cuda_backend *b, const attention_group *g, const attention_args &a,
-                            uint32_t first, uint32_t n_works)
+void td_cuda_colocated_leftovers(cuda_backend *b, const attention_group *g, const attention_args &a,
+                                 uint32_t first, uint32_t n_ctas)
 {
   switch (g->spec.head_dim) { // other head sizes have no colocated_rows
-  case 64: launch<64>(b, g, a, first, n_works); break;
-  case 128: launch<128>(b, g, a, first, n_works); break;
+  case 64: launch<64>(b, g, a, first, n_ctas); break;
+  case 128: launch<128>(b, g, a, first, n_ctas); break;
   default: TD_BUG_ON(true);
   }
 }
 
-template <int HD> static cudaError_t size_kernel()
+template <int HD> static cudaError_t allow_smem()
 {
-  return cudaFuncSetAttribute(rest_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              rest_smem_bytes<HD>());
+  return cudaFuncSetAttribute(leftover_decodes_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              leftover_smem_bytes<HD>());
 }
 
-cudaError_t td_cuda_size_colocated(uint32_t head_dim)
+cudaError_t td_cuda_colocated_allow_smem(uint32_t head_dim)
 {
-  return head_dim == 64 ? size_kernel<64>() : size_kernel<128>();
+  return head_dim == 64 ? allow_smem<64>() : allow_smem<128>();
 }

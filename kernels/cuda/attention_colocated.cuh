@@ -23,7 +23,7 @@ template <int HD> struct colocated_shape {
   // number of rows, too few stages would fit to hide memory latency.
   static constexpr int KEYS = 48;
   static constexpr int COPY_KEYS = 16; // a page has at least this many tokens
-  static constexpr int ROWS = 8, WARPS = WG / 32;
+  static constexpr int ROWS = 8, WARPS = WARPGROUP_THREADS / 32;
   // A V stage is in use for one tile longer than a K stage.
   static constexpr int K_STAGES = HD == 128 ? 2 : 4, V_STAGES = HD == 128 ? 3 : 6; // 60 KB
   static constexpr int ITEM_STAGES = 2;
@@ -34,14 +34,14 @@ template <int HD> struct colocated_shape {
   static constexpr int BYTES = RING_BYTES + (OPERAND_BYTES > SUM_BYTES ? OPERAND_BYTES : SUM_BYTES);
   static constexpr uint32_t BARRIER = 5; // a named barrier; prefill's warpgroups use the lower ids
   static_assert(HD % 64 == 0, "elements of V are wgmma's rows");
-  static_assert(ROWS * HD / 8 <= WG, "copy_queries: a thread copies 16 bytes at most");
+  static_assert(ROWS * HD / 8 <= WARPGROUP_THREADS, "copy_queries: a thread copies 16 bytes at most");
   static_assert(STAGE_BYTES % 1024 == 0 && RING_BYTES % 1024 == 0,
                 "the order of operands repeats after 1024");
 };
 
 // The decodes of a prefill launch and of the launch after it, which does the rest. Both take tickets from one
 // counter.
-struct colocated_works {
+struct colocated_range {
   const td_attention_item *items;
   uint32_t first;                   // index of the first decode item
   uint32_t *tickets, *next_tickets; // next_tickets: the counter of the next such launches, which this prefill
@@ -49,7 +49,7 @@ struct colocated_works {
 };
 enum { TICKET_COUNTERS = 2 }; // counters of these launches and of the next ones, in alternation
 
-static inline colocated_works colocated_works_of(const attention_group *g, uint32_t first)
+static inline colocated_range colocated_range_of(const attention_group *g, uint32_t first)
 {
   return {g->device_items, first, g->tickets + g->n_colocated % TICKET_COUNTERS,
           g->tickets + (g->n_colocated + 1) % TICKET_COUNTERS};
@@ -74,7 +74,7 @@ template <int HD> struct colocated_rings {
   using S = colocated_shape<HD>;
   ring<S::K_STAGES, S::STAGE_BYTES, S::WARPS> k;
   ring<S::V_STAGES, S::STAGE_BYTES, S::WARPS> v;
-  ring<S::ITEM_STAGES, 0, WG> items;
+  ring<S::ITEM_STAGES, 0, WARPGROUP_THREADS> items;
 
   __device__ __forceinline__ colocated_rings(unsigned char *smem, const colocated_state<HD> &state)
   {
@@ -84,7 +84,7 @@ template <int HD> struct colocated_rings {
     items.place(0, shared_address(state.item_bars));
   }
   // One thread calls it, before publish_barriers.
-  __device__ __forceinline__ void make() const
+  __device__ __forceinline__ void init_barriers() const
   {
     k.init(0, S::K_STAGES);
     v.init(0, S::V_STAGES);
@@ -97,7 +97,7 @@ constexpr uint32_t NO_TICKET = UINT32_MAX;
 // The producer warp takes the next work item. Returns false if none is left or prefill is done. Lane 0 writes
 // all that it releases, because racecheck does not follow other lanes' writes past an mbarrier.
 template <int HD>
-__device__ __forceinline__ bool take_ticket(const attention_args &a, const colocated_works &works,
+__device__ __forceinline__ bool take_ticket(const attention_args &a, const colocated_range &range,
                                             uint32_t n_wide, colocated_state<HD> &state,
                                             const decltype(colocated_rings<HD>::items) &items, uint32_t stage)
 {
@@ -106,10 +106,10 @@ __device__ __forceinline__ bool take_ticket(const attention_args &a, const coloc
   uint32_t ticket = NO_TICKET;
   if (threadIdx.x % 32 == 0) {
     if (*(volatile uint32_t *)&state.prefill_ended < TILE_WARPGROUPS)
-      ticket = atomicAdd(works.tickets, 1);
-    uint32_t at = works.first + ticket / a.n_kv_heads;
+      ticket = atomicAdd(range.tickets, 1);
+    uint32_t at = range.first + ticket / a.n_kv_heads;
     if (ticket != NO_TICKET && at < n_wide) {
-      const uint4 *from = (const uint4 *)(works.items + at);
+      const uint4 *from = (const uint4 *)(range.items + at);
 #pragma unroll
       for (size_t i = 0; i < sizeof(words) / sizeof(uint4); i++)
         ((uint4 *)&state.items[stage])[i] = __ldg(from + i);
@@ -136,7 +136,7 @@ __device__ __forceinline__ uint32_t first_key(const attention_args &a, const td_
 // The producer: takes items and copies their keys and values.
 template <int HD>
 __device__ __forceinline__ void produce_decodes(const attention_args &a, const device_batch &batch,
-                                                const colocated_works &works,
+                                                const colocated_range &range,
                                                 const colocated_rings<HD> &rings, colocated_state<HD> &state)
 {
   using S = colocated_shape<HD>;
@@ -154,7 +154,7 @@ __device__ __forceinline__ void produce_decodes(const attention_args &a, const d
   for (bool more = true; more;) {
     uint32_t stage = items.now.index;
     items.acquire();
-    more = take_ticket(a, works, n_wide, state, items, stage);
+    more = take_ticket(a, range, n_wide, state, items, stage);
     items.advance();
     if (!more)
       break;
@@ -204,16 +204,16 @@ template <int HD> struct colocated_sums {
 
 template <int HD> struct colocated_consumer {
   using S = colocated_shape<HD>;
-  using T = key_tile<HD>;
+  using T = kv_tile_shape<HD>;
   const attention_args &a;
-  const colocated_rings<HD> &at;
+  const colocated_rings<HD> &rings;
   colocated_state<HD> &state;
   unsigned char *smem; // query rows and weights; in the epilogue, sums
 
-  __device__ __forceinline__ static uint32_t warp() { return threadIdx.x % WG / 32; }
+  __device__ __forceinline__ static uint32_t warp() { return threadIdx.x % WARPGROUP_THREADS / 32; }
   __device__ __forceinline__ static uint32_t row_pair() { return threadIdx.x % 4; }
   __device__ __forceinline__ static uint32_t row_of_8() { return threadIdx.x % 32 / 4; }
-  __device__ __forceinline__ static void sync() { named_sync(S::BARRIER, WG); }
+  __device__ __forceinline__ static void sync() { named_sync(S::BARRIER, WARPGROUP_THREADS); }
 
   // Called by each warp when it has read the stage.
   template <class RING> __device__ __forceinline__ static void release(const RING &r, uint32_t index)
@@ -232,12 +232,12 @@ template <int HD> struct colocated_consumer {
   __device__ __forceinline__ void copy_queries(const td_attention_item &it, uint32_t kv_head) const
   {
     constexpr uint32_t CHUNKS = HD / 8;
-    uint32_t i = threadIdx.x % WG;
+    uint32_t i = threadIdx.x % WARPGROUP_THREADS;
     if (i >= S::ROWS * CHUNKS)
       return;
-    uint32_t r = i / CHUNKS, chunk = i % CHUNKS, p = min(r, it.n_tokens * a.group - 1);
-    const bf16 *src = a.qkv + (size_t)(it.query + p / a.group) * ((a.n_heads + 2 * a.n_kv_heads) * HD) +
-                      (kv_head * a.group + p % a.group) * HD + chunk * 8;
+    uint32_t r = i / CHUNKS, chunk = i % CHUNKS, p = min(r, it.n_tokens * a.gqa_group - 1);
+    const bf16 *src = a.qkv + (size_t)(it.query + p / a.gqa_group) * ((a.n_heads + 2 * a.n_kv_heads) * HD) +
+                      (kv_head * a.gqa_group + p % a.gqa_group) * HD + chunk * 8;
     *(uint4 *)(smem + kv_chunk_at(HD, r, chunk) * 2) = *(const uint4 *)src;
   }
 
@@ -250,7 +250,7 @@ template <int HD> struct colocated_consumer {
   // Queues K*Q^T of a tile. With g = lane / 4 and t = lane % 4, s[0..1] becomes the scores of key 16 * warp +
   // g with rows 2t and 2t + 1, and s[2..3] those of key 16 * warp + g + 8. The last warp's keys are past the
   // tile: they are lines of the next stage, which may still be in flight, and are masked.
-  __device__ __forceinline__ void multiply_keys(float (&s)[4], uint32_t k_address) const
+  __device__ __forceinline__ void multiply_qk(float (&s)[4], uint32_t k_address) const
   {
     uint32_t k16 = warp_uniform(operand_address(k_address)),
              q16 = warp_uniform(operand_address(shared_address(smem)));
@@ -263,8 +263,8 @@ template <int HD> struct colocated_consumer {
     wgmma_commit();
   }
 
-  __device__ __forceinline__ void multiply_values(colocated_sums<HD> &sums, uint32_t v_address,
-                                                  uint32_t weights) const
+  __device__ __forceinline__ void multiply_pv(colocated_sums<HD> &sums, uint32_t v_address,
+                                              uint32_t weights) const
   {
     uint32_t v16 = warp_uniform(operand_address(v_address)), p16 = warp_uniform(operand_address(weights));
     wgmma_fence();
@@ -280,7 +280,7 @@ template <int HD> struct colocated_consumer {
   }
 
   // Waits for all wgmmas queued so far.
-  __device__ __forceinline__ static void wait_products(colocated_sums<HD> &sums, float (&s)[4])
+  __device__ __forceinline__ static void wait_wgmmas(colocated_sums<HD> &sums, float (&s)[4])
   {
     wgmma_wait<0>();
     wgmma_fence_operand(s);
@@ -291,8 +291,8 @@ template <int HD> struct colocated_consumer {
 
   // Turns scores into weights and writes them to shared memory as an operand: [rows, keys]. total: sums of
   // this thread's weights for its two rows. Returns true if a reference must be raised.
-  __device__ __forceinline__ bool weigh(const float (&s)[4], const colocated_sums<HD> &sums, uint32_t weights,
-                                        float (&total)[2]) const
+  __device__ __forceinline__ bool store_weights(const float (&s)[4], const colocated_sums<HD> &sums,
+                                                uint32_t weights, float (&total)[2]) const
   {
     float w[4], top = -INFINITY;
 #pragma unroll
@@ -309,7 +309,7 @@ template <int HD> struct colocated_consumer {
   }
 
   // Raises the references to the maxima of all keys so far, including those of scores s.
-  __device__ __forceinline__ void raise(colocated_sums<HD> &sums, const float (&s)[4]) const
+  __device__ __forceinline__ void raise_references(colocated_sums<HD> &sums, const float (&s)[4]) const
   {
     float top[2];
 #pragma unroll
@@ -356,7 +356,7 @@ template <int HD> struct colocated_consumer {
   }
 
   // Which keys the query rows of an item see.
-  struct visible {
+  struct visible_keys {
     int32_t pos[2], first_pos, from_all; // all rows see keys in [from_all, first_pos]
     uint32_t window;
     __device__ __forceinline__ void mask(float (&s)[4], uint32_t token, uint32_t n_lines) const
@@ -373,14 +373,14 @@ template <int HD> struct colocated_consumer {
       }
     }
   };
-  __device__ __forceinline__ visible visible_of(const td_attention_item &it) const
+  __device__ __forceinline__ visible_keys visible_keys_of(const td_attention_item &it) const
   {
-    uint32_t last = it.n_tokens * a.group - 1;
+    uint32_t last = it.n_tokens * a.gqa_group - 1;
     int32_t first_pos = (int32_t)it.position;
-    return {{first_pos + (int32_t)(min(2 * row_pair(), last) / a.group),
-             first_pos + (int32_t)(min(2 * row_pair() + 1, last) / a.group)},
+    return {{first_pos + (int32_t)(min(2 * row_pair(), last) / a.gqa_group),
+             first_pos + (int32_t)(min(2 * row_pair() + 1, last) / a.gqa_group)},
             first_pos,
-            a.window > 0 ? first_pos + (int32_t)(last / a.group) - (int32_t)a.window + 1 : 0,
+            a.window > 0 ? first_pos + (int32_t)(last / a.gqa_group) - (int32_t)a.window + 1 : 0,
             a.window};
   }
 
@@ -390,7 +390,7 @@ template <int HD> struct colocated_consumer {
   __device__ __forceinline__ void begin_softmax(const colocated_sums<HD> &sums, const float (&s)[4],
                                                 float (&total)[2], uint32_t n) const
   {
-    if (__any_sync(0xffffffffu, weigh(s, sums, weights_of(n), total)))
+    if (__any_sync(0xffffffffu, store_weights(s, sums, weights_of(n), total)))
       state.raised[n % 2] = n;
   }
   __device__ __forceinline__ void end_softmax(colocated_sums<HD> &sums, const float (&s)[4],
@@ -399,8 +399,8 @@ template <int HD> struct colocated_consumer {
     fence_shared_writes();
     sync();
     if (*(volatile uint32_t *)&state.raised[n % 2] == n) { // true mostly in an item's first tile
-      raise(sums, s);
-      weigh(s, sums, weights_of(n), total);
+      raise_references(sums, s);
+      store_weights(s, sums, weights_of(n), total);
       fence_shared_writes();
       sync();
     }
@@ -414,44 +414,44 @@ template <int HD> struct colocated_consumer {
   __device__ __forceinline__ void attend(colocated_sums<HD> &sums, const td_attention_item &it, K &k, V &v,
                                          uint32_t &n) const
   {
-    const visible keys = visible_of(it);
+    const visible_keys keys = visible_keys_of(it);
     const uint32_t begin = first_key<HD>(a, it), kv_end = it.kv_end;
     uint32_t token = begin, before = 0;
     float s[4], next[4], total[2];
-    auto end_products = [&](float(&of_keys)[4]) {
-      wait_products(sums, of_keys);
+    auto end_wgmmas = [&](float(&of_keys)[4]) {
+      wait_wgmmas(sums, of_keys);
       if (token > begin)
         release(v, before); // the V stage of the tile before
     };
     k.wait_full();
-    multiply_keys(next, k.data());
-    wait_products(sums, next);
+    multiply_qk(next, k.data());
+    wait_wgmmas(sums, next);
     release(k);
     for (; token + S::KEYS < kv_end; token += S::KEYS) {
 #pragma unroll
       for (int e = 0; e < 4; e++)
         s[e] = next[e];
       k.wait_full();
-      multiply_keys(next, k.data());
+      multiply_qk(next, k.data());
       keys.mask(s, token, S::KEYS);
       begin_softmax(sums, s, total, ++n);
-      end_products(next);
+      end_wgmmas(next);
       release(k);
       v.wait_full();
       end_softmax(sums, s, total, n);
-      multiply_values(sums, v.data(), weights_of(n));
+      multiply_pv(sums, v.data(), weights_of(n));
       before = v.now.index;
       v.advance();
     }
     uint32_t n_lines = kv_end - token;
     keys.mask(next, token, n_lines);
     begin_softmax(sums, next, total, ++n);
-    end_products(s);
+    end_wgmmas(s);
     v.wait_full();
     zero_lines(v.data(), n_lines);
     end_softmax(sums, next, total, n);
-    multiply_values(sums, v.data(), weights_of(n));
-    wait_products(sums, s);
+    multiply_pv(sums, v.data(), weights_of(n));
+    wait_wgmmas(sums, s);
     release(v);
   }
 
@@ -460,7 +460,7 @@ template <int HD> struct colocated_consumer {
                                         uint32_t kv_head) const
   {
     constexpr uint32_t STRIDE = HD + 4;
-    uint32_t t = row_pair(), n_rows = it.n_tokens * a.group;
+    uint32_t t = row_pair(), n_rows = it.n_tokens * a.gqa_group;
     float *rows = (float *)smem;
 #pragma unroll
     for (int h = 0; h < 2; h++)
@@ -503,9 +503,9 @@ template <int HD> struct colocated_consumer {
 
   __device__ __forceinline__ void run() const
   {
-    auto k = at.k;
-    auto v = at.v;
-    auto items = at.items;
+    auto k = rings.k;
+    auto v = rings.v;
+    auto items = rings.items;
     uint32_t n_tiles = 0;
     for (;;) {
       items.wait_full();

@@ -21,9 +21,9 @@
 template <int HD> struct decode_shape : warp_ring_shape<HD, HD == 64 ? 2 : 1> {
   static constexpr int STAGES = HD == 64 ? 2 : 1;
   using base = warp_ring_shape<HD, STAGES>;
-  static constexpr int SMEM_BYTES = 1024 + WARPS * base::WARP_BYTES;       // 1024 bytes to align
-  static constexpr int BLOCKS = HD == 256 ? 0 : resident_on_sm(HD, false); // CTAs an SM; 0: no limit
-  static constexpr int SHARES_BLOCKS =
+  static constexpr int SMEM_BYTES = 1024 + WARPS * base::WARP_BYTES;            // 1024 bytes to align
+  static constexpr int CTAS_PER_SM = HD == 256 ? 0 : resident_on_sm(HD, false); // CTAs an SM; 0: no limit
+  static constexpr int SHARES_CTAS_PER_SM =
       HD == 256 ? 0 : resident_on_sm(HD, true); // fewer, because attend_prefix_splits takes more registers
   static_assert(16 * (HD + 4) * 4 <= base::WARP_BYTES, "reduce_warp and reduce_cta need this");
   static_assert(HD == 256 || (prefix_tile<HD>::ALL_BYTES <= WARPS * base::WARP_BYTES &&
@@ -43,12 +43,12 @@ __device__ __forceinline__ void rotate_item(const attention_args &a, const decod
   static_assert(WARPS * 32 % LANES == 0 || WARPS * 32 / LANES >= TD_DECODE_ROWS + 2,
                 "else the threads that are left over would do heads of the next round too");
   uint32_t lane = threadIdx.x % LANES, pos = it.position, line = pos & (batch.page_tokens - 1);
-  uint32_t n_heads = a.group + (it.kv_end > pos ? 2 : 0), n_all = a.n_heads + 2 * a.n_kv_heads;
+  uint32_t n_heads = a.gqa_group + (it.kv_end > pos ? 2 : 0), n_all = a.n_heads + 2 * a.n_kv_heads;
   uint32_t chunk[2] = {first_chunk(lane, by.halves), second_chunk(lane, HD, by.halves)};
   size_t half_page = (size_t)batch.page_tokens * HD;
   for (uint32_t h = threadIdx.x / LANES; h < n_heads; h += WARPS * 32 / LANES) {
-    bool is_q = h < a.group, is_v = h == a.group + 1;
-    uint32_t head = is_q ? kv_head * a.group + h : a.n_heads + (is_v ? a.n_kv_heads : 0) + kv_head;
+    bool is_q = h < a.gqa_group, is_v = h == a.gqa_group + 1;
+    uint32_t head = is_q ? kv_head * a.gqa_group + h : a.n_heads + (is_v ? a.n_kv_heads : 0) + kv_head;
     const bf16 *src = a.qkv + ((size_t)it.query * n_all + head) * HD;
     bf16x8 raw[2];
     float v[2][8];
@@ -80,7 +80,8 @@ __device__ __forceinline__ void rotate_item(const attention_args &a, const decod
 }
 
 template <int HD>
-__device__ __forceinline__ void take_queries(uint32_t q[HD / 16][4], const bf16 *queries, uint32_t n_rows)
+__device__ __forceinline__ void load_rotated_queries(uint32_t q[HD / 16][4], const bf16 *queries,
+                                                     uint32_t n_rows)
 {
   uint32_t lane = threadIdx.x % 32;
   const bf16 *src[2];
@@ -98,41 +99,41 @@ __device__ __forceinline__ void take_queries(uint32_t q[HD / 16][4], const bf16 
 // ROTATES: queries, keys and values come straight from the linear; every sequence has one token, and the step
 // is captured. SHARES_*: items may be prefix splits, or sequences that reduce partials of prefix splits, head
 // by head (BY_ROW) or by the threads of a tile (IN_TILES).
-enum decode_form { PLAIN, ROTATES, SHARES_BY_ROW, SHARES_IN_TILES };
-template <decode_form FORM> constexpr bool shares = FORM >= SHARES_BY_ROW;
+enum decode_form { PLAIN, ROTATES, SHARES_BY_HEAD, SHARES_IN_TILES };
+template <decode_form FORM> constexpr bool shares = FORM >= SHARES_BY_HEAD;
 
 // What a CTA works on: one item for all its warps, or one item for each warp.
 struct decode_item {
   td_attention_item item;
-  bool warp_level, there; // warp_level: each warp has its own item; there: this warp has one
+  bool warp_level, has_item; // warp_level: each warp has its own item; has_item: this warp has one
 };
 
 // Finds the CTA's item. CTAs start in the order of their numbers (docs/attention-progress.md), and wide items
 // come before warp-level ones. Returns false if the CTA has no item. Such CTAs are last, and exist only in a
 // captured step, whose grid holds any step of that many sequences.
-__device__ __forceinline__ bool take_item(decode_item *out, const device_batch &batch,
-                                          const decode_works &works, uint32_t n_kv_heads)
+__device__ __forceinline__ bool find_item(decode_item *out, const device_batch &batch,
+                                          const decode_range &range, uint32_t n_kv_heads)
 {
-  uint32_t at = works.first + blockIdx.x / n_kv_heads;
-  out->item = works.items[min(at, works.room - 1)]; // loaded together with the counts that validate it
+  uint32_t at = range.first + blockIdx.x / n_kv_heads;
+  out->item = range.items[min(at, range.room - 1)]; // loaded together with the counts that validate it
   uint32_t n_items = batch.counts[COUNT_ITEMS], n_wide = batch.counts[COUNT_WIDE_ITEMS];
   out->warp_level = at >= n_wide;
-  out->there = true;
+  out->has_item = true;
   if (!out->warp_level)
     return true;
   uint32_t first_warp_level = n_wide + (at - n_wide) * WARPS, mine = first_warp_level + threadIdx.x / 32;
   if (first_warp_level >= n_items)
     return false;
-  out->there = mine < n_items;
-  out->item = works.items[out->there ? mine : first_warp_level];
+  out->has_item = mine < n_items;
+  out->item = range.items[out->has_item ? mine : first_warp_level];
   return true;
 }
 
 template <int HD, decode_form FORM>
-__global__ void __launch_bounds__(WARPS * 32,
-                                  shares<FORM> ? decode_shape<HD>::SHARES_BLOCKS : decode_shape<HD>::BLOCKS)
+__global__ void __launch_bounds__(WARPS * 32, shares<FORM> ? decode_shape<HD>::SHARES_CTAS_PER_SM
+                                                           : decode_shape<HD>::CTAS_PER_SM)
     decode_kernel(attention_args a, decode_rotation by, shared_prefixes shared, device_batch batch,
-                  decode_works works, decode_start start)
+                  decode_range range, decode_start start)
 {
 #ifdef TD_HAS_MBARRIER
   using S = decode_shape<HD>;
@@ -151,7 +152,7 @@ __global__ void __launch_bounds__(WARPS * 32,
   }
   if (start == STARTS_AFTER)
     pdl_wait();
-  if (!take_item(&mine, batch, works, a.n_kv_heads) || (FORM == ROTATES && mine.warp_level)) {
+  if (!find_item(&mine, batch, range, a.n_kv_heads) || (FORM == ROTATES && mine.warp_level)) {
     wait_unless_beside(start);
     return;
   }
@@ -159,17 +160,17 @@ __global__ void __launch_bounds__(WARPS * 32,
 #ifdef TD_HAS_WGMMA
   if constexpr (shares<FORM>)
     if (it.n_tokens == 0) {
-      __shared__ splits_ahead ahead[WARPS];
-      attend_prefix_splits<HD, FORM == SHARES_IN_TILES>(a, batch, shared, it, works.items, kv_head,
+      __shared__ split_prefetch prefetched[WARPS];
+      attend_prefix_splits<HD, FORM == SHARES_IN_TILES>(a, batch, shared, it, range.items, kv_head,
                                                         shared_address(smem_all), shared_address(barriers),
-                                                        &ahead[warp], start);
+                                                        &prefetched[warp], start);
       return;
     }
 #endif
   uint32_t n_old = it.position; // tokens of earlier steps
-  kv_stream<HD, S::STAGES> in;
+  kv_tile_reader<HD, S::STAGES> in;
   in.open(a, batch, it, kv_head, mine.warp_level ? 0 : warp, mine.warp_level ? 1 : WARPS);
-  in.n = mine.there ? in.n : 0;
+  in.n = mine.has_item ? in.n : 0;
   in.make_ring(shared_address(smem_all), shared_address(barriers));
   uint32_t n_copied = fill_ring(in, 0, n_old), q[HD / 16][4];
   if constexpr (shares<FORM>)
@@ -186,37 +187,37 @@ __global__ void __launch_bounds__(WARPS * 32,
   }
   fill_ring(in, n_copied, UINT32_MAX);
   if constexpr (FORM == ROTATES)
-    take_queries<HD>(q, queries, a.group);
+    load_rotated_queries<HD>(q, queries, a.gqa_group);
   else
     load_queries<HD>(q, a, it, kv_head, 0);
   warp_state<HD> st;
   clear(st);
   attend_kv_tiles(st, in, q, a, it);
   if constexpr (FORM == SHARES_IN_TILES)
-    if (it.n_sources > 0 && mine.there &&
+    if (it.n_sources > 0 && mine.has_item &&
         it.partial + 1 >= it.first_partial + it.n_partials) // the last of the KV splits adds them
       add_prefixes(st, a, shared, runs[warp], it.n_sources, kv_head, mine.warp_level ? 0 : warp,
                    mine.warp_level ? 1 : WARPS);
-  const prefixes_before before = {shared.partials,
-                                  &runs[shares<FORM> ? warp : 0],
-                                  it.n_sources,
-                                  a.group,
-                                  shared.done + kv_head,
-                                  a.n_kv_heads,
-                                  false};
+  const prefix_reduction prefixes = {shared.partials,
+                                     &runs[shares<FORM> ? warp : 0],
+                                     it.n_sources,
+                                     a.gqa_group,
+                                     shared.done + kv_head,
+                                     a.n_kv_heads,
+                                     false};
   float *mine_smem = (float *)(smem_all + warp * S::WARP_BYTES);
   if (FORM != ROTATES && mine.warp_level) {
-    if (mine.there) {
-      if constexpr (FORM == SHARES_BY_ROW)
-        reduce_warp<HD>(st, a, it, kv_head, mine_smem, before);
+    if (mine.has_item) {
+      if constexpr (FORM == SHARES_BY_HEAD)
+        reduce_warp<HD>(st, a, it, kv_head, mine_smem, prefixes);
       else
         reduce_warp<HD>(st, a, it, kv_head, mine_smem);
     }
     return;
   }
   __syncthreads(); // no warp uses its ring any more
-  if constexpr (FORM == SHARES_BY_ROW)
-    reduce_cta<HD>(st, a, it, kv_head, (float *)smem_all, before);
+  if constexpr (FORM == SHARES_BY_HEAD)
+    reduce_cta<HD>(st, a, it, kv_head, (float *)smem_all, prefixes);
   else
     reduce_cta<HD>(st, a, it, kv_head, (float *)smem_all);
 #endif
@@ -224,16 +225,17 @@ __global__ void __launch_bounds__(WARPS * 32,
 
 template <int HD, decode_form FORM>
 static void launch(cuda_backend *b, attention_group *g, const attention_args &a, const decode_rotation &by,
-                   uint32_t first, uint32_t n_works)
+                   uint32_t first, uint32_t n_ctas)
 {
   auto kernel = decode_kernel<HD, FORM>;
   decode_start start = is_capture(&b->attention)        ? STARTS_EARLY
                        : g->work.prefill.sms_beside > 0 ? STARTS_BESIDE
                                                         : STARTS_AFTER;
-  queue_kernel(&b->device, kernel, dim3(n_works * a.n_kv_heads + (start == STARTS_BESIDE)), WARPS * 32,
-               decode_shape<HD>::SMEM_BYTES, a, by,
-               shared_prefixes{g->device_plan, g->slots, g->prefix_flags, b->attention.n_launches++},
-               td_cuda_batch_of(b, g), decode_works{g->device_items, first, g->work.max_items}, start);
+  queue_kernel(
+      &b->device, kernel, dim3(n_ctas * a.n_kv_heads + (start == STARTS_BESIDE)), WARPS * 32,
+      decode_shape<HD>::SMEM_BYTES, a, by,
+      shared_prefixes{g->device_plan, g->prefix_partials, g->prefix_flags, b->attention.n_launches++},
+      td_cuda_group_batch(b, g), decode_range{g->device_items, first, g->work.max_items}, start);
   cudaGraphNode_t node = is_capture(&b->attention) ? td_cuda_captured_node(&b->device) : nullptr;
   if (node)
     g->captured_decodes.push_back(node);
@@ -241,15 +243,15 @@ static void launch(cuda_backend *b, attention_group *g, const attention_args &a,
 
 template <decode_form FORM>
 static void launch_for(cuda_backend *b, attention_group *g, const attention_args &a,
-                       const decode_rotation &by, uint32_t first, uint32_t n_works)
+                       const decode_rotation &by, uint32_t first, uint32_t n_ctas)
 {
   switch (g->spec.head_dim) { // td_cuda_has_wgmma_attention was checked before
-  case 64: launch<64, FORM>(b, g, a, by, first, n_works); break;
-  case 96: launch<96, FORM>(b, g, a, by, first, n_works); break;
-  case 128: launch<128, FORM>(b, g, a, by, first, n_works); break;
+  case 64: launch<64, FORM>(b, g, a, by, first, n_ctas); break;
+  case 96: launch<96, FORM>(b, g, a, by, first, n_ctas); break;
+  case 128: launch<128, FORM>(b, g, a, by, first, n_ctas); break;
   case 256:
     if constexpr (!shares<FORM>) { // these heads have no planner
-      launch<256, FORM>(b, g, a, by, first, n_works);
+      launch<256, FORM>(b, g, a, by, first, n_ctas);
       break;
     }
   default: TD_BUG_ON(true);
@@ -257,44 +259,44 @@ static void launch_for(cuda_backend *b, attention_group *g, const attention_args
 }
 
 void td_cuda_decode_attention(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t first,
-                              uint32_t n_works)
+                              uint32_t n_ctas)
 {
   if (!g->planner || !shares_prefixes(&b->attention))
-    launch_for<PLAIN>(b, g, a, {}, first, n_works);
-  else if (a.group > TD_ATTENTION_BY_ROW_GROUP)
-    launch_for<SHARES_IN_TILES>(b, g, a, {}, first, n_works);
+    launch_for<PLAIN>(b, g, a, {}, first, n_ctas);
+  else if (a.gqa_group > TD_REDUCE_BY_HEAD_GQA_GROUP_MAX)
+    launch_for<SHARES_IN_TILES>(b, g, a, {}, first, n_ctas);
   else
-    launch_for<SHARES_BY_ROW>(b, g, a, {}, first, n_works);
+    launch_for<SHARES_BY_HEAD>(b, g, a, {}, first, n_ctas);
 }
 
 void td_cuda_decode_rotated(cuda_backend *b, attention_group *g, const attention_args &a,
-                            const decode_rotation &by, uint32_t n_works)
+                            const decode_rotation &by, uint32_t n_ctas)
 {
-  TD_BUG_ON(!is_capture(&b->attention) || a.group > TD_DECODE_ROWS);
-  launch_for<ROTATES>(b, g, a, by, 0, n_works);
+  TD_BUG_ON(!is_capture(&b->attention) || a.gqa_group > TD_DECODE_ROWS);
+  launch_for<ROTATES>(b, g, a, by, 0, n_ctas);
 }
 
-template <int HD, decode_form FORM> static cudaError_t size_kernel()
+template <int HD, decode_form FORM> static cudaError_t allow_smem()
 {
   return cudaFuncSetAttribute(decode_kernel<HD, FORM>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               decode_shape<HD>::SMEM_BYTES);
 }
 
-template <int HD> static cudaError_t size_all()
+template <int HD> static cudaError_t allow_smem_all()
 {
-  cudaError_t e[4] = {size_kernel<HD, PLAIN>(), size_kernel<HD, ROTATES>()};
+  cudaError_t e[4] = {allow_smem<HD, PLAIN>(), allow_smem<HD, ROTATES>()};
   if constexpr (HD != 256)
-    e[2] = size_kernel<HD, SHARES_BY_ROW>(), e[3] = size_kernel<HD, SHARES_IN_TILES>();
+    e[2] = allow_smem<HD, SHARES_BY_HEAD>(), e[3] = allow_smem<HD, SHARES_IN_TILES>();
   for (cudaError_t one : e)
     if (one != cudaSuccess)
       return one;
   return cudaSuccess;
 }
 
-cudaError_t td_cuda_size_decode(uint32_t head_dim)
+cudaError_t td_cuda_decode_allow_smem(uint32_t head_dim)
 {
-  return head_dim == 64    ? size_all<64>()
-         : head_dim == 96  ? size_all<96>()
-         : head_dim == 128 ? size_all<128>()
-                           : size_all<256>();
+  return head_dim == 64    ? allow_smem_all<64>()
+         : head_dim == 96  ? allow_smem_all<96>()
+         : head_dim == 128 ? allow_smem_all<128>()
+                           : allow_smem_all<256>();
 }

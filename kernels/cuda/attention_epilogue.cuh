@@ -38,8 +38,8 @@ template <int N> __device__ __forceinline__ void store_output(bf16 *dst, const r
   }
 }
 
-// The BEFORE of sequences without shared prefixes: adds nothing.
-struct nothing_before {
+// The PREFIX_REDUCTION of sequences without shared prefixes: adds nothing.
+struct no_prefix_reduction {
   template <int HD, int N, int E>
   __device__ __forceinline__ void add(row_sum<E> (&)[N], uint32_t, uint32_t, uint32_t) const
   {
@@ -48,7 +48,7 @@ struct nothing_before {
 
 // Writes a warp's query rows to shared memory as [16][HD + 4] floats.
 template <int HD>
-__device__ __forceinline__ void lay_out(const warp_state<HD> &st, float *smem, uint32_t n_rows)
+__device__ __forceinline__ void store_rows(const warp_state<HD> &st, float *smem, uint32_t n_rows)
 {
   uint32_t lane = threadIdx.x % 32;
 #pragma unroll
@@ -65,7 +65,7 @@ __device__ __forceinline__ void lay_out(const warp_state<HD> &st, float *smem, u
   }
 }
 
-// Adds query row p of all warps in warp order, from what lay_out wrote.
+// Adds query row p of all warps in warp order, from what store_rows wrote.
 template <int HD> __device__ __forceinline__ row_sum<HD / 32> sum_warps(const float *smem, uint32_t p)
 {
   row_sum<HD / 32> sum;
@@ -87,45 +87,45 @@ template <int HD> __device__ __forceinline__ row_sum<HD / 32> sum_warps(const fl
   return sum;
 }
 
-// The epilogue of an item whose keys were divided over a CTA's warps. `before` adds the partials of shared
+// The epilogue of an item whose keys were divided over a CTA's warps. `prefixes` adds the partials of shared
 // prefixes. smem: WARPS x 16 x (HD + 4) floats that are no longer in use.
-template <int HD, class BEFORE = nothing_before>
+template <int HD, class PREFIX_REDUCTION = no_prefix_reduction>
 __device__ __forceinline__ void reduce_cta(const warp_state<HD> &st, const attention_args &a,
                                            const td_attention_item &it, uint32_t kv_head, float *smem,
-                                           const BEFORE &before = {})
+                                           const PREFIX_REDUCTION &prefixes = {})
 {
   constexpr uint32_t N = HD / 32;
-  uint32_t warp = threadIdx.x / 32, first = threadIdx.x % 32 * N, n_rows = it.n_tokens * a.group;
+  uint32_t warp = threadIdx.x / 32, first = threadIdx.x % 32 * N, n_rows = it.n_tokens * a.gqa_group;
   const kv_split mine = {a.partials + it.first_partial * split_stride<HD>(a) +
                              kv_head * TD_DECODE_ROWS * split_row<HD>::FLOATS,
                          split_stride<HD>(a), it.partial - it.first_partial, it.n_partials};
-  lay_out<HD>(st, smem + warp * 16 * (HD + 4), n_rows);
+  store_rows<HD>(st, smem + warp * 16 * (HD + 4), n_rows);
   __syncthreads();
   for (uint32_t p = warp; p < n_rows; p += WARPS) {
     row_sum<N> sum[1] = {sum_warps<HD>(smem, p)};
     if (it.n_partials > 1 && !reduce_all_splits<HD>(sum, mine, p))
       continue;
-    before.template add<HD>(sum, p, 1, first);
+    prefixes.template add<HD>(sum, p, 1, first);
     store_output(output_of(a, it, kv_head, p, HD) + first, sum[0]);
   }
-  if (it.n_partials > SPLITS_OF_ONE)
+  if (it.n_partials > ONE_CTA_SPLITS_MAX)
     reduce_slices<HD>(mine, n_rows, a.resident,
-                      [&](uint32_t p, uint32_t element, row_sum<SLICE_OF_LANE>(&sum)[1]) {
-                        before.template add<HD>(sum, p, 1, element);
+                      [&](uint32_t p, uint32_t element, row_sum<SLICE_LANE_ELEMENTS>(&sum)[1]) {
+                        prefixes.template add<HD>(sum, p, 1, element);
                         if (threadIdx.x % 32 < SLICE_LANES)
                           store_output(output_of(a, it, kv_head, p, HD) + element, sum[0]);
                       });
 }
 
 // The epilogue of an item that one warp did alone. smem: 16 x (HD + 4) floats of its own.
-template <int HD, class BEFORE = nothing_before>
+template <int HD, class PREFIX_REDUCTION = no_prefix_reduction>
 __device__ __forceinline__ void reduce_warp(const warp_state<HD> &st, const attention_args &a,
                                             const td_attention_item &it, uint32_t kv_head, float *smem,
-                                            const BEFORE &before = {})
+                                            const PREFIX_REDUCTION &prefixes = {})
 {
   constexpr uint32_t AT_ONCE = 4, N = HD / 32;
-  uint32_t first = threadIdx.x % 32 * N, n_rows = it.n_tokens * a.group;
-  lay_out<HD>(st, smem, n_rows);
+  uint32_t first = threadIdx.x % 32 * N, n_rows = it.n_tokens * a.gqa_group;
+  store_rows<HD>(st, smem, n_rows);
   __syncwarp();
   for (uint32_t p0 = 0; p0 < n_rows; p0 += AT_ONCE) {
     uint32_t n = min(AT_ONCE, n_rows - p0);
@@ -137,7 +137,7 @@ __device__ __forceinline__ void reduce_warp(const warp_state<HD> &st, const atte
       sum[g].l = r[HD + 1];
       load_elements<N>(sum[g].o, r);
     }
-    before.template add<HD>(sum, p0, n, first);
+    prefixes.template add<HD>(sum, p0, n, first);
 #pragma unroll
     for (uint32_t g = 0; g < AT_ONCE; g++)
       if (g < n)

@@ -64,11 +64,11 @@ template <int N> __device__ __forceinline__ void poll_floats(float (&v)[N], cons
 
 template <int N> __device__ __forceinline__ bool is_empty(const float (&v)[N])
 {
-  bool absent = false;
+  bool any_empty = false;
 #pragma unroll
   for (int i = 0; i < N; i++)
-    absent |= __float_as_uint(v[i]) == EMPTY;
-  return absent;
+    any_empty |= __float_as_uint(v[i]) == EMPTY;
+  return any_empty;
 }
 
 template <int N> __device__ __forceinline__ void reset_floats(float *dst)
@@ -82,16 +82,16 @@ template <int N> __device__ __forceinline__ void reset_floats(float *dst)
 
 // Tells CTAs that wait for the flag that this CTA's writes are visible. One thread calls it, after a barrier
 // of all threads that wrote.
-__device__ __forceinline__ void set_flag(uint64_t *flag, uint64_t now)
+__device__ __forceinline__ void set_flag(uint64_t *flag, uint64_t value)
 {
-  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(flag), "l"(now) : "memory");
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
 }
 
-__device__ __forceinline__ void wait_flag(const uint64_t *flag, uint64_t now)
+__device__ __forceinline__ void wait_flag(const uint64_t *flag, uint64_t value)
 {
   uint64_t seen;
   do
     asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(flag) : "memory");
-  while (seen != now);
+  while (seen != value);
 }
 #endif

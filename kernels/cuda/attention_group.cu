@@ -22,21 +22,21 @@ static double pages_bytes_us(const cuda_backend *b)
 bool td_cuda_planner_config(const cuda_backend *b, uint32_t page_tokens, const td_kv_group *s,
                             td_attention_planner_config *out)
 {
-  uint32_t group = s->n_heads / s->n_kv_heads;
+  uint32_t gqa_group = s->n_heads / s->n_kv_heads;
   if (b->config.batch_invariant || !b->device.has_wgmma || s->head_dim > 128 ||
-      !td_cuda_has_wgmma_attention(s->head_dim) || group > TD_DECODE_ROWS)
+      !td_cuda_has_wgmma_attention(s->head_dim) || gqa_group > TD_DECODE_ROWS)
     return false;
   td_attention_planner_config c = {};
   c.policy = b->config.attention_policy;
   c.max_rows = b->config.max_rows;
   c.n_resident = td_cuda_resident_ctas(b, s->head_dim, true);
   c.n_kv_heads = s->n_kv_heads;
-  c.gqa_group = group;
+  c.gqa_group = gqa_group;
   c.head_dim = s->head_dim;
   c.page_tokens = page_tokens;
   c.window_tokens = s->window_tokens;
   c.tile_rows = PREFIX_TILE_ROWS;
-  c.reduces_in_tiles = group > TD_ATTENTION_BY_ROW_GROUP;
+  c.reduces_in_tiles = gqa_group > TD_REDUCE_BY_HEAD_GQA_GROUP_MAX;
   c.max_slots = td_attention_slots_of(&c);
   c.cost = td_attention_cost_of_h200(c.n_resident);
   c.cost.memory_bytes_us = pages_bytes_us(b) / c.n_resident;
@@ -78,7 +78,7 @@ static td_work_list_config list_config(const cuda_backend *b, const td_kv_group 
 
 // Sizes of a group's device arrays, in elements.
 struct group_sizes {
-  size_t items, split_floats, prefill_floats, prefill_flags, tickets, plan_bytes, slot_bytes, flags;
+  size_t items, split_floats, prefill_floats, prefill_flags, tickets, plan_bytes, prefix_partial_bytes, flags;
 };
 
 static group_sizes sizes_of(const cuda_backend *b, uint32_t page_tokens, const td_kv_group *s)
@@ -98,7 +98,7 @@ static group_sizes sizes_of(const cuda_backend *b, uint32_t page_tokens, const t
     uint32_t n_splits = td_attention_prefix_splits_max(&c, c.max_rows);
     n.items += n_splits;
     n.plan_bytes = td_attention_block_bytes_max(&c);
-    n.slot_bytes = (size_t)c.max_slots * c.gqa_group * TD_ATTENTION_PARTIAL_BYTES(c.head_dim);
+    n.prefix_partial_bytes = (size_t)c.max_slots * c.gqa_group * TD_ATTENTION_PARTIAL_BYTES(c.head_dim);
     n.flags = (size_t)n_splits * c.n_kv_heads;
   }
   return n;
@@ -122,7 +122,7 @@ size_t td_cuda_group_bytes(const cuda_backend *b, uint32_t page_tokens, const td
   const group_sizes n = sizes_of(b, page_tokens, s);
   return granules(n.items * sizeof(td_attention_item)) + granules(n.split_floats * sizeof(float)) +
          granules(n.prefill_floats * sizeof(float)) + granules(n.prefill_flags * sizeof(uint64_t)) +
-         granules(n.tickets * sizeof(uint32_t)) + granules(n.plan_bytes) + granules(n.slot_bytes) +
+         granules(n.tickets * sizeof(uint32_t)) + granules(n.plan_bytes) + granules(n.prefix_partial_bytes) +
          granules(n.flags * sizeof(uint64_t)) + granules(td_cuda_group_packed_bytes(b, page_tokens, s));
 }
 
@@ -136,7 +136,7 @@ void td_cuda_remove_group(cuda_backend *b, attention_group *g)
     b->attention.groups[g->slot] = nullptr;
   for (void *p : {(void *)g->data, (void *)g->device_items, (void *)g->split_partials,
                   (void *)g->prefill_partials, (void *)g->prefill_flags, (void *)g->tickets,
-                  (void *)g->device_plan, (void *)g->slots, (void *)g->prefix_flags})
+                  (void *)g->device_plan, (void *)g->prefix_partials, (void *)g->prefix_flags})
     td_cuda_free(&b->device, p);
   free(g->work.items);
   free(g->work.scratch);
@@ -158,7 +158,7 @@ static td_status make_group(cuda_backend *b, attention_group *g, td_error *err)
   g->work.of_rows = (td_attention_private *)calloc(max_rows, sizeof *g->work.of_rows);
   if (!g->work.items || !g->work.scratch || !g->work.of_rows)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a step's work list");
-  TD_TRY(td_cuda_size_attention(g, err));
+  TD_TRY(td_cuda_attention_allow_smem(g, err));
   TD_TRY(td_cuda_alloc_bytes(&b->device, page_bytes * g->n_pages, (void **)&g->data, err));
   TD_TRY(td_cuda_alloc_array(&b->device, n.items, &g->device_items, err));
   TD_TRY(td_cuda_alloc_empty(&b->device, n.split_floats, &g->split_partials, err));
@@ -169,7 +169,7 @@ static td_status make_group(cuda_backend *b, attention_group *g, td_error *err)
     return TD_OK;
   TD_TRY(td_attention_planner_create(&c, &g->planner, err));
   TD_TRY(td_cuda_alloc_array(&b->device, n.plan_bytes, &g->device_plan, err));
-  TD_TRY(td_cuda_alloc_array(&b->device, n.slot_bytes, &g->slots, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, n.prefix_partial_bytes, &g->prefix_partials, err));
   return td_cuda_alloc_array(&b->device, n.flags, &g->prefix_flags, err);
 }
 
@@ -226,8 +226,8 @@ void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan)
     const td_attention_planner *planner = g->is_planned ? g->planner : nullptr;
     td_work_list_config c = list_config(b, &g->spec, g->planner && shares_prefixes(&b->attention));
     c.hybrid.has_pairs = g->has_prefill_pairs;
-    bool same_mode = g->made_for == b->attention.mode;
-    g->made_for = b->attention.mode;
+    bool same_mode = g->work_list_mode == b->attention.mode;
+    g->work_list_mode = b->attention.mode;
     if (!is_of_step(g, plan)) // an empty list; setting made.n_rows to 0 makes later steps rebuild it instead
                               // of growing it
       g->work.n_items = g->work.n_wide = g->work.n_prefill = g->work.n_next = g->work.made.n_rows = 0;
@@ -240,7 +240,7 @@ void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan)
 attention_grid td_cuda_attention_grid(const cuda_backend *b, const attention_group *g)
 {
   if (!is_capture(&b->attention))
-    return {g->work.n_prefill, td_work_list_ctas(&g->work, WARPS_OF_DECODES)};
+    return {g->work.n_prefill, td_work_list_ctas(&g->work, DECODE_WARPS)};
   uint32_t n_rows = b->frame.plan->n_rows; // the grid must hold any step of that many sequences
   bool shares = g->planner && shares_prefixes(&b->attention);
   const td_work_list_config c = list_config(b, &g->spec, shares);

@@ -40,7 +40,7 @@ struct attention_group {
   bool wgmma;                    // attention_prefill.cu and attention_decode.cu compute it
   td_attention_planner *planner; // null: sequences never share prefixes
   bool is_planned;               // the current step has an attention plan
-  attention_mode made_for;       // mode of the step for which the work list was made
+  attention_mode work_list_mode; // mode of the step for which the work list was made
   td_work_list work;             // work list of the current step
   std::vector<cudaGraphNode_t> captured_decodes; // decode attention nodes of the step that is being captured
   // device memory:
@@ -50,11 +50,12 @@ struct attention_group {
   float *prefill_partials; // KV splits of prefill tiles (attention_prefill_sums.cuh), and their flags
   uint64_t *prefill_flags;
   unsigned char *device_plan; // the attention plan
-  unsigned char *slots;       // partials of prefix splits: [slots, GQA group] of TD_ATTENTION_PARTIAL_BYTES
-  uint64_t *prefix_flags;     // [prefix splits, n_kv_heads] step and launch that wrote the partial last
-  uint32_t *tickets;          // [TICKET_COUNTERS] of colocated decodes
-  uint32_t n_colocated;       // launches with colocated decodes so far
-  bool has_prefill_pairs;     // enough pairs run at once to use all SMs
+  unsigned char
+      *prefix_partials;   // partials of prefix splits: [slots, GQA group] of TD_ATTENTION_PARTIAL_BYTES
+  uint64_t *prefix_flags; // [prefix splits, n_kv_heads] step and launch that wrote the partial last
+  uint32_t *tickets;      // [TICKET_COUNTERS] of colocated decodes
+  uint32_t n_colocated;   // launches with colocated decodes so far
+  bool has_prefill_pairs; // enough pairs run at once to use all SMs
 };
 
 // What a td_kv * points to.
@@ -127,6 +128,6 @@ void td_cuda_remove_group(cuda_backend *b, attention_group *g); // null is allow
 void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan);
 // CTAs of an attention op for each kv head: those of prefill and those of decodes.
 struct attention_grid {
-  uint32_t n_tiles, n_decode;
+  uint32_t n_prefill_items, n_decode_ctas;
 };
 attention_grid td_cuda_attention_grid(const cuda_backend *b, const attention_group *g);

@@ -1,10 +1,10 @@
 // Decodes in KV splits (FlashDecoding): each CTA attends to some keys of a sequence and publishes its
 // partial. Some of these CTAs then reduce the partials, always in the same order.
 //
-// Up to SPLITS_OF_ONE splits are reduced by the CTA of the last split, one warp for each query head. More
-// partials would be too much for one CTA to fetch, and a reduction tree would take a round trip to the L2
-// cache for each level. So with more splits, the warps of the last splits' CTAs reduce slices: SLICE elements
-// of one query head each. These CTAs wait for values of others (attention_flags.cuh);
+// Up to ONE_CTA_SPLITS_MAX splits are reduced by the CTA of the last split, one warp for each query head.
+// More partials would be too much for one CTA to fetch, and a reduction tree would take a round trip to the
+// L2 cache for each level. So with more splits, the warps of the last splits' CTAs reduce slices: SLICE
+// elements of one query head each. These CTAs wait for values of others (attention_flags.cuh);
 // docs/attention-progress.md shows why that ends.
 #pragma once
 
@@ -13,10 +13,10 @@
 #include "kernels/cuda/attention_flags.cuh"
 
 enum {
-  SPLITS_OF_ONE = 8,
+  ONE_CTA_SPLITS_MAX = 8,
   SLICE = SPLIT_SLICE,
-  SLICE_OF_LANE = 4,
-  SLICE_LANES = SLICE / SLICE_OF_LANE,
+  SLICE_LANE_ELEMENTS = 4,
+  SLICE_LANES = SLICE / SLICE_LANE_ELEMENTS,
   SLICE_SPLITS = 32 / SLICE_LANES, // splits that a warp reads at once
 };
 
@@ -90,24 +90,24 @@ template <int HD, bool RESET> __device__ __forceinline__ void whole_row(float (&
   }
 }
 
-// Waits for n < SPLITS_OF_ONE splits and returns their sum, added in their order. Each round of polling loads
-// all values that are still empty.
+// Waits for n < ONE_CTA_SPLITS_MAX splits and returns their sum, added in their order. Each round of polling
+// loads all values that are still empty.
 template <int HD>
-__device__ __forceinline__ row_sum<HD / 32> reduce_splits(float *part, size_t stride, uint32_t n)
+__device__ __forceinline__ row_sum<HD / 32> reduce_splits(float *partials, size_t stride, uint32_t n)
 {
-  constexpr uint32_t N = HD / 32, MOST = SPLITS_OF_ONE - 1;
+  constexpr uint32_t N = HD / 32, MOST = ONE_CTA_SPLITS_MAX - 1;
   uint32_t lane = threadIdx.x % 32;
-  float ml[2], o[MOST][N], *my_ml = part + min(lane, n - 1) * stride + SLICE;
-  for (bool asked = false, all = false; !all; asked = true) {
+  float ml[2], o[MOST][N], *my_ml = partials + min(lane, n - 1) * stride + SLICE;
+  for (bool polled = false, all = false; !all; polled = true) {
     all = true;
-    if (!asked || __any_sync(0xffffffffu, is_empty(ml))) {
+    if (!polled || __any_sync(0xffffffffu, is_empty(ml))) {
       poll_floats<2>(ml, my_ml);
       all = false;
     }
 #pragma unroll
     for (uint32_t i = 0; i < MOST; i++)
-      if (i < n && (!asked || __any_sync(0xffffffffu, is_empty(o[i])))) {
-        whole_row<HD, false>(o[i], part + i * stride);
+      if (i < n && (!polled || __any_sync(0xffffffffu, is_empty(o[i])))) {
+        whole_row<HD, false>(o[i], partials + i * stride);
         all = false;
       }
   }
@@ -123,7 +123,7 @@ __device__ __forceinline__ row_sum<HD / 32> reduce_splits(float *part, size_t st
 #pragma unroll
       for (uint32_t k = 0; k < N; k++)
         sum.o[k] += o[i][k] * weight;
-      whole_row<HD, true>(o[i], part + i * stride);
+      whole_row<HD, true>(o[i], partials + i * stride);
     }
   if (lane < n)
     reset_floats<2>(my_ml);
@@ -131,12 +131,12 @@ __device__ __forceinline__ row_sum<HD / 32> reduce_splits(float *part, size_t st
 }
 
 // Handles query head p of a split. Returns false after publishing the partial for others to reduce. Returns
-// true for the last of up to SPLITS_OF_ONE splits; *sum is then the sum of all splits.
+// true for the last of up to ONE_CTA_SPLITS_MAX splits; *sum is then the sum of all splits.
 template <int HD>
 __device__ __forceinline__ bool reduce_all_splits(row_sum<HD / 32> *sum, const kv_split &mine, uint32_t p)
 {
   float *first = mine.all + p * split_row<HD>::FLOATS;
-  bool sliced = mine.n > SPLITS_OF_ONE;
+  bool sliced = mine.n > ONE_CTA_SPLITS_MAX;
   if (sliced || mine.split + 1 < mine.n) {
     publish_split<HD>(first + mine.split * mine.stride, *sum, sliced ? split_row<HD>::SLICES : 1);
     return false;
@@ -153,35 +153,36 @@ __device__ __forceinline__ bool reduce_all_splits(row_sum<HD / 32> *sum, const k
 // added in pairs, so all lanes with the same elements get the same sums. Only the first splits are polled
 // until they are there: polling all of them would take a third of the L2 bandwidth from the CTAs that still
 // read keys.
-__device__ __forceinline__ void reduce_slice(row_sum<SLICE_OF_LANE> *out, float *slice, size_t stride,
+__device__ __forceinline__ void reduce_slice(row_sum<SLICE_LANE_ELEMENTS> *out, float *slice, size_t stride,
                                              uint32_t n)
 {
   constexpr uint32_t AT_ONCE = 8;
-  uint32_t lane = threadIdx.x % 32, element = lane % SLICE_LANES * SLICE_OF_LANE, first = lane / SLICE_LANES;
+  uint32_t lane = threadIdx.x % 32, element = lane % SLICE_LANES * SLICE_LANE_ELEMENTS,
+           first = lane / SLICE_LANES;
   clear(*out);
   for (uint32_t n0 = 0; n0 < n; n0 += AT_ONCE * SLICE_SPLITS) {
-    float ml[AT_ONCE][2], o[AT_ONCE][SLICE_OF_LANE], *at[AT_ONCE];
+    float ml[AT_ONCE][2], o[AT_ONCE][SLICE_LANE_ELEMENTS], *at[AT_ONCE];
 #pragma unroll
     for (uint32_t i = 0; i < AT_ONCE; i++)
       at[i] = slice + min(n0 + i * SLICE_SPLITS + first, n - 1) * stride;
-    auto ask = [&](uint32_t i) {
-      poll_floats<SLICE_OF_LANE>(o[i], at[i] + element);
+    auto poll = [&](uint32_t i) {
+      poll_floats<SLICE_LANE_ELEMENTS>(o[i], at[i] + element);
       poll_floats<2>(ml[i], at[i] + SLICE);
     };
-    auto lacks = [&](uint32_t i) { return is_empty(o[i]) || is_empty(ml[i]); };
+    auto is_missing = [&](uint32_t i) { return is_empty(o[i]) || is_empty(ml[i]); };
     do
-      ask(0);
-    while (__any_sync(0xffffffffu, lacks(0)));
+      poll(0);
+    while (__any_sync(0xffffffffu, is_missing(0)));
 #pragma unroll
     for (uint32_t i = 1; i < AT_ONCE; i++)
       if (n0 + i * SLICE_SPLITS < n)
-        ask(i);
+        poll(i);
     for (bool again = true; __any_sync(0xffffffffu, again);) {
       again = false;
 #pragma unroll
       for (uint32_t i = 1; i < AT_ONCE; i++)
-        if (n0 + i * SLICE_SPLITS < n && lacks(i)) {
-          ask(i);
+        if (n0 + i * SLICE_SPLITS < n && is_missing(i)) {
+          poll(i);
           again = true;
         }
     }
@@ -195,7 +196,7 @@ __device__ __forceinline__ void reduce_slice(row_sum<SLICE_OF_LANE> *out, float 
     out->m = top;
     out->l *= f;
 #pragma unroll
-    for (uint32_t k = 0; k < SLICE_OF_LANE; k++)
+    for (uint32_t k = 0; k < SLICE_LANE_ELEMENTS; k++)
       out->o[k] *= f;
 #pragma unroll
     for (uint32_t i = 0; i < AT_ONCE; i++)
@@ -203,9 +204,9 @@ __device__ __forceinline__ void reduce_slice(row_sum<SLICE_OF_LANE> *out, float 
         float w = exp2_fast(ml[i][0] - safe);
         out->l += ml[i][1] * w;
 #pragma unroll
-        for (uint32_t k = 0; k < SLICE_OF_LANE; k++)
+        for (uint32_t k = 0; k < SLICE_LANE_ELEMENTS; k++)
           out->o[k] += o[i][k] * w;
-        reset_floats<SLICE_OF_LANE>(at[i] + element); // all lanes have read it
+        reset_floats<SLICE_LANE_ELEMENTS>(at[i] + element); // all lanes have read it
         if (element == 0)
           reset_floats<2>(at[i] + SLICE);
       }
@@ -219,7 +220,7 @@ __device__ __forceinline__ void reduce_slice(row_sum<SLICE_OF_LANE> *out, float 
     out->m = top;
     out->l = __fadd_rn(__fmul_rn(out->l, f), l);
 #pragma unroll
-    for (uint32_t k = 0; k < SLICE_OF_LANE; k++)
+    for (uint32_t k = 0; k < SLICE_LANE_ELEMENTS; k++)
       out->o[k] =
           __fadd_rn(__fmul_rn(out->o[k], f), __fmul_rn(__shfl_xor_sync(0xffffffffu, out->o[k], d), w));
   }
@@ -237,11 +238,11 @@ __device__ __forceinline__ void reduce_slices(const kv_split &mine, uint32_t n_r
   if (mine.split < before)
     return;
   for (uint32_t i = (mine.split - before) * WARPS + threadIdx.x / 32; i < n_slices; i += reducers * WARPS) {
-    row_sum<SLICE_OF_LANE> sum[1];
+    row_sum<SLICE_LANE_ELEMENTS> sum[1];
     reduce_slice(&sum[0],
                  mine.all + i / SLICES * split_row<HD>::FLOATS + i % SLICES * split_row<HD>::SLICE_FLOATS,
                  mine.stride, mine.n);
-    end(i / SLICES, i % SLICES * SLICE + threadIdx.x % SLICE_LANES * SLICE_OF_LANE, sum);
+    end(i / SLICES, i % SLICES * SLICE + threadIdx.x % SLICE_LANES * SLICE_LANE_ELEMENTS, sum);
   }
 }
 #endif

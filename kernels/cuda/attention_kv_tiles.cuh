@@ -23,7 +23,7 @@ template <int HD, int STAGES> struct warp_ring_shape {
 
 #ifdef TD_HAS_MBARRIER
 // The KV tiles of a work item that one warp reads: all, or every n-th.
-template <int HD, int STAGES> struct kv_stream {
+template <int HD, int STAGES> struct kv_tile_reader {
   using S = warp_ring_shape<HD, STAGES>;
   const bf16 *kv; // K and V of the kv head in page 0
   const int32_t *pages;
@@ -114,7 +114,8 @@ private:
 // The prologue: fills the rings from tile n_copied on, with tiles that lie within the first n_tokens tokens.
 // Returns the number of tiles copied so far.
 template <int HD, int STAGES>
-__device__ __forceinline__ uint32_t fill_ring(kv_stream<HD, STAGES> &in, uint32_t n_copied, uint32_t n_tokens)
+__device__ __forceinline__ uint32_t fill_ring(kv_tile_reader<HD, STAGES> &in, uint32_t n_copied,
+                                              uint32_t n_tokens)
 {
   fence_global_writes(); // pages were written with ordinary stores
   for (; n_copied < min(in.n, (uint32_t)STAGES) &&
@@ -139,7 +140,7 @@ template <int HD> __device__ __forceinline__ void zero_values(uint32_t smem_v, u
 
 // The main loop over all of the warp's KV tiles. fill_ring has already queued the first ones.
 template <int HD, int STAGES>
-__device__ __forceinline__ void attend_kv_tiles(warp_state<HD> &st, kv_stream<HD, STAGES> &in,
+__device__ __forceinline__ void attend_kv_tiles(warp_state<HD> &st, kv_tile_reader<HD, STAGES> &in,
                                                 const uint32_t q[HD / 16][4], const attention_args &a,
                                                 const td_attention_item &it)
 {
@@ -148,15 +149,15 @@ __device__ __forceinline__ void attend_kv_tiles(warp_state<HD> &st, kv_stream<HD
     uint32_t token = in.token(i);
     float s[KV_TILE_TOKENS / 8][4];
     in.wait_keys(i);
-    score<HD, KV_TILE_TOKENS, page_lines>(s, q, in.k_at(i), 0);
+    multiply_qk<HD, KV_TILE_TOKENS, page_lines>(s, q, in.k_at(i), 0);
     __syncwarp();
     if (i + STAGES < in.n)
       in.copy_keys(i + STAGES);
-    soften<HD, KV_TILE_TOKENS>(st, s, token, pos, a);
+    online_softmax<HD, KV_TILE_TOKENS>(st, s, token, pos, a);
     in.wait_values(i);
     if (token + KV_TILE_TOKENS > in.kv_end)
       zero_values<HD>(in.v_at(i), in.kv_end - token);
-    add_values<HD, KV_TILE_TOKENS, page_lines>(st, s, in.v_at(i), 0);
+    multiply_pv<HD, KV_TILE_TOKENS, page_lines>(st, s, in.v_at(i), 0);
     __syncwarp();
     if (i + STAGES < in.n)
       in.copy_values(i + STAGES);

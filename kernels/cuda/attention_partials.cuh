@@ -63,7 +63,7 @@ __device__ __forceinline__ void put_pair(unsigned char *partial, uint32_t elemen
 
 // Index of this thread's 16-byte part j, in a partial in the order of a tile's threads. The part holds
 // elements 8 (4 j + k) + 2 t and the next one, for k = 0 .. 3 and t = threadIdx.x % 4.
-__device__ __forceinline__ uint32_t part_at(uint32_t j) { return j * 4 + threadIdx.x % 4; }
+__device__ __forceinline__ uint32_t fragment_at(uint32_t j) { return j * 4 + threadIdx.x % 4; }
 
 // The unit of row h (0 or 1) of a thread's two rows in a warpgroup's tile (consumer in attention_wgmma.cuh).
 // *sum becomes the row's softmax sum.

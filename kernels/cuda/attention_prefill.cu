@@ -26,7 +26,7 @@ enum { ROWS = TD_PREFILL_ROWS_WGMMA };
 // Registers a thread. A warpgroup that asks for more than the others have given back waits forever.
 enum { PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232 };
 enum { CONSUMER_REGISTERS_COLOCATED = 192, DECODE_REGISTERS = 88 };
-constexpr int threads_of(bool colocated) { return WG * (1 + TILE_WARPGROUPS + colocated); }
+constexpr int threads_of(bool colocated) { return WARPGROUP_THREADS * (1 + TILE_WARPGROUPS + colocated); }
 constexpr int registers_at_entry(bool colocated) { return 65536 / threads_of(colocated) / 8 * 8; }
 static_assert(PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS <= 3 * registers_at_entry(false));
 static_assert(PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS_COLOCATED + DECODE_REGISTERS <=
@@ -36,8 +36,8 @@ enum { L2_KV_BYTES = 32 << 20 };
 template <int HD, bool COLOCATED> constexpr int bytes_of_decodes = 0;
 template <int HD> constexpr int bytes_of_decodes<HD, true> = colocated_shape<HD>::BYTES;
 
-template <int HD, bool COLOCATED> struct prefill_shape : key_tile<HD> {
-  using key_tile<HD>::TILE_BYTES;
+template <int HD, bool COLOCATED> struct prefill_shape : kv_tile_shape<HD> {
+  using kv_tile_shape<HD>::TILE_BYTES;
   static constexpr int Q_BYTES = ROWS * HD * 2, TILE_STAGES = COLOCATED ? 2 : tile_stages(HD);
   static constexpr int TILES_BYTES = Q_BYTES + 2 * TILE_STAGES * TILE_BYTES;
   static constexpr int SMEM_BYTES = 1024 + TILES_BYTES + bytes_of_decodes<HD, COLOCATED>; // + alignment
@@ -52,7 +52,7 @@ struct prefill_work {
   uint32_t n_items, heads_at_once;
   prefill_splits splits;
   bool beside;             // decodes begin immediately, while this kernel runs
-  colocated_works decodes; // decodes that are colocated with this kernel
+  colocated_range decodes; // decodes that are colocated with this kernel
 };
 
 #ifdef TD_HAS_WGMMA
@@ -66,25 +66,25 @@ struct prefill_tile {
 // Returns false if the CTA has no tile. Both CTAs of a cluster get the same item.
 template <int CTAS>
 __device__ __forceinline__ bool find_tile(const attention_args &a, const device_batch &batch,
-                                          const prefill_work &all, uint32_t round, prefill_tile *w)
+                                          const prefill_work &work, uint32_t round, prefill_tile *w)
 {
   uint32_t n_ctas = gridDim.x / CTAS, cta = blockIdx.x / CTAS;
   uint32_t i = round * n_ctas + (round % 2 ? n_ctas - 1 - cta : cta);
-  if (i >= all.n_items * a.n_kv_heads)
+  if (i >= work.n_items * a.n_kv_heads)
     return false;
-  uint32_t section = all.n_items * all.heads_at_once, first_head = i / section * all.heads_at_once;
-  uint32_t n_heads = min(all.heads_at_once, a.n_kv_heads - first_head), item = i % section / n_heads;
-  if ((a.n_kv_heads - 1) / all.heads_at_once - i / section & 1) // the last set: longest first
-    item = all.n_items - 1 - item;
+  uint32_t section = work.n_items * work.heads_at_once, first_head = i / section * work.heads_at_once;
+  uint32_t n_heads = min(work.heads_at_once, a.n_kv_heads - first_head), item = i % section / n_heads;
+  if ((a.n_kv_heads - 1) / work.heads_at_once - i / section & 1) // the last set: longest first
+    item = work.n_items - 1 - item;
   if (item >= batch.counts[COUNT_ITEMS]) // a captured step's grid may have more tiles, at the end
     return false;
-  w->item = all.items[item];
+  w->item = work.items[item];
   w->kv_head = first_head + i % section % n_heads;
-  w->n_rows = w->item.n_tokens * a.group;
+  w->n_rows = w->item.n_tokens * a.gqa_group;
   if constexpr (CTAS > 1) {
-    uint32_t tokens = ROWS / a.group, first = cluster_rank() * tokens;
+    uint32_t tokens = ROWS / a.gqa_group, first = cluster_rank() * tokens;
     bool any = w->item.n_tokens > first;
-    w->n_rows = any ? min(w->item.n_tokens - first, tokens) * a.group : 0;
+    w->n_rows = any ? min(w->item.n_tokens - first, tokens) * a.gqa_group : 0;
     w->item.query += any ? first : 0;
     w->item.position += any ? first : 0;
   }
@@ -93,20 +93,20 @@ __device__ __forceinline__ bool find_tile(const attention_args &a, const device_
 
 template <int HD, int CTAS, int STAGES>
 __device__ __forceinline__ void produce(const attention_args &a, const device_batch &batch,
-                                        const prefill_work &all, const tile_ring<HD, CTAS, STAGES> &ring)
+                                        const prefill_work &work, const tile_ring<HD, CTAS, STAGES> &ring)
 {
   size_t half = (size_t)batch.page_tokens * HD;
   fence_global_writes(); // the kernels before wrote these pages with ordinary stores
-  tile_copies<HD, CTAS, STAGES> copies = {ring, 0, 0, {}, false};
+  tile_producer<HD, CTAS, STAGES> copies = {ring, 0, 0, {}, false};
   prefill_tile w;
-  for (uint32_t round = 0; find_tile<CTAS>(a, batch, all, round, &w); round++) {
-    tile_source t = {a.kv + w.kv_head * 2 * half,
-                     batch.page_table + w.item.page_table_offset,
-                     half * 2 * a.n_kv_heads,
-                     batch.page_tokens,
-                     w.item.kv_begin,
-                     w.item.kv_end};
-    for (; t.kv0 < t.kv_end; t.kv0 += key_tile<HD>::KEYS)
+  for (uint32_t round = 0; find_tile<CTAS>(a, batch, work, round, &w); round++) {
+    kv_tile_source t = {a.kv + w.kv_head * 2 * half,
+                        batch.page_table + w.item.page_table_offset,
+                        half * 2 * a.n_kv_heads,
+                        batch.page_tokens,
+                        w.item.kv_begin,
+                        w.item.kv_end};
+    for (; t.kv0 < t.kv_end; t.kv0 += kv_tile_shape<HD>::KEYS)
       copies.add(t);
   }
   copies.end();
@@ -119,10 +119,10 @@ __device__ __forceinline__ void copy_queries(unsigned char *smem_q, const attent
 {
   constexpr int CHUNKS = HD / 8;
   uint32_t stride = (a.n_heads + 2 * a.n_kv_heads) * HD, last = max(w.n_rows, 1) - 1;
-  for (uint32_t i = threadIdx.x % WG; i < 64 * CHUNKS; i += WG) {
+  for (uint32_t i = threadIdx.x % WARPGROUP_THREADS; i < 64 * CHUNKS; i += WARPGROUP_THREADS) {
     uint32_t r = wg * 64 + i / CHUNKS, chunk = i % CHUNKS, p = min(r, last);
-    const bf16 *src = a.qkv + (size_t)(w.item.query + p / a.group) * stride +
-                      (w.kv_head * a.group + p % a.group) * HD + chunk * 8;
+    const bf16 *src = a.qkv + (size_t)(w.item.query + p / a.gqa_group) * stride +
+                      (w.kv_head * a.gqa_group + p % a.gqa_group) * HD + chunk * 8;
     cp_async_16(smem_q + kv_chunk_at(HD, r, chunk) * 2, src);
   }
 }
@@ -131,7 +131,7 @@ __device__ __forceinline__ void wait_queries(uint32_t wg)
 {
   cp_async_wait_all();
   fence_shared_writes();
-  named_sync(1 + wg, WG);
+  named_sync(1 + wg, WARPGROUP_THREADS);
 }
 
 // The epilogue of this thread's rows r0 and r0 + 8 of a prefill tile.
@@ -148,9 +148,11 @@ __device__ __forceinline__ void store(const attention_args &a, const prefill_til
     uint32_t r = r0 + 8 * h;
     if (r >= w.n_rows)
       continue;
-    bf16 *dst = a.out +
-                ((size_t)(w.item.query + r / a.group) * a.n_heads + w.kv_head * a.group + r % a.group) * HD +
-                2 * (threadIdx.x % 4);
+    bf16 *dst =
+        a.out +
+        ((size_t)(w.item.query + r / a.gqa_group) * a.n_heads + w.kv_head * a.gqa_group + r % a.gqa_group) *
+            HD +
+        2 * (threadIdx.x % 4);
 #pragma unroll
     for (int j = 0; j < HD / 8; j++)
       *(uint32_t *)(dst + j * 8) = pack2(c.o[4 * j + 2 * h] * inv, c.o[4 * j + 2 * h + 1] * inv);
@@ -161,11 +163,11 @@ __device__ __forceinline__ void store(const attention_args &a, const prefill_til
 // cluster and warpgroup.
 template <int CTAS>
 __device__ __forceinline__ prefill_partial partial_of(const attention_args &a, const device_batch &batch,
-                                                      const prefill_work &all, const prefill_tile &w,
+                                                      const prefill_work &work, const prefill_tile &w,
                                                       uint32_t wg)
 {
   uint32_t rank = CTAS > 1 ? cluster_rank() : 0, stride = a.n_kv_heads * CTAS * TILE_WARPGROUPS;
-  return {all.splits,
+  return {work.splits,
           w.item.first_partial * stride + (w.kv_head * CTAS + rank) * TILE_WARPGROUPS + wg,
           stride,
           w.item.partial - w.item.first_partial,
@@ -175,42 +177,44 @@ __device__ __forceinline__ prefill_partial partial_of(const attention_args &a, c
 
 // After all its items, this CTA reduces a part of the tile's rows for each KV split that it computed.
 template <int HD, int CTAS>
-__device__ __forceinline__ void add_up(const attention_args &a, const device_batch &batch,
-                                       const prefill_work &all, uint32_t wg)
+__device__ __forceinline__ void reduce_partials(const attention_args &a, const device_batch &batch,
+                                                const prefill_work &work, uint32_t wg)
 {
   prefill_tile w;
-  for (uint32_t round = 0; find_tile<CTAS>(a, batch, all, round, &w); round++)
+  for (uint32_t round = 0; find_tile<CTAS>(a, batch, work, round, &w); round++)
     if (w.item.n_partials > 1)
-      partial_of<CTAS>(a, batch, all, w, wg).template add_up<HD>(a.scale_log2, [&](uint32_t row) -> bf16 * {
-        uint32_t r = wg * 64 + row;
-        return r >= w.n_rows ? nullptr
-                             : a.out + ((size_t)(w.item.query + r / a.group) * a.n_heads +
-                                        w.kv_head * a.group + r % a.group) *
-                                           HD;
-      });
+      partial_of<CTAS>(a, batch, work, w, wg)
+          .template reduce_partials<HD>(a.scale_log2, [&](uint32_t row) -> bf16 * {
+            uint32_t r = wg * 64 + row;
+            return r >= w.n_rows ? nullptr
+                                 : a.out + ((size_t)(w.item.query + r / a.gqa_group) * a.n_heads +
+                                            w.kv_head * a.gqa_group + r % a.gqa_group) *
+                                               HD;
+          });
 }
 
 template <int HD, int CTAS, int STAGES>
 __device__ __forceinline__ void consume(const attention_args &a, const device_batch &batch,
-                                        const prefill_work &all, unsigned char *smem_q,
+                                        const prefill_work &work, unsigned char *smem_q,
                                         const tile_ring<HD, CTAS, STAGES> &ring)
 {
-  using S = key_tile<HD>;
-  uint32_t wg = threadIdx.x / WG - 1, r0 = wg * 64 + threadIdx.x % WG / 32 * 16 + threadIdx.x % 32 / 4;
+  using S = kv_tile_shape<HD>;
+  uint32_t wg = threadIdx.x / WARPGROUP_THREADS - 1,
+           r0 = wg * 64 + threadIdx.x % WARPGROUP_THREADS / 32 * 16 + threadIdx.x % 32 / 4;
   uint32_t q16 = warp_uniform(operand_address(shared_address(smem_q) + wg * 8 * S::GROUP_BYTES));
   consumer<HD> c;
   pipeline_stage s = {0, 0}; // stage of this prefill tile's first KV tile
   prefill_tile w, next;
-  bool more = find_tile<CTAS>(a, batch, all, 0, &w);
+  bool more = find_tile<CTAS>(a, batch, work, 0, &w);
   if (more)
     copy_queries<HD>(smem_q, a, w, wg);
   for (uint32_t round = 1; more; round++) {
     uint32_t last = max(w.n_rows, 1) - 1;
     uint32_t n_tiles = warp_uniform((w.item.kv_end - w.item.kv_begin + S::KEYS - 1) / S::KEYS);
     int32_t first_pos = (int32_t)w.item.position;
-    int32_t pos[2] = {first_pos + (int32_t)(min(r0, last) / a.group),
-                      first_pos + (int32_t)(min(r0 + 8, last) / a.group)};
-    int32_t last_pos = first_pos + (int32_t)(last / a.group);
+    int32_t pos[2] = {first_pos + (int32_t)(min(r0, last) / a.gqa_group),
+                      first_pos + (int32_t)(min(r0 + 8, last) / a.gqa_group)};
+    int32_t last_pos = first_pos + (int32_t)(last / a.gqa_group);
     wait_queries(wg);
     pipeline_stage end =
         ring.attend(c, s, n_tiles, wg, q16, a.scale_log2, [&](consumer<HD> &tile, uint32_t i) {
@@ -220,28 +224,28 @@ __device__ __forceinline__ void consume(const attention_args &a, const device_ba
           if (ends || begins)
             tile.mask(kv0, pos, a.window);
         });
-    ring.multiply_last(c, end);
+    ring.start_pv(c, end);
     s = ring.after(end);
-    more = find_tile<CTAS>(a, batch, all, round, &next); // its query rows are copied while this tile ends
+    more = find_tile<CTAS>(a, batch, work, round, &next); // its query rows are copied while this tile ends
     if (more) {
-      named_sync(1 + wg, WG); // all four warps' wgmmas of the old query rows are done
+      named_sync(1 + wg, WARPGROUP_THREADS); // all four warps' wgmmas of the old query rows are done
       copy_queries<HD>(smem_q, a, next, wg);
     }
-    ring.end_last(c, end);
+    ring.finish_pv(c, end);
     if (w.item.n_partials > 1)
-      partial_of<CTAS>(a, batch, all, w, wg).template publish_split<HD>(c, 1 + wg);
+      partial_of<CTAS>(a, batch, work, w, wg).template publish_split<HD>(c, 1 + wg);
     else
       store<HD>(a, w, c, r0);
     w = next;
   }
-  if (all.splits.n > 0)
-    add_up<HD, CTAS>(a, batch, all, wg);
+  if (work.splits.n > 0)
+    reduce_partials<HD, CTAS>(a, batch, work, wg);
 }
 #endif
 
 template <int HD, int CTAS, bool COLOCATED>
 __global__ void __launch_bounds__(threads_of(COLOCATED), 1)
-    prefill_kernel(attention_args a, device_batch batch, prefill_work all)
+    prefill_kernel(attention_args a, device_batch batch, prefill_work work)
 {
 #ifdef TD_HAS_WGMMA
   using S = prefill_shape<HD, COLOCATED>;
@@ -251,35 +255,35 @@ __global__ void __launch_bounds__(threads_of(COLOCATED), 1)
   unsigned char *smem_q = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024,
                 *smem_k = smem_q + S::Q_BYTES;
   const ring_of_tiles ring = {smem_k, smem_k + S::TILE_STAGES * S::TILE_BYTES, shared_address(barriers)};
-  if (!all.beside)
+  if (!work.beside)
     pdl_launch_dependents();
   __shared__ std::conditional_t<COLOCATED, colocated_state<COLOCATED ? HD : 64>, char> decodes;
   if (threadIdx.x == 0) {
-    ring.make();
+    ring.init_barriers();
     if constexpr (COLOCATED) {
       decodes.clear();
-      colocated_rings<HD>(smem_q + S::TILES_BYTES, decodes).make();
+      colocated_rings<HD>(smem_q + S::TILES_BYTES, decodes).init_barriers();
     }
     publish_barriers();
   }
   CTAS > 1 ? cluster_sync() : __syncthreads();
   pdl_wait();
-  if (all.beside)
+  if (work.beside)
     pdl_launch_dependents(); // the kernels before have ended, so decodes need not wait for anything
   if constexpr (COLOCATED) {
     const colocated_rings<HD> rings(smem_q + S::TILES_BYTES, decodes);
     if (blockIdx.x == 0 && threadIdx.x == 0)
-      *all.decodes.next_tickets = 0;
-    if (threadIdx.x < WG) {
+      *work.decodes.next_tickets = 0;
+    if (threadIdx.x < WARPGROUP_THREADS) {
       warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
       if (threadIdx.x < 32)
-        produce(a, batch, all, ring);
+        produce(a, batch, work, ring);
       else if (threadIdx.x < 64)
-        produce_decodes<HD>(a, batch, all.decodes, rings, decodes);
-    } else if (threadIdx.x < WG * (1 + TILE_WARPGROUPS)) {
+        produce_decodes<HD>(a, batch, work.decodes, rings, decodes);
+    } else if (threadIdx.x < WARPGROUP_THREADS * (1 + TILE_WARPGROUPS)) {
       warpgroup_reg_alloc<CONSUMER_REGISTERS_COLOCATED>();
-      consume(a, batch, all, smem_q, ring);
-      if (threadIdx.x % WG == 0)
+      consume(a, batch, work, smem_q, ring);
+      if (threadIdx.x % WARPGROUP_THREADS == 0)
         atomicAdd(&decodes.prefill_ended, 1);
     } else {
       warpgroup_reg_dealloc<DECODE_REGISTERS>();
@@ -287,13 +291,13 @@ __global__ void __launch_bounds__(threads_of(COLOCATED), 1)
           .run();
     }
   } else {
-    if (threadIdx.x < WG) {
+    if (threadIdx.x < WARPGROUP_THREADS) {
       warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
       if (threadIdx.x < 32)
-        produce(a, batch, all, ring);
+        produce(a, batch, work, ring);
     } else {
       warpgroup_reg_alloc<CONSUMER_REGISTERS>();
-      consume(a, batch, all, smem_q, ring);
+      consume(a, batch, work, smem_q, ring);
     }
   }
   if constexpr (CTAS > 1) {
@@ -307,19 +311,19 @@ template <int HD, int CTAS, bool COLOCATED>
 static void launch_in(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t n_items)
 {
   g->n_colocated += COLOCATED;
-  prefill_work works = {
-      g->device_items, n_items, a.n_kv_heads, {}, has_decodes_beside(b, g), colocated_works_of(g, n_items)};
-  uint32_t n_sms = (uint32_t)b->device.n_sms - (works.beside ? g->work.prefill.sms_beside : 0);
+  prefill_work work = {
+      g->device_items, n_items, a.n_kv_heads, {}, has_decodes_beside(b, g), colocated_range_of(g, n_items)};
+  uint32_t n_sms = (uint32_t)b->device.n_sms - (work.beside ? g->work.prefill.sms_beside : 0);
   if (!is_capture(&b->attention)) {
-    works.heads_at_once =
+    work.heads_at_once =
         (uint32_t)(L2_KV_BYTES / ((uint64_t)g->work.longest_prefill * HD * 2 * sizeof(bf16)));
-    works.splits = {g->prefill_partials, g->prefill_flags, g->work.n_prefill_partials,
-                    b->attention.n_launches++};
+    work.splits = {g->prefill_partials, g->prefill_flags, g->work.n_prefill_partials,
+                   b->attention.n_launches++};
   }
-  works.heads_at_once = std::min(std::max(works.heads_at_once, 1u), a.n_kv_heads);
+  work.heads_at_once = std::min(std::max(work.heads_at_once, 1u), a.n_kv_heads);
   queue_clusters(&b->device, prefill_kernel<HD, CTAS, COLOCATED>,
                  dim3(std::min(n_items * a.n_kv_heads, n_sms / CTAS) * CTAS), CTAS, threads_of(COLOCATED),
-                 prefill_shape<HD, COLOCATED>::SMEM_BYTES, a, td_cuda_batch_of(b, g), works);
+                 prefill_shape<HD, COLOCATED>::SMEM_BYTES, a, td_cuda_group_batch(b, g), work);
 }
 
 template <int HD, int CTAS>
@@ -352,20 +356,20 @@ void td_cuda_prefill_attention(cuda_backend *b, attention_group *g, const attent
   }
 }
 
-template <int HD, int CTAS, bool COLOCATED> static cudaError_t size_one()
+template <int HD, int CTAS, bool COLOCATED> static cudaError_t allow_smem_one()
 {
   return cudaFuncSetAttribute(prefill_kernel<HD, CTAS, COLOCATED>,
                               cudaFuncAttributeMaxDynamicSharedMemorySize,
                               prefill_shape<HD, COLOCATED>::SMEM_BYTES);
 }
 
-template <int HD> static cudaError_t size_kernel()
+template <int HD> static cudaError_t allow_smem()
 {
-  cudaError_t e[4] = {size_one<HD, 1, false>()};
+  cudaError_t e[4] = {allow_smem_one<HD, 1, false>()};
   if constexpr (has_prefill_pairs(HD))
-    e[1] = size_one<HD, 2, false>();
+    e[1] = allow_smem_one<HD, 2, false>();
   if constexpr (colocated_rows(HD) > 0)
-    e[2] = size_one<HD, 1, true>(), e[3] = size_one<HD, 2, true>();
+    e[2] = allow_smem_one<HD, 1, true>(), e[3] = allow_smem_one<HD, 2, true>();
   for (cudaError_t one : e)
     if (one != cudaSuccess)
       return one;
@@ -401,10 +405,10 @@ uint32_t td_cuda_prefill_pairs(uint32_t head_dim)
                            : 0;
 }
 
-cudaError_t td_cuda_size_prefill(uint32_t head_dim)
+cudaError_t td_cuda_prefill_allow_smem(uint32_t head_dim)
 {
-  return head_dim == 64    ? size_kernel<64>()
-         : head_dim == 96  ? size_kernel<96>()
-         : head_dim == 128 ? size_kernel<128>()
-                           : size_kernel<256>();
+  return head_dim == 64    ? allow_smem<64>()
+         : head_dim == 96  ? allow_smem<96>()
+         : head_dim == 128 ? allow_smem<128>()
+                           : allow_smem<256>();
 }

@@ -31,7 +31,7 @@ struct prefill_partial {
   const prefill_splits &all;
   uint32_t first, stride, split, n_splits, step;
 
-  __device__ __forceinline__ uint64_t word() const { return (uint64_t)step << 32 | all.launch; }
+  __device__ __forceinline__ uint64_t flag_value() const { return (uint64_t)step << 32 | all.launch; }
   template <int HD> __device__ __forceinline__ float *at(uint32_t i) const
   {
     return all.partials + (first + i * stride) * floats_of<HD>::N;
@@ -42,7 +42,7 @@ struct prefill_partial {
   __device__ __forceinline__ void publish_split(const consumer<HD> &c, uint32_t barrier) const
   {
     float *rows = at<HD>(split), *ends = rows + 64 * HD;
-    uint32_t r0 = threadIdx.x % WG / 32 * 16 + threadIdx.x % 32 / 4;
+    uint32_t r0 = threadIdx.x % WARPGROUP_THREADS / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       uint32_t r = r0 + 8 * h;
@@ -56,32 +56,33 @@ struct prefill_partial {
       if (threadIdx.x % 4 == 0)
         *(float2 *)(ends + 2 * r) = make_float2(c.m[h], sum);
     }
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"((uint32_t)WG) : "memory");
-    if (threadIdx.x % WG == 0)
-      set_flag(all.done + first + split * stride, word());
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"((uint32_t)WARPGROUP_THREADS) : "memory");
+    if (threadIdx.x % WARPGROUP_THREADS == 0)
+      set_flag(all.done + first + split * stride, flag_value());
   }
 
   // Reduces this split's part of the rows. output(row): where a row is written, or null.
   template <int HD, class OUTPUT>
-  __device__ __forceinline__ void add_up(float scale_log2, const OUTPUT &output) const
+  __device__ __forceinline__ void reduce_partials(float scale_log2, const OUTPUT &output) const
   {
-    constexpr uint32_t ROWS_AT_ONCE = HD <= 128 ? 2 : 1, WARPS_OF_IT = WG / 32;
+    constexpr uint32_t ROWS_AT_ONCE = HD <= 128 ? 2 : 1, WARPGROUP_WARPS = WARPGROUP_THREADS / 32;
     uint32_t lane = threadIdx.x % 32, per_split = (64 + n_splits - 1) / n_splits;
     uint32_t end = min(64u, (split + 1) * per_split);
     if (lane < n_splits)
-      wait_flag(all.done + first + lane * stride, word());
+      wait_flag(all.done + first + lane * stride, flag_value());
     __syncwarp();
-    for (uint32_t r = split * per_split + threadIdx.x % WG / 32; r < end; r += ROWS_AT_ONCE * WARPS_OF_IT) {
+    for (uint32_t r = split * per_split + threadIdx.x % WARPGROUP_THREADS / 32; r < end;
+         r += ROWS_AT_ONCE * WARPGROUP_WARPS) {
       row_of_splits<HD> rows[ROWS_AT_ONCE];
 #pragma unroll
       for (uint32_t k = 0; k < ROWS_AT_ONCE; k++)
-        if (r + k * WARPS_OF_IT < end)
-          rows[k].ask(*this, r + k * WARPS_OF_IT);
+        if (r + k * WARPGROUP_WARPS < end)
+          rows[k].start_loads(*this, r + k * WARPGROUP_WARPS);
 #pragma unroll
       for (uint32_t k = 0; k < ROWS_AT_ONCE; k++)
-        if (r + k * WARPS_OF_IT < end) {
-          rows[k].add(*this, r + k * WARPS_OF_IT, scale_log2);
-          rows[k].store(output(r + k * WARPS_OF_IT));
+        if (r + k * WARPGROUP_WARPS < end) {
+          rows[k].add(*this, r + k * WARPGROUP_WARPS, scale_log2);
+          rows[k].store(output(r + k * WARPGROUP_WARPS));
         }
     }
   }
@@ -94,7 +95,7 @@ private:
     float2 v[AT_ONCE][PAIRS], end, o[PAIRS];
     float sum;
 
-    __device__ __forceinline__ void ask_from(const prefill_partial &p, uint32_t r, uint32_t first)
+    __device__ __forceinline__ void load_values(const prefill_partial &p, uint32_t r, uint32_t first)
     {
       uint32_t lane = threadIdx.x % 32;
 #pragma unroll
@@ -106,10 +107,10 @@ private:
     }
 
     // Starts the loads; does not wait for them.
-    __device__ __forceinline__ void ask(const prefill_partial &p, uint32_t r)
+    __device__ __forceinline__ void start_loads(const prefill_partial &p, uint32_t r)
     {
       end = __ldcg((const float2 *)(p.at<HD>(min(threadIdx.x % 32, p.n_splits - 1)) + 64 * HD + 2 * r));
-      ask_from(p, r, 0);
+      load_values(p, r, 0);
     }
 
     __device__ __forceinline__ void add(const prefill_partial &p, uint32_t r, float scale_log2)
@@ -123,7 +124,7 @@ private:
         o[k] = {0, 0};
       for (uint32_t first = 0; first < p.n_splits; first += AT_ONCE) {
         if (first > 0)
-          ask_from(p, r, first);
+          load_values(p, r, first);
 #pragma unroll
         for (uint32_t i = 0; i < AT_ONCE; i++) {
           float w = __shfl_sync(0xffffffffu, mine, (first + i) % 32);

@@ -21,7 +21,7 @@
 // The plan of shared-prefix groups, and the memory of its partials.
 struct shared_prefixes {
   const unsigned char *plan; // device copy of the attention plan
-  unsigned char *partials;   // [slots][group] of TD_ATTENTION_PARTIAL_BYTES
+  unsigned char *partials;   // [slots][GQA group] of TD_ATTENTION_PARTIAL_BYTES
   uint64_t *done;            // flags [prefix splits, kv heads]: launch_flag of the last launch that computed
                              // the split
   uint32_t launch;           // a number that no other launch of the step has
@@ -44,7 +44,7 @@ template <int HD> struct prefix_tile {
 // A warp's copy of what it must know of the CTA's consecutive prefix splits. While a warp attends to one
 // split, it copies the data to begin the next. Otherwise three dependent loads would come between two splits.
 // A warp reads only what it copied itself, so it waits for no other warp.
-struct splits_ahead {
+struct split_prefetch {
   td_attention_item items[3];                    // in rotation: this split, the next, and the one after that
   td_attention_member members[PREFIX_TILE_ROWS]; // of the next split
   int32_t pages[32];                             // first pages of the next split
@@ -59,18 +59,20 @@ __device__ __forceinline__ void copy_item(td_attention_item *dst, const td_atten
 }
 
 // Called by a warp that no longer needs data of the split before. next: index in `items` of the next split.
-__device__ __forceinline__ void look_ahead(splits_ahead *ahead, uint32_t next, const td_attention_item *items,
-                                           const td_attention_member *members, const device_batch &batch)
+__device__ __forceinline__ void prefetch_split(split_prefetch *prefetched, uint32_t next,
+                                               const td_attention_item *items,
+                                               const td_attention_member *members, const device_batch &batch)
 {
-  const td_attention_item &it = ahead->items[next];
+  const td_attention_item &it = prefetched->items[next];
   uint32_t lane = threadIdx.x % 32, shift = log2_of(batch.page_tokens);
   uint32_t n_pages = (it.kv_end - it.kv_begin + batch.page_tokens - 1) >> shift;
   for (uint32_t m = lane; m < it.n_members; m += 32)
-    cp_async_16(&ahead->members[m], &members[it.member + m]);
+    cp_async_16(&prefetched->members[m], &members[it.member + m]);
   if (lane < n_pages)
-    cp_async_4(&ahead->pages[lane], batch.page_table + it.page_table_offset + (it.kv_begin >> shift) + lane);
+    cp_async_4(&prefetched->pages[lane],
+               batch.page_table + it.page_table_offset + (it.kv_begin >> shift) + lane);
   if (it.next > 0)
-    copy_item(&ahead->items[next == 2 ? 0 : next + 1], &items[it.next]);
+    copy_item(&prefetched->items[next == 2 ? 0 : next + 1], &items[it.next]);
 }
 
 __device__ __forceinline__ void await_copies()
@@ -84,15 +86,16 @@ __device__ __forceinline__ void await_copies()
 // consumers.
 template <int HD> struct prefix_ring {
   using S = prefix_tile<HD>;
-  const bf16 *kv;                     // in page 0 of the kv head: K for the first warp, V for the second
-  const int32_t *pages, *first_pages; // first_pages: the first 32 pages or fewer, from memory or splits_ahead
+  const bf16 *kv; // in page 0 of the kv head: K for the first warp, V for the second
+  const int32_t *pages,
+      *first_pages; // first_pages: the first 32 pages or fewer, from memory or split_prefetch
   size_t page_stride;
   uint32_t page_shift, n_keys, n; // page_shift: log2 of a page's tokens; n: KV tiles of the split
   int32_t page_id;                // lane l: page l of the split's current 32
-  ring<S::STAGES, S::BYTES, WG / 32> stages;
+  ring<S::STAGES, S::BYTES, WARPGROUP_THREADS / 32> stages;
 
   // Returns the stage that is needed next.
-  __device__ __forceinline__ pipeline_stage take()
+  __device__ __forceinline__ pipeline_stage next_stage()
   {
     pipeline_stage s = stages.now;
     stages.advance();
@@ -100,7 +103,7 @@ template <int HD> struct prefix_ring {
   }
 
   // Called by all threads; ends with a CTA barrier.
-  __device__ __forceinline__ void make(const device_batch &batch, uint32_t smem, uint32_t bars)
+  __device__ __forceinline__ void setup(const device_batch &batch, uint32_t smem, uint32_t bars)
   {
     page_shift = log2_of(batch.page_tokens);
     stages.place(smem, bars);
@@ -176,7 +179,7 @@ template <int HD> struct prefix_ring {
   __device__ __forceinline__ void zero_lines(pipeline_stage s, uint32_t n_lines) const
   {
     constexpr uint32_t CHUNKS = HD / 8;
-    for (uint32_t k = n_lines * CHUNKS + threadIdx.x; k < S::KEYS * CHUNKS; k += WG)
+    for (uint32_t k = n_lines * CHUNKS + threadIdx.x; k < S::KEYS * CHUNKS; k += WARPGROUP_THREADS)
       asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(
                        stages.data(s.index) + kv_chunk_at(HD, k / CHUNKS, k % CHUNKS) * 2),
                    "r"(0)
@@ -188,23 +191,29 @@ template <int HD> struct prefix_ring {
 
 // Copies a split's query rows to shared memory. Rows past the last one repeat it.
 template <int HD> struct prefix_queries {
-  static constexpr uint32_t CHUNKS = HD / 8, EACH = PREFIX_TILE_ROWS * CHUNKS / WG;
+  static constexpr uint32_t CHUNKS = HD / 8, EACH = PREFIX_TILE_ROWS * CHUNKS / WARPGROUP_THREADS;
   const bf16 *src[EACH];
 
-  __device__ __forceinline__ static uint32_t row(uint32_t i) { return (i * WG + threadIdx.x) / CHUNKS; }
-  __device__ __forceinline__ static uint32_t chunk(uint32_t i) { return (i * WG + threadIdx.x) % CHUNKS; }
+  __device__ __forceinline__ static uint32_t row(uint32_t i)
+  {
+    return (i * WARPGROUP_THREADS + threadIdx.x) / CHUNKS;
+  }
+  __device__ __forceinline__ static uint32_t chunk(uint32_t i)
+  {
+    return (i * WARPGROUP_THREADS + threadIdx.x) % CHUNKS;
+  }
 
   // Finds the source addresses; reads only the plan. members: those of the split. Rows are divided by the GQA
   // group's size with a multiplication, which is exact for so few rows and heads.
   __device__ __forceinline__ void find(const attention_args &a, const td_attention_member *members,
                                        const td_attention_item &it, uint32_t kv_head)
   {
-    static_assert(PREFIX_TILE_ROWS <= 128 && TD_GROUP_MAX <= 64, "else the multiplication is not exact");
-    uint32_t last = it.n_members * a.group - 1, per_group = 65536 / a.group + 1;
+    static_assert(PREFIX_TILE_ROWS <= 128 && TD_GQA_GROUP_MAX <= 64, "else the multiplication is not exact");
+    uint32_t last = it.n_members * a.gqa_group - 1, per_group = 65536 / a.gqa_group + 1;
 #pragma unroll
     for (uint32_t i = 0; i < EACH; i++) {
       uint32_t r = min(row(i), last), member = r * per_group >> 16,
-               head = kv_head * a.group + r - member * a.group;
+               head = kv_head * a.gqa_group + r - member * a.gqa_group;
       src[i] =
           a.qkv + ((size_t)members[member].token * (a.n_heads + 2 * a.n_kv_heads) + head) * HD + chunk(i) * 8;
     }
@@ -227,7 +236,7 @@ template <int HD> struct prefix_queries {
 };
 
 // The epilogue: writes this thread's two query rows of a split to their partials. IN_TILES: elements are
-// stored in the order of a tile's threads (part_at), else in their own order.
+// stored in the order of a tile's threads (fragment_at), else in their own order.
 template <int HD, bool IN_TILES, int KEYS>
 __device__ __forceinline__ void store_partials(const consumer<HD, KEYS> &c, unsigned char *partials,
                                                uint32_t n_rows, float scale_log2)
@@ -250,7 +259,7 @@ __device__ __forceinline__ void store_partials(const consumer<HD, KEYS> &c, unsi
           put_pair(dst, (j + k) * 8 + 2 * (threadIdx.x % 4), pairs[k]);
       }
       if constexpr (IN_TILES)
-        ((uint4 *)dst)[part_at(j / 4)] = *(uint4 *)pairs;
+        ((uint4 *)dst)[fragment_at(j / 4)] = *(uint4 *)pairs;
     }
     if (threadIdx.x % 4 == 0)
       put_end<HD>(dst, c.m[h] * scale_log2, sum, unit);
@@ -258,7 +267,7 @@ __device__ __forceinline__ void store_partials(const consumer<HD, KEYS> &c, unsi
 }
 
 // The main loop over a split's KV tiles, by all warps. Q*K^T of a KV tile runs beside P*V of the tile before,
-// and P*V beside the softmax. P*V of the last tile is left to attend_last.
+// and P*V beside the softmax. P*V of the last tile is left to finish_split.
 template <int HD>
 __device__ __forceinline__ void attend_split(consumer<HD, prefix_tile<HD>::KEYS> &c, prefix_ring<HD> &ring,
                                              uint32_t q16, const attention_args &a)
@@ -268,14 +277,14 @@ __device__ __forceinline__ void attend_split(consumer<HD, prefix_tile<HD>::KEYS>
   c.clear();
   for (uint32_t i = 0; i < ring.n; i++) {
     uint32_t left = ring.n_keys - i * S::KEYS;
-    const pipeline_stage k = ring.take();
+    const pipeline_stage k = ring.next_stage();
     pipeline_stage v = k;
     ring.stages.wait_full(k);
-    c.multiply_keys(q16, warp_uniform(ring.stages.data(k.index) >> 4));
+    c.multiply_qk(q16, warp_uniform(ring.stages.data(k.index) >> 4));
     if (i > 0) {
-      v = ring.take();
+      v = ring.next_stage();
       ring.stages.wait_full(v);
-      c.multiply_values(warp_uniform(ring.stages.data(v.index) >> 4));
+      c.multiply_pv(warp_uniform(ring.stages.data(v.index) >> 4));
       wgmma_wait<1>();
     } else {
       wgmma_wait<0>();
@@ -284,7 +293,7 @@ __device__ __forceinline__ void attend_split(consumer<HD, prefix_tile<HD>::KEYS>
     ring.release_and_copy(i > 0 ? 2 * i - 1 : 0, k);
     if (left < S::KEYS)
       c.mask_outside(0, 0, left);
-    c.softmax(a.scale_log2, corr);
+    c.online_softmax(a.scale_log2, corr);
     wgmma_fence_operand(c.s);
     if (i > 0) {
       wgmma_wait<0>();
@@ -298,15 +307,15 @@ __device__ __forceinline__ void attend_split(consumer<HD, prefix_tile<HD>::KEYS>
 }
 
 template <int HD>
-__device__ __forceinline__ void attend_last(consumer<HD, prefix_tile<HD>::KEYS> &c, prefix_ring<HD> &ring)
+__device__ __forceinline__ void finish_split(consumer<HD, prefix_tile<HD>::KEYS> &c, prefix_ring<HD> &ring)
 {
   using S = prefix_tile<HD>;
-  const pipeline_stage v = ring.take();
+  const pipeline_stage v = ring.next_stage();
   uint32_t left = ring.n_keys - (ring.n - 1) * S::KEYS;
   ring.stages.wait_full(v);
   if (left < S::KEYS)
     ring.zero_lines(v, left);
-  c.multiply_values(warp_uniform(ring.stages.data(v.index) >> 4));
+  c.multiply_pv(warp_uniform(ring.stages.data(v.index) >> 4));
   wgmma_wait<0>();
   wgmma_fence_operand(c.o);
   ring.release(v);
@@ -318,7 +327,7 @@ template <int HD, bool IN_TILES>
 __device__ __forceinline__ void
 attend_prefix_splits(const attention_args &a, const device_batch &batch, const shared_prefixes &shared,
                      const td_attention_item &first, const td_attention_item *items, uint32_t kv_head,
-                     uint32_t smem, uint32_t bars, splits_ahead *ahead, decode_start start)
+                     uint32_t smem, uint32_t bars, split_prefetch *prefetched, decode_start start)
 {
   const td_attention_member *members =
       (const td_attention_member *)(shared.plan + ((const td_attention_header *)shared.plan)->members_at);
@@ -326,11 +335,11 @@ attend_prefix_splits(const attention_args &a, const device_batch &batch, const s
   consumer<HD, prefix_tile<HD>::KEYS> c;
   prefix_queries<HD> queries;
   fence_global_writes(); // pages were written by ordinary stores
-  ring.make(batch, smem + prefix_tile<HD>::BYTES, bars);
+  ring.setup(batch, smem + prefix_tile<HD>::BYTES, bars);
   if (threadIdx.x % 32 == 0)
-    ahead->items[0] = first;
+    prefetched->items[0] = first;
   if (first.next > 0)
-    copy_item(&ahead->items[1], &items[first.next]);
+    copy_item(&prefetched->items[1], &items[first.next]);
   ring.open(a, batch, first, kv_head,
             batch.page_table + first.page_table_offset +
                 first.kv_begin / batch.page_tokens); // shared pages are not written any more
@@ -339,29 +348,30 @@ attend_prefix_splits(const attention_args &a, const device_batch &batch, const s
   queries.copy(smem);
   for (uint32_t at = 0;;) {
     prefix_queries<HD>::await();
-    const td_attention_item &now = ahead->items[at];
+    const td_attention_item &split = prefetched->items[at];
     uint32_t next = at == 2 ? 0 : at + 1;
-    bool more = now.next > 0;
+    bool more = split.next > 0;
     if (more)
-      look_ahead(ahead, next, items, members, batch);
+      prefetch_split(prefetched, next, items, members, batch);
     attend_split(c, ring, warp_uniform(smem >> 4), a);
     if (more) {
       await_copies();
-      queries.find(a, ahead->members, ahead->items[next], kv_head);
+      queries.find(a, prefetched->members, prefetched->items[next], kv_head);
       __syncthreads(); // no warp uses the query rows any more
       queries.copy(smem);
     }
-    attend_last(c, ring);
+    finish_split(c, ring);
     if (more)
-      ring.open(a, batch, ahead->items[next], kv_head, ahead->pages);
+      ring.open(a, batch, prefetched->items[next], kv_head, prefetched->pages);
     store_partials<HD, IN_TILES>(
         c,
         partial_at<HD>(shared.partials,
-                       (size_t)(now.partial + kv_head * now.n_partials * now.n_members) * a.group),
-        now.n_members * a.group, a.scale_log2);
+                       (size_t)(split.partial + kv_head * split.n_partials * split.n_members) * a.gqa_group),
+        split.n_members * a.gqa_group, a.scale_log2);
     __syncthreads();
     if (threadIdx.x == 0)
-      set_flag(shared.done + (size_t)now.first_partial * a.n_kv_heads + kv_head, launch_flag(shared, batch));
+      set_flag(shared.done + (size_t)split.first_partial * a.n_kv_heads + kv_head,
+               launch_flag(shared, batch));
     if (!more)
       return;
     at = next;

@@ -1,8 +1,8 @@
 // Adds the partials of a sequence's shared prefixes, which other CTAs of the launch wrote
 // (attention_prefix.cuh), to the sums of its private KV.
 //
-// GQA groups of up to TD_ATTENTION_BY_ROW_GROUP heads do it head by head in the epilogue: a lane adds a few
-// elements of one head. Larger groups do it in tiles, while a warp's sums are still in registers. Then
+// GQA groups of up to TD_REDUCE_BY_HEAD_GQA_GROUP_MAX heads do it head by head in the epilogue: a lane adds a
+// few elements of one head. Larger groups do it in tiles, while a warp's sums are still in registers. Then
 // partials are stored in the order in which a tile's threads hold the elements. This way loads the partials
 // of all prefix splits at once, each whole partial by few loads. But four lanes handle one head, so with few
 // heads most lanes would have no work.
@@ -19,7 +19,7 @@ struct prefix_run { // the partials of one shared-prefix group: first slot, coun
 };
 struct prefix_runs {
   prefix_run runs[TD_ATTENTION_LEVELS_MAX];
-  uint64_t now; // the value of this launch's flags of prefix splits
+  uint64_t flag_value; // the value of this launch's flags of prefix splits
 };
 
 // ---- head by head ----
@@ -56,22 +56,22 @@ __device__ __forceinline__ void add_partial(row_sum<N> &sum, const partial_end &
 
 // Adds a sequence's partials of its shared prefixes for one kv head, in the order of keys. These keys come
 // before those of the sequence's own items.
-struct prefixes_before {
-  unsigned char *partials; // [slots][group] of TD_ATTENTION_PARTIAL_BYTES
-  const prefix_runs *of;
-  uint32_t n_runs, group;
-  const uint64_t *done; // flag of prefix split 0 and this kv head
-  uint32_t done_stride; // flags from prefix split to prefix split
-  mutable bool there;   // all flags have been seen
+struct prefix_reduction {
+  unsigned char *partials; // [slots][GQA group] of TD_ATTENTION_PARTIAL_BYTES
+  const prefix_runs *prefixes;
+  uint32_t n_runs, gqa_group;
+  const uint64_t *done;    // flag of prefix split 0 and this kv head
+  uint32_t done_stride;    // flags from prefix split to prefix split
+  mutable bool flags_seen; // all flags have been seen
 
   // A warp waits until all partials are there.
   __device__ __forceinline__ void await() const
   {
-    for (uint32_t r = 0; r < n_runs && !there; r++)
-      for (uint32_t i = threadIdx.x % 32; i < of->runs[r].n; i += 32)
-        wait_flag(done + (size_t)(of->runs[r].split + i) * done_stride, of->now);
+    for (uint32_t r = 0; r < n_runs && !flags_seen; r++)
+      for (uint32_t i = threadIdx.x % 32; i < prefixes->runs[r].n; i += 32)
+        wait_flag(done + (size_t)(prefixes->runs[r].split + i) * done_stride, prefixes->flag_value);
     __syncwarp();
-    there = true;
+    flags_seen = true;
   }
 
   // Adds the partials to the sums of query heads p0 .. p0 + N - 1 of the GQA group, of which n_heads are
@@ -96,8 +96,8 @@ struct prefixes_before {
 #pragma unroll
       for (uint32_t i = 0; i < AT_ONCE; i++) {
         bool is = run_at < n_runs; // if there is no partial left, it gets no weight
-        const prefix_run run = of->runs[is ? run_at : 0];
-        size_t first = (size_t)(run.first + (is ? next : 0) * run.step) * group + p0;
+        const prefix_run run = prefixes->runs[is ? run_at : 0];
+        size_t first = (size_t)(run.first + (is ? next : 0) * run.step) * gqa_group + p0;
 #pragma unroll
         for (int g = 0; g < N; g++) {
           const unsigned char *src = partial_at<HD>(partials, first + min((uint32_t)g, n_heads - 1));
@@ -140,14 +140,14 @@ __device__ __forceinline__ void find_prefixes(prefix_runs *out, const shared_pre
                        s.first_split};
   }
   if (lane == 0)
-    out->now = launch_flag(shared, batch);
+    out->flag_value = launch_flag(shared, batch);
   __syncwarp();
 }
 
 // ---- in tiles ----
 
 // A thread's part of one query head's partial.
-template <int HD> struct partial_part {
+template <int HD> struct partial_fragment {
   uint4 o[HD / 32];
   partial_end end;
 
@@ -158,7 +158,7 @@ template <int HD> struct partial_part {
     const unsigned char *src = partial_at<HD>((unsigned char *)partials, row);
 #pragma unroll
     for (int j = 0; j < HD / 32; j++)
-      o[j] = is ? __ldcg((const uint4 *)src + part_at(j)) : make_uint4(0, 0, 0, 0);
+      o[j] = is ? __ldcg((const uint4 *)src + fragment_at(j)) : make_uint4(0, 0, 0, 0);
     if (is)
       end = end_of<HD>(src);
   }
@@ -172,8 +172,8 @@ template <int HD> struct partial_part {
 
 // Adds two partials to the warp's sums of query row lane / 4 + 8 h.
 template <int HD>
-__device__ __forceinline__ void add_two(warp_state<HD> &st, int h, const partial_part<HD> &a,
-                                        const partial_part<HD> &b)
+__device__ __forceinline__ void add_two(warp_state<HD> &st, int h, const partial_fragment<HD> &a,
+                                        const partial_fragment<HD> &b)
 {
   float top = fmaxf(st.m[h], fmaxf(a.end.m, b.end.m)), safe = top == -INFINITY ? 0 : top;
   float f = exp2f(st.m[h] - safe), wa = exp2f(a.end.m - safe), wb = exp2f(b.end.m - safe);
@@ -193,37 +193,37 @@ __device__ __forceinline__ void add_two(warp_state<HD> &st, int h, const partial
 // shared prefixes, and adds them.
 template <int HD>
 __device__ __forceinline__ void add_prefixes(warp_state<HD> &st, const attention_args &a,
-                                             const shared_prefixes &shared, const prefix_runs &of,
+                                             const shared_prefixes &shared, const prefix_runs &prefixes,
                                              uint32_t n_runs, uint32_t kv_head, uint32_t first, uint32_t step)
 {
   uint32_t lane = threadIdx.x % 32, row = lane / 4,
-           all = __reduce_add_sync(0xffffffffu, lane < n_runs ? of.runs[lane].n : 0);
+           all = __reduce_add_sync(0xffffffffu, lane < n_runs ? prefixes.runs[lane].n : 0);
   if (first >= all)
     return;
   uint32_t n = (all - first - 1) / step + 1;
   for (uint32_t base = 0; base < n; base += 32) {
     uint32_t slot = 0, count = min(n - base, 32u);
     if (lane < count) {
-      const prefix_run *r = of.runs;
+      const prefix_run *r = prefixes.runs;
       uint32_t i = first + (base + lane) * step;
       for (; i >= r->n; r++)
         i -= r->n;
-      wait_flag(shared.done + (size_t)(r->split + i) * a.n_kv_heads + kv_head, of.now);
+      wait_flag(shared.done + (size_t)(r->split + i) * a.n_kv_heads + kv_head, prefixes.flag_value);
       slot = r->first + i * r->step;
     }
     __syncwarp();
 #pragma unroll 1
     for (uint32_t k = 0; k < count; k += 2) {
-      size_t x = (size_t)__shfl_sync(0xffffffffu, slot, k) * a.group,
-             y = (size_t)__shfl_sync(0xffffffffu, slot, k + 1) * a.group;
-      partial_part<HD> part[2];
-      part[0].load(shared.partials, x + row, row < a.group);
-      part[1].load(shared.partials, y + row, row < a.group && k + 1 < count);
-      add_two(st, 0, part[0], part[1]);
-      if (a.group > 8) {
-        part[0].load(shared.partials, x + row + 8, row + 8 < a.group);
-        part[1].load(shared.partials, y + row + 8, row + 8 < a.group && k + 1 < count);
-        add_two(st, 1, part[0], part[1]);
+      size_t x = (size_t)__shfl_sync(0xffffffffu, slot, k) * a.gqa_group,
+             y = (size_t)__shfl_sync(0xffffffffu, slot, k + 1) * a.gqa_group;
+      partial_fragment<HD> fragment[2];
+      fragment[0].load(shared.partials, x + row, row < a.gqa_group);
+      fragment[1].load(shared.partials, y + row, row < a.gqa_group && k + 1 < count);
+      add_two(st, 0, fragment[0], fragment[1]);
+      if (a.gqa_group > 8) {
+        fragment[0].load(shared.partials, x + row + 8, row + 8 < a.gqa_group);
+        fragment[1].load(shared.partials, y + row + 8, row + 8 < a.gqa_group && k + 1 < count);
+        add_two(st, 1, fragment[0], fragment[1]);
       }
     }
   }

@@ -28,7 +28,7 @@ __device__ __forceinline__ void named_arrive(uint32_t id, uint32_t threads)
 }
 
 // A KV tile's source: keys [kv0, kv0 + KEYS) of a sequence, cut off at kv_end.
-struct tile_source {
+struct kv_tile_source {
   const bf16 *k; // K of the kv head in page 0; V follows it
   const int32_t *pages;
   size_t page_stride; // elements
@@ -42,10 +42,11 @@ __device__ __forceinline__ uint32_t operand_address(uint32_t address) { return (
 // Copies the pages of a KV tile's K or V, one page a lane, without pages at or past kv_end. In a cluster of
 // CTAS CTAs, each CTA copies every CTAS-th page to all of them.
 template <int HD, int CTAS>
-__device__ __forceinline__ void copy_pages(uint32_t dst, const bf16 *src, const tile_source &t, uint32_t bar)
+__device__ __forceinline__ void copy_pages(uint32_t dst, const bf16 *src, const kv_tile_source &t,
+                                           uint32_t bar)
 {
   uint32_t lane = threadIdx.x % 32, bytes = t.page_tokens * HD * 2;
-  uint32_t n = min(key_tile<HD>::KEYS, t.kv_end - t.kv0);
+  uint32_t n = min(kv_tile_shape<HD>::KEYS, t.kv_end - t.kv0);
   uint32_t shift = log2_of(t.page_tokens);
   n = (n + t.page_tokens - 1) >> shift;
   if (lane == 0)
@@ -65,13 +66,13 @@ __device__ __forceinline__ void copy_pages(uint32_t dst, const bf16 *src, const 
 template <int HD> __device__ __forceinline__ void zero_lines(unsigned char *tile, uint32_t n_lines)
 {
   constexpr int CHUNKS = HD / 8;
-  for (uint32_t i = n_lines * CHUNKS + threadIdx.x % 32; i < key_tile<HD>::KEYS * CHUNKS; i += 32)
+  for (uint32_t i = n_lines * CHUNKS + threadIdx.x % 32; i < kv_tile_shape<HD>::KEYS * CHUNKS; i += 32)
     *(uint4 *)(tile + kv_chunk_at(HD, i / CHUNKS, i % CHUNKS) * 2) = uint4{};
   fence_shared_writes();
 }
 
 template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
-  using S = key_tile<HD>;
+  using S = kv_tile_shape<HD>;
   static constexpr int TILE_STAGES = STAGES;
   using ring_of_tiles = ring<TILE_STAGES, S::TILE_BYTES, TILE_WARPGROUPS * CTAS>;
   static constexpr uint32_t BARRIERS = 2 * ring_of_tiles::BARRIERS + TILE_STAGES;
@@ -94,9 +95,9 @@ template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
   // the stage there.
   __device__ __forceinline__ static void release(const ring_of_tiles &r, pipeline_stage s)
   {
-    uint32_t warp = threadIdx.x % WG / 32;
+    uint32_t warp = threadIdx.x % WARPGROUP_THREADS / 32;
     if constexpr (CTAS == 1) {
-      if (threadIdx.x % WG == 0)
+      if (threadIdx.x % WARPGROUP_THREADS == 0)
         r.release(s.index);
     } else if (threadIdx.x % 32 == 0 && warp < CTAS) {
       barrier_arrive_in_cluster(address_in_cluster(r.empty(s.index), warp));
@@ -112,7 +113,7 @@ template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
   }
 
   // One thread calls it, before publish_barriers.
-  __device__ __forceinline__ void make() const
+  __device__ __forceinline__ void init_barriers() const
   {
     k.init(0, TILE_STAGES);
     v.init(0, TILE_STAGES);
@@ -120,7 +121,7 @@ template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
       barrier_init(tail_bars + i * 8, 1);
   }
 
-  __device__ __forceinline__ void copy_keys(uint32_t n, const tile_source &t) const
+  __device__ __forceinline__ void copy_keys(uint32_t n, const kv_tile_source &t) const
   {
     const pipeline_stage s = k.nth_as_producer(n);
     k.acquire(s);
@@ -128,7 +129,7 @@ template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
   }
 
   // tails: bit i is the parity of the number of tiles in stage i so far that were not whole.
-  __device__ __forceinline__ void copy_values(uint32_t n, const tile_source &t, uint32_t &tails) const
+  __device__ __forceinline__ void copy_values(uint32_t n, const kv_tile_source &t, uint32_t &tails) const
   {
     const pipeline_stage s = v.nth_as_producer(n);
     v.acquire(s);
@@ -147,7 +148,7 @@ template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
 
   // Attends to n_tiles KV tiles from stage s on and accumulates in c. Both warpgroups call it; this one is
   // number wg. q16: address of the query rows in units of 16 bytes. mask(c, i) hides the keys of tile i that
-  // a query row does not see. P*V of the last tile is left to multiply_last and end_last, which take the
+  // a query row does not see. P*V of the last tile is left to start_pv and finish_pv, which take the
   // stage returned here.
   template <class MASK>
   __device__ __forceinline__ pipeline_stage attend(consumer<HD> &c, pipeline_stage s, uint32_t n_tiles,
@@ -158,48 +159,48 @@ template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
     float corr[2];
     c.clear();
     if (wg == 1 && n_tiles > 1)
-      named_arrive(theirs, TILE_WARPGROUPS * WG); // the first warpgroup begins
+      named_arrive(theirs, TILE_WARPGROUPS * WARPGROUP_THREADS); // the first warpgroup begins
     k.wait_full(s);
-    c.multiply_keys(q16, k16 + s.index * (S::TILE_BYTES / 16));
+    c.multiply_qk(q16, k16 + s.index * (S::TILE_BYTES / 16));
     wgmma_wait<0>();
     wgmma_fence_operand(c.s);
     release(k, s);
     mask(c, 0);
-    c.softmax(scale_log2, corr);
+    c.online_softmax(scale_log2, corr);
     c.pack_weights();
     if (n_tiles > 1)
       k.wait_full(after(s));
     for (uint32_t i = 1; i < n_tiles; i++) { // main loop
       pipeline_stage before = s;
       s = after(s);
-      named_sync(mine, TILE_WARPGROUPS * WG);
-      c.multiply_keys(q16, k16 + s.index * (S::TILE_BYTES / 16));
-      multiply_last(c, before);
+      named_sync(mine, TILE_WARPGROUPS * WARPGROUP_THREADS);
+      c.multiply_qk(q16, k16 + s.index * (S::TILE_BYTES / 16));
+      start_pv(c, before);
       if (wg == 0 || i + 1 < n_tiles)
-        named_arrive(theirs, TILE_WARPGROUPS * WG);
+        named_arrive(theirs, TILE_WARPGROUPS * WARPGROUP_THREADS);
       wgmma_wait<1>();
       wgmma_fence_operand(c.s);
       release(k, s);
       mask(c, i);
-      c.softmax(scale_log2, corr);
+      c.online_softmax(scale_log2, corr);
       wgmma_fence_operand(c.s);
-      // The assembler does not move the wait for the wgmmas (end_last) before this branch. Without the branch
-      // it does, and then the softmax would run after the wgmmas instead of beside them.
+      // The assembler does not move the wait for the wgmmas (finish_pv) before this branch. Without the
+      // branch it does, and then the softmax would run after the wgmmas instead of beside them.
       if (i + 1 < n_tiles)
         k.wait_full(after(s));
-      end_last(c, before);
+      finish_pv(c, before);
       c.rescale(corr);
       c.pack_weights();
     }
     return s;
   }
 
-  __device__ __forceinline__ void multiply_last(consumer<HD> &c, pipeline_stage s) const
+  __device__ __forceinline__ void start_pv(consumer<HD> &c, pipeline_stage s) const
   {
     v.wait_full(s);
-    c.multiply_values(warp_uniform(operand_address(v.first)) + s.index * (S::TILE_BYTES / 16));
+    c.multiply_pv(warp_uniform(operand_address(v.first)) + s.index * (S::TILE_BYTES / 16));
   }
-  __device__ __forceinline__ void end_last(consumer<HD> &c, pipeline_stage s) const
+  __device__ __forceinline__ void finish_pv(consumer<HD> &c, pipeline_stage s) const
   {
     wgmma_wait<0>();
     wgmma_fence_operand(c.o);
@@ -208,25 +209,25 @@ template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_ring {
 };
 
 // The producer's loop. It copies a tile's K before the V of the tile before, because K is needed first.
-template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_copies {
+template <int HD, int CTAS, int STAGES = tile_stages(HD)> struct tile_producer {
   const tile_ring<HD, CTAS, STAGES> &ring;
   uint32_t n, tails; // tiles so far; tails as in copy_values
-  tile_source before;
-  bool behind; // the V of the tile before is still to be copied
+  kv_tile_source before;
+  bool v_is_pending; // the V of the tile before is still to be copied
 
-  __device__ __forceinline__ void add(const tile_source &t)
+  __device__ __forceinline__ void add(const kv_tile_source &t)
   {
     ring.copy_keys(n, t);
     end();
     before = t;
-    behind = true;
+    v_is_pending = true;
     n++;
   }
   __device__ __forceinline__ void end()
   {
-    if (behind)
+    if (v_is_pending)
       ring.copy_values(n - 1, before, tails);
-    behind = false;
+    v_is_pending = false;
   }
 };
 #endif

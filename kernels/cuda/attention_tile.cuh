@@ -51,18 +51,18 @@ struct query_positions {
 __device__ __forceinline__ query_positions positions_of(const td_attention_item &it, const attention_args &a,
                                                         uint32_t p0)
 {
-  uint32_t lane = threadIdx.x % 32, last = it.n_tokens * a.group - 1;
-  int32_t first_pos = (int32_t)it.position, latest = first_pos + (int32_t)(min(p0 + 15, last) / a.group);
-  return {first_pos + (int32_t)(min(p0 + lane / 4, last) / a.group),
-          first_pos + (int32_t)(min(p0 + lane / 4 + 8, last) / a.group),
+  uint32_t lane = threadIdx.x % 32, last = it.n_tokens * a.gqa_group - 1;
+  int32_t first_pos = (int32_t)it.position, latest = first_pos + (int32_t)(min(p0 + 15, last) / a.gqa_group);
+  return {first_pos + (int32_t)(min(p0 + lane / 4, last) / a.gqa_group),
+          first_pos + (int32_t)(min(p0 + lane / 4 + 8, last) / a.gqa_group),
           a.window > 0 ? latest - (int32_t)a.window + 1 : 0,
-          first_pos + (int32_t)(min(p0, last) / a.group) + 1};
+          first_pos + (int32_t)(min(p0, last) / a.gqa_group) + 1};
 }
 
 // Scores of 16 query rows and COLS keys of the tile in shared memory, from column col0 on.
 template <int HD, int COLS, template <int> class LINES>
-__device__ __forceinline__ void score(float (&s)[COLS / 8][4], const uint32_t q[HD / 16][4], uint32_t smem_k,
-                                      uint32_t col0)
+__device__ __forceinline__ void multiply_qk(float (&s)[COLS / 8][4], const uint32_t q[HD / 16][4],
+                                            uint32_t smem_k, uint32_t col0)
 {
   uint32_t lane = threadIdx.x % 32;
 #pragma unroll
@@ -83,8 +83,8 @@ __device__ __forceinline__ void score(float (&s)[COLS / 8][4], const uint32_t q[
 // Online softmax: turns the scores of keys from kv0 on into weights, updates the state's maxima and sums, and
 // rescales its outputs.
 template <int HD, int COLS>
-__device__ __forceinline__ void soften(warp_state<HD> &st, float (&s)[COLS / 8][4], uint32_t kv0,
-                                       const query_positions &pos, const attention_args &a)
+__device__ __forceinline__ void online_softmax(warp_state<HD> &st, float (&s)[COLS / 8][4], uint32_t kv0,
+                                               const query_positions &pos, const attention_args &a)
 {
   if ((int32_t)kv0 < pos.from_all || (int32_t)(kv0 + COLS) > pos.until_all) {
     uint32_t t = threadIdx.x % 4;
@@ -135,8 +135,8 @@ __device__ __forceinline__ void soften(warp_state<HD> &st, float (&s)[COLS / 8][
 
 // Adds P*V to the outputs.
 template <int HD, int COLS, template <int> class LINES>
-__device__ __forceinline__ void add_values(warp_state<HD> &st, const float (&s)[COLS / 8][4], uint32_t smem_v,
-                                           uint32_t col0)
+__device__ __forceinline__ void multiply_pv(warp_state<HD> &st, const float (&s)[COLS / 8][4],
+                                            uint32_t smem_v, uint32_t col0)
 {
   uint32_t lane = threadIdx.x % 32;
 #pragma unroll
@@ -157,14 +157,14 @@ __device__ __forceinline__ void add_values(warp_state<HD> &st, const float (&s)[
 // Attends 16 query rows to COLS keys of the tile in shared memory, from column col0 on. The tile begins at
 // token kv0.
 template <int HD, int COLS, template <int> class LINES>
-__device__ __forceinline__ void process_tile(warp_state<HD> &st, const uint32_t q[HD / 16][4],
-                                             uint32_t smem_k, uint32_t smem_v, uint32_t col0, uint32_t kv0,
-                                             const query_positions &pos, const attention_args &a)
+__device__ __forceinline__ void attend_tile(warp_state<HD> &st, const uint32_t q[HD / 16][4], uint32_t smem_k,
+                                            uint32_t smem_v, uint32_t col0, uint32_t kv0,
+                                            const query_positions &pos, const attention_args &a)
 {
   float s[COLS / 8][4];
-  score<HD, COLS, LINES>(s, q, smem_k, col0);
-  soften<HD, COLS>(st, s, kv0 + col0, pos, a);
-  add_values<HD, COLS, LINES>(st, s, smem_v, col0);
+  multiply_qk<HD, COLS, LINES>(s, q, smem_k, col0);
+  online_softmax<HD, COLS>(st, s, kv0 + col0, pos, a);
+  multiply_pv<HD, COLS, LINES>(st, s, smem_v, col0);
 }
 
 // Adds l over the four lanes of a row, each of which has the sum of its own columns.
@@ -180,7 +180,7 @@ template <int HD> __device__ __forceinline__ void reduce_lanes(warp_state<HD> &s
 __device__ __forceinline__ bf16 *output_of(const attention_args &a, const td_attention_item &it,
                                            uint32_t kv_head, uint32_t p, uint32_t head_dim)
 {
-  uint32_t token = it.query + p / a.group, head = kv_head * a.group + p % a.group;
+  uint32_t token = it.query + p / a.gqa_group, head = kv_head * a.gqa_group + p % a.gqa_group;
   return a.out + ((size_t)token * a.n_heads + head) * head_dim;
 }
 
@@ -189,11 +189,12 @@ __device__ __forceinline__ void load_queries(uint32_t q[HD / 16][4], const atten
                                              const td_attention_item &it, uint32_t kv_head, uint32_t p0)
 {
   uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  uint32_t stride = (a.n_heads + 2 * a.n_kv_heads) * HD, last = it.n_tokens * a.group - 1;
+  uint32_t stride = (a.n_heads + 2 * a.n_kv_heads) * HD, last = it.n_tokens * a.gqa_group - 1;
   const bf16 *src[2];
   for (int h = 0; h < 2; h++) {
     uint32_t p = min(p0 + g + 8 * h, last); // rows past the end repeat the last one and are dropped later
-    src[h] = a.qkv + (size_t)(it.query + p / a.group) * stride + (kv_head * a.group + p % a.group) * HD;
+    src[h] = a.qkv + (size_t)(it.query + p / a.gqa_group) * stride +
+             (kv_head * a.gqa_group + p % a.gqa_group) * HD;
   }
 #pragma unroll
   for (int c = 0; c < HD / 16; c++)

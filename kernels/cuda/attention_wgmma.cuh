@@ -4,9 +4,9 @@
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
-enum { WG = 128 };
+enum { WARPGROUP_THREADS = 128 };
 
-template <int HD> struct key_tile {
+template <int HD> struct kv_tile_shape {
   static constexpr int KEYS = prefill_keys(HD);
   static constexpr int GROUP_BYTES = 8 * HD * 2;   // of 8 lines
   static constexpr int TILE_BYTES = KEYS * HD * 2; // of K, or of V
@@ -23,8 +23,8 @@ template <int HD> struct key_tile {
 #ifdef TD_HAS_WGMMA
 
 // KEYS: keys of a KV tile.
-template <int HD, int KEYS = key_tile<HD>::KEYS> struct consumer {
-  using S = key_tile<HD>;
+template <int HD, int KEYS = kv_tile_shape<HD>::KEYS> struct consumer {
+  using S = kv_tile_shape<HD>;
   float o[HD / 2], s[KEYS / 2], m[2], l[2];
   uint32_t p[KEYS / 4];
 
@@ -38,7 +38,7 @@ template <int HD, int KEYS = key_tile<HD>::KEYS> struct consumer {
   }
 
   // Queues Q*K^T; the caller waits before it touches s. q16, k16, v16: addresses in units of 16 bytes.
-  __device__ __forceinline__ void multiply_keys(uint32_t q16, uint32_t k16)
+  __device__ __forceinline__ void multiply_qk(uint32_t q16, uint32_t k16)
   {
     wgmma_fence();
 #pragma unroll
@@ -48,7 +48,7 @@ template <int HD, int KEYS = key_tile<HD>::KEYS> struct consumer {
     wgmma_commit();
   }
 
-  __device__ __forceinline__ void multiply_values(uint32_t v16)
+  __device__ __forceinline__ void multiply_pv(uint32_t v16)
   {
     wgmma_fence();
 #pragma unroll
@@ -83,7 +83,7 @@ template <int HD, int KEYS = key_tile<HD>::KEYS> struct consumer {
   }
 
   // Online softmax: turns the scores s into weights. corr: the factor for earlier sums.
-  __device__ __forceinline__ void softmax(float scale_log2, float corr[2])
+  __device__ __forceinline__ void online_softmax(float scale_log2, float corr[2])
   {
     float mx[2] = {m[0], m[1]}, sum[2] = {0, 0};
 #pragma unroll

@@ -71,12 +71,12 @@ static td_status check_group(const cuda_backend *b, uint32_t page_tokens, const 
         "the CUDA backend has no attention kernel for heads of %u elements, only for 64, 96, 128 and 256; "
         "backend = cpu serves this model",
         g->head_dim);
-  if (g->n_heads / g->n_kv_heads > TD_GROUP_MAX)
+  if (g->n_heads / g->n_kv_heads > TD_GQA_GROUP_MAX)
     return td_fail(err, TD_ERR_UNSUPPORTED,
                    "the CUDA backend has no attention kernel for %u heads over %u kv heads, only for up to "
                    "%d a kv head; "
                    "backend = cpu serves this model",
-                   g->n_heads, g->n_kv_heads, (int)TD_GROUP_MAX);
+                   g->n_heads, g->n_kv_heads, (int)TD_GQA_GROUP_MAX);
   td_attention_planner_config plans;
   if (b->config.attention_policy && !td_cuda_planner_config(b, page_tokens, g, &plans))
     return td_fail(err, TD_ERR_UNSUPPORTED,

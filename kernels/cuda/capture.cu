@@ -54,7 +54,7 @@ static cudaError_t find_decodes(const cuda_backend *b, captured_step *r)
       if (e != cudaSuccess)
         return e;
       k.group = g;
-      k.most_blocks = k.params.gridDim.x;
+      k.max_ctas = k.params.gridDim.x;
       r->decodes.push_back(k);
     }
   return cudaSuccess;
@@ -148,11 +148,11 @@ static void fit_decodes(cuda_backend *b, captured_step *r)
   enum { SPARE_BLOCKS = 384, GRAIN_BLOCKS = 128 };
   for (captured_kernel &k : r->decodes) {
     uint32_t n_kv_heads = k.group->spec.n_kv_heads, now = k.params.gridDim.x;
-    uint32_t need = std::max(1u, td_work_list_ctas(&k.group->work, WARPS_OF_DECODES)) * n_kv_heads;
-    TD_BUG_ON(need > k.most_blocks);
+    uint32_t need = std::max(1u, td_work_list_ctas(&k.group->work, DECODE_WARPS)) * n_kv_heads;
+    TD_BUG_ON(need > k.max_ctas);
     if (need <= now && now - need <= SPARE_BLOCKS)
       continue;
-    k.params.gridDim.x = std::min((need + GRAIN_BLOCKS - 1) / GRAIN_BLOCKS * GRAIN_BLOCKS, k.most_blocks);
+    k.params.gridDim.x = std::min((need + GRAIN_BLOCKS - 1) / GRAIN_BLOCKS * GRAIN_BLOCKS, k.max_ctas);
     note(&b->device, cudaGraphExecKernelNodeSetParams(r->exec, k.node, &k.params));
   }
 }

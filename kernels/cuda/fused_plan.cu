@@ -219,7 +219,8 @@ void td_fused_queue(cuda_backend *b, const fused_step &s)
   for (const fused_layer &l : s.layers) {
     const fused_attention &at = l.attention;
     td_fused_queue_gemm(b, l.qkv);
-    td_cuda_decode_rotated(b, at.group, at.args, at.rotation, td_cuda_attention_grid(b, at.group).n_decode);
+    td_cuda_decode_rotated(b, at.group, at.args, at.rotation,
+                           td_cuda_attention_grid(b, at.group).n_decode_ctas);
     td_fused_queue_gemm(b, l.o);
     td_fused_queue_gemm(b, l.gate_up);
     td_fused_queue_gemm(b, l.down);

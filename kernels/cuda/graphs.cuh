@@ -11,12 +11,12 @@
 
 struct attention_group;
 
-// A kernel node of a captured step with its current parameters. most_blocks: the grid as captured, its upper
+// A kernel node of a captured step with its current parameters. max_ctas: the grid as captured, its upper
 // limit.
 struct captured_kernel {
   cudaGraphNode_t node;
   cudaKernelNodeParams params;
-  uint32_t most_blocks;
+  uint32_t max_ctas;
   const attention_group *group; // the KV group whose decodes this kernel computes
 };
 

@@ -10,7 +10,7 @@
 
 #include <algorithm>
 
-enum { FEW_ROWS_MAX = 8, FEW_WARPS = 16, FEW_UNROLL = 4, FEW_BLOCKS_PER_SM = 2 };
+enum { FEW_ROWS_MAX = 8, FEW_WARPS = 16, FEW_UNROLL = 4, FEW_CTAS_PER_SM = 2 };
 
 __device__ __forceinline__ uint4 load_streaming(const void *p)
 {
@@ -37,7 +37,7 @@ __device__ __forceinline__ void load_weights(uint4 a0[FEW_UNROLL], uint4 a1[FEW_
 // Starts loading weights, which do not depend on earlier kernels, before it waits for its input. Otherwise
 // short matrices would spend most of their time on the first loads.
 template <typename OUT>
-__global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
+__global__ void __launch_bounds__(FEW_WARPS * 32, FEW_CTAS_PER_SM)
     few_rows_kernel(const bf16 *w, const bf16 *bias, const bf16 *x, OUT *out, bool add, uint32_t n,
                     uint32_t n_out, uint32_t n_in)
 {
