@@ -321,9 +321,10 @@ static void launch_in(cuda_backend *b, attention_group *g, const attention_args 
                    b->attention.n_launches++};
   }
   work.heads_at_once = std::min(std::max(work.heads_at_once, 1u), a.n_kv_heads);
-  queue_clusters(&b->device, prefill_kernel<HD, CTAS, COLOCATED>,
-                 dim3(std::min(n_items * a.n_kv_heads, n_sms / CTAS) * CTAS), CTAS, threads_of(COLOCATED),
-                 prefill_shape<HD, COLOCATED>::SMEM_BYTES, a, td_cuda_group_batch(b, g), work);
+  queue_cluster_kernel(&b->device, prefill_kernel<HD, CTAS, COLOCATED>,
+                       dim3(std::min(n_items * a.n_kv_heads, n_sms / CTAS) * CTAS), CTAS,
+                       threads_of(COLOCATED), prefill_shape<HD, COLOCATED>::SMEM_BYTES, a,
+                       td_cuda_group_batch(b, g), work);
 }
 
 template <int HD, int CTAS>

@@ -130,7 +130,7 @@ static void be_kv_destroy(td_backend *be, td_kv *store)
 {
   cuda_backend *b = self(be);
   td_cuda_kv *kv = (td_cuda_kv *)store;
-  note(&b->device, cudaStreamSynchronize(b->device.stream));
+  record_error(&b->device, cudaStreamSynchronize(b->device.stream));
   b->attention.stores.erase(std::find(b->attention.stores.begin(), b->attention.stores.end(), kv));
   free_kv(b, kv);
 }

@@ -21,8 +21,9 @@ static void frame_empty_step(cuda_backend *b, td_plan *plan, const cuda_program 
   b->frame.batch.page_tokens = plan->page_tokens;
   b->frame.plan = plan;
   b->attention.mode = mode;
-  note(&b->device, cudaMemsetAsync(b->frame.counts, 0, GROUP_SLOTS * N_COUNTS * sizeof *b->frame.counts,
-                                   b->device.stream));
+  record_error(&b->device,
+               cudaMemsetAsync(b->frame.counts, 0, GROUP_SLOTS * N_COUNTS * sizeof *b->frame.counts,
+                               b->device.stream));
 }
 
 static cudaError_t end_empty_step(cuda_backend *b)
@@ -39,7 +40,7 @@ td_status td_cuda_run_empty_step(cuda_backend *b, uint32_t n_rows, const cuda_pr
   td_plan plan = {};
   frame_empty_step(b, &plan, p, n_rows, ATTENTION_CAPTURE_PRIVATE);
   td_cuda_run(b, p);
-  note(&b->device, cudaStreamSynchronize(b->device.stream));
+  record_error(&b->device, cudaStreamSynchronize(b->device.stream));
   cudaError_t e = end_empty_step(b);
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "a step could not be tried");
 }
@@ -69,10 +70,10 @@ static void free_step(const captured_step &s)
 }
 
 // Replaces the captured step for the same row count and mode, if there is one.
-static void keep_step(cuda_program *p, captured_step &&s)
+static void store_step(cuda_program *p, captured_step &&s)
 {
   for (captured_step &old : p->captured)
-    if (old.n_rows == s.n_rows && old.of_plan == s.of_plan) {
+    if (old.n_rows == s.n_rows && old.has_shared_prefixes == s.has_shared_prefixes) {
       free_step(old);
       old = std::move(s);
       return;
@@ -81,25 +82,26 @@ static void keep_step(cuda_program *p, captured_step &&s)
 }
 
 static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t least_rows, uint32_t n_rows,
-                             bool of_plan, td_capture *out, td_error *err)
+                             bool has_shared_prefixes, td_capture *out, td_error *err)
 {
   td_plan plan = {};
   fused_step fused;
-  captured_step s = {least_rows, n_rows, of_plan};
-  frame_empty_step(b, &plan, *p, n_rows, of_plan ? ATTENTION_CAPTURE_SHARED : ATTENTION_CAPTURE_PRIVATE);
+  captured_step s = {least_rows, n_rows, has_shared_prefixes};
+  frame_empty_step(b, &plan, *p, n_rows,
+                   has_shared_prefixes ? ATTENTION_CAPTURE_SHARED : ATTENTION_CAPTURE_PRIVATE);
   for (attention_group *g : groups_of{&b->attention})
     g->captured_decodes.clear();
   const char *not_fused = td_fused_make(b, p->ops, n_rows, &fused);
   // a first run outside the capture: libraries may set up things at first use that must not be captured
   not_fused ? td_cuda_run(b, *p) : td_fused_queue(b, fused);
-  note(&b->device, cudaStreamSynchronize(b->device.stream));
-  note(&b->device, cudaStreamBeginCapture(b->device.stream, cudaStreamCaptureModeThreadLocal));
+  record_error(&b->device, cudaStreamSynchronize(b->device.stream));
+  record_error(&b->device, cudaStreamBeginCapture(b->device.stream, cudaStreamCaptureModeThreadLocal));
   not_fused ? td_cuda_run(b, *p) : td_fused_queue(b, fused);
-  note(&b->device, cudaStreamEndCapture(b->device.stream, &s.graph));
+  record_error(&b->device, cudaStreamEndCapture(b->device.stream, &s.graph));
   if (b->device.fault == cudaSuccess)
-    note(&b->device, find_decodes(b, &s));
+    record_error(&b->device, find_decodes(b, &s));
   if (b->device.fault == cudaSuccess)
-    note(&b->device, cudaGraphInstantiate(&s.exec, s.graph, 0));
+    record_error(&b->device, cudaGraphInstantiate(&s.exec, s.graph, 0));
   cudaError_t e = end_empty_step(b);
   if (e != cudaSuccess) {
     free_step(s);
@@ -107,7 +109,7 @@ static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t least_ro
   }
   out->n_fitted += !s.decodes.empty();
   out->not_fused[out->n_forms++] = not_fused;
-  keep_step(p, std::move(s));
+  store_step(p, std::move(s));
   return TD_OK;
 }
 
@@ -131,12 +133,12 @@ td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t least_
 static captured_step *captured_for(const cuda_backend *b, cuda_program *p, const td_plan *plan)
 {
   captured_step *best = nullptr;
-  bool of_plan = shares_prefixes(&b->attention);
+  bool has_shared_prefixes = shares_prefixes(&b->attention);
   if (plan->n_logits != plan->n_rows || plan->n_tokens != plan->n_rows)
     return nullptr;
   for (captured_step &s : p->captured)
-    if (s.of_plan == of_plan && s.least_rows <= plan->n_rows && plan->n_rows <= s.n_rows &&
-        (!best || s.n_rows < best->n_rows))
+    if (s.has_shared_prefixes == has_shared_prefixes && s.least_rows <= plan->n_rows &&
+        plan->n_rows <= s.n_rows && (!best || s.n_rows < best->n_rows))
       best = &s;
   return best;
 }
@@ -145,15 +147,15 @@ static captured_step *captured_for(const cuda_backend *b, cuda_program *p, const
 // have to change them.
 static void fit_decodes(cuda_backend *b, captured_step *r)
 {
-  enum { SPARE_BLOCKS = 384, GRAIN_BLOCKS = 128 };
+  enum { SPARE_CTAS = 384, GRAIN_CTAS = 128 };
   for (captured_kernel &k : r->decodes) {
-    uint32_t n_kv_heads = k.group->spec.n_kv_heads, now = k.params.gridDim.x;
+    uint32_t n_kv_heads = k.group->spec.n_kv_heads, current = k.params.gridDim.x;
     uint32_t need = std::max(1u, td_work_list_ctas(&k.group->work, DECODE_WARPS)) * n_kv_heads;
     TD_BUG_ON(need > k.max_ctas);
-    if (need <= now && now - need <= SPARE_BLOCKS)
+    if (need <= current && current - need <= SPARE_CTAS)
       continue;
-    k.params.gridDim.x = std::min((need + GRAIN_BLOCKS - 1) / GRAIN_BLOCKS * GRAIN_BLOCKS, k.max_ctas);
-    note(&b->device, cudaGraphExecKernelNodeSetParams(r->exec, k.node, &k.params));
+    k.params.gridDim.x = std::min((need + GRAIN_CTAS - 1) / GRAIN_CTAS * GRAIN_CTAS, k.max_ctas);
+    record_error(&b->device, cudaGraphExecKernelNodeSetParams(r->exec, k.node, &k.params));
   }
 }
 
@@ -163,7 +165,7 @@ bool td_cuda_launch_captured(cuda_backend *b, cuda_program *p)
   if (!best)
     return false;
   fit_decodes(b, best);
-  note(&b->device, cudaGraphLaunch(best->exec, b->device.stream));
+  record_error(&b->device, cudaGraphLaunch(best->exec, b->device.stream));
   return true;
 }
 

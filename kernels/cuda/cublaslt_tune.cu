@@ -11,7 +11,7 @@
 // No request waits for tuning: a call does one thing, some launches of one guess or one step, and between two
 // calls the daemon may serve. Steps in between change clocks and caches, which would distort the times. So
 // after such steps, the current linear's guesses, or the compared steps, are measured from the beginning.
-// Algorithms change only in keep(), when one is decided. A later run continues where this one ended.
+// Algorithms change only in adopt(), when one is decided. A later run continues where this one ended.
 #include "kernels/cuda/cublaslt.cuh"
 #include "kernels/cuda/program.cuh"
 
@@ -42,12 +42,13 @@ struct tune_shape {
   std::vector<const td_cuda_weight *> weights; // used in turn, so that the next one is not in the cache
   void *x, *out;
   bool add;
-  uint32_t min_n;   // with fewer rows another kernel serves
-  const td_op *glu; // the op, if only linears with SwiGLU have this shape: other kernels may serve these
+  uint32_t min_n; // with fewer rows another kernel serves
+  const td_op
+      *swiglu_op; // the op, if only linears with SwiGLU have this shape: other kernels may serve these
 };
 
 // The measurement of one linear in one bucket: layouts, the library's guesses, and the fastest so far alone.
-struct contest {
+struct linear_measurement {
   const tune_shape *k;
   lt_linear layouts;
   cublasLtMatmulHeuristicResult_t guesses[LT_CANDIDATES];
@@ -70,17 +71,17 @@ struct cuda_tuner {
   cudaEvent_t begin, end;
   std::vector<tune_shape> shapes;
   char identity[512], path[TD_CACHE_PATH_BYTES];
-  bool keeps;   // results are written to that file
-  bool is_news; // some results are not in the file yet
-  td_tuning told;
+  bool writes_cache; // results are written to that file
+  bool has_unsaved;  // some results are not in the file yet
+  td_tuning reported;
 
   std::vector<uint32_t> buckets; // most used first
   size_t at;                     // index of the bucket being measured
   bool has_begun;
-  bool has_changed;              // its steps use other algorithms now
-  std::vector<contest> contests; // the bucket's linears without a cached result
-  size_t n_alone, n_decided;     // how many of them have been measured alone, and decided
-  step_runs chosen, tried;       // the bucket's step as chosen so far, and with one linear's best
+  bool has_changed;                             // its steps use other algorithms now
+  std::vector<linear_measurement> measurements; // the bucket's linears without a cached result
+  size_t n_alone, n_decided;                    // how many of them have been measured alone, and decided
+  step_runs chosen, tried; // the bucket's step as chosen so far, and with one linear's best
   bool is_warm;
   uint32_t n_steps; // the backend's step count at the last measurement
 };
@@ -104,22 +105,22 @@ static bool linear_of(const cuda_backend *b, const td_op &o, uint32_t n_rows, td
     *out = td_cuda_gate_up_linear(o.linear_swiglu);
   else
     return false;
-  const of_rows<td_linear_swiglu_params> glu = {o.linear_swiglu, n_rows};
+  const of_rows<td_linear_swiglu_params> swiglu_op = {o.linear_swiglu, n_rows};
   return o.kind == TD_OP_LINEAR || n_rows == 0 ||
-         !(td_skinny_swiglu_is_faster(b, &glu) || td_gemm_swiglu_is_faster(b, &glu));
+         !(td_skinny_swiglu_is_faster(b, &swiglu_op) || td_gemm_swiglu_is_faster(b, &swiglu_op));
 }
 
 // The output head (f32) is one linear of a hundred: it gets a shape, but is not measured.
-static void sort_in(tuner *t, const td_op &o, const td_linear_params &p)
+static void add_linear(tuner *t, const td_op &o, const td_linear_params &p)
 {
-  const td_op *glu = o.kind == TD_OP_LINEAR ? nullptr : &o;
+  const td_op *swiglu_op = o.kind == TD_OP_LINEAR ? nullptr : &o;
   lt_shape *s = td_lt_shape(t->b, cuda_weight(p.weight), p.out_f32);
   if (!s || p.out_f32)
     return;
   for (tune_shape &k : t->shapes)
     if (k.shape == s) {
       k.weights.push_back(cuda_weight(p.weight));
-      k.glu = glu ? k.glu : nullptr;
+      k.swiglu_op = swiglu_op ? k.swiglu_op : nullptr;
       return;
     }
   t->shapes.push_back({s,
@@ -128,7 +129,7 @@ static void sort_in(tuner *t, const td_op &o, const td_linear_params &p)
                        at<void>(p.out),
                        p.add,
                        td_cuda_lt_rows_min(cuda_weight(p.weight)),
-                       glu});
+                       swiglu_op});
 }
 
 static void find_linears(tuner *t)
@@ -136,13 +137,13 @@ static void find_linears(tuner *t)
   td_linear_params p;
   for (const td_op &o : t->program->ops)
     if (linear_of(t->b, o, 0, &p))
-      sort_in(t, o, p);
+      add_linear(t, o, p);
 }
 
 static bool is_multiplied(const tuner *t, const tune_shape *k, uint32_t n_rows)
 {
   td_linear_params p;
-  return n_rows >= k->min_n && (!k->glu || linear_of(t->b, *k->glu, n_rows, &p));
+  return n_rows >= k->min_n && (!k->swiglu_op || linear_of(t->b, *k->swiglu_op, n_rows, &p));
 }
 
 // Whether some steps of the bucket compute this linear by cuBLASLt. Not all of its row counts need to.
@@ -210,7 +211,7 @@ static td_status time_step(tuner *t, uint32_t n_rows, step_runs *runs, td_error 
 }
 
 // The most rows of any step that is tuned for.
-static uint32_t most_rows(const tuner *t)
+static uint32_t tuned_rows_max(const tuner *t)
 {
   const td_backend_config &c = t->b->config;
   return std::max(c.max_rows, std::min(c.max_tokens, (uint32_t)CHUNK_TOKENS));
@@ -222,7 +223,7 @@ static bool is_known(const tuner *t, const lt_shape *s, uint32_t bucket)
          nullptr;
 }
 
-static uint32_t rows_of(const tuner *t, uint32_t bucket) { return std::min(bucket, most_rows(t)); }
+static uint32_t rows_of(const tuner *t, uint32_t bucket) { return std::min(bucket, tuned_rows_max(t)); }
 
 static bool is_decodes(const tuner *t, uint32_t n_rows) { return n_rows <= t->b->config.max_rows; }
 
@@ -230,13 +231,13 @@ static bool is_decodes(const tuner *t, uint32_t n_rows) { return n_rows <= t->b-
 
 static void begin_bucket(tuner *t, uint32_t bucket)
 {
-  t->contests.clear();
+  t->measurements.clear();
   for (const tune_shape &k : t->shapes)
     if (is_served(t, &k, bucket) && !is_known(t, k.shape, bucket)) {
-      contest c = {&k};
+      linear_measurement c = {&k};
       c.n_guesses = -1;
       c.in_step = is_multiplied(t, &k, rows_of(t, bucket));
-      t->contests.push_back(c);
+      t->measurements.push_back(c);
     }
   t->n_alone = t->n_decided = 0;
   t->chosen = t->tried = {};
@@ -246,17 +247,17 @@ static void begin_bucket(tuner *t, uint32_t bucket)
 
 // Starts unfinished measurements again, at the beginning or after other steps have run. The GPU may have been
 // idle, and its clock takes some milliseconds to rise, so it runs a step first.
-static td_status begin_anew(tuner *t, uint32_t n_rows, td_error *err)
+static td_status restart_measurement(tuner *t, uint32_t n_rows, td_error *err)
 {
   t->n_steps = t->b->frame.n_steps;
   t->is_warm = true;
-  if (t->n_alone < t->contests.size())
-    t->contests[t->n_alone].n_guesses = -1;
+  if (t->n_alone < t->measurements.size())
+    t->measurements[t->n_alone].n_guesses = -1;
   t->chosen = t->tried = {};
   return td_cuda_run_empty_step(t->b, std::min(n_rows, t->b->config.max_rows), *t->program, err);
 }
 
-static void ask_for_guesses(tuner *t, contest *c, uint32_t n_rows)
+static void ask_for_guesses(tuner *t, linear_measurement *c, uint32_t n_rows)
 {
   lt_shape *s = c->k->shape;
   c->first_us = c->best_us = -1;
@@ -270,7 +271,7 @@ static void ask_for_guesses(tuner *t, contest *c, uint32_t n_rows)
                                                                        (uint64_t)n_rows * s->n_in);
 }
 
-static void try_guess(tuner *t, contest *c)
+static void try_guess(tuner *t, linear_measurement *c)
 {
   const cublasLtMatmulHeuristicResult_t &guess = c->guesses[c->n_tried++];
   if (guess.state != CUBLAS_STATUS_SUCCESS || guess.workspaceSize > LT_WORKSPACE_BYTES)
@@ -286,7 +287,7 @@ static void try_guess(tuner *t, contest *c)
 }
 
 // Measures one guess of one linear.
-static td_status measure_alone(tuner *t, contest *c, uint32_t n_rows, td_error *err)
+static td_status measure_alone(tuner *t, linear_measurement *c, uint32_t n_rows, td_error *err)
 {
   if (c->n_guesses < 0)
     ask_for_guesses(t, c, n_rows);
@@ -297,7 +298,7 @@ static td_status measure_alone(tuner *t, contest *c, uint32_t n_rows, td_error *
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "measuring linears");
 }
 
-static td_status keep(tuner *t, const contest &c, uint32_t bucket, bool best, td_error *err)
+static td_status adopt(tuner *t, const linear_measurement &c, uint32_t bucket, bool best, td_error *err)
 {
   lt_shape *s = c.k->shape;
   const lt_linear *p = td_lt_linear_of(t->b, s, rows_of(t, bucket));
@@ -309,16 +310,16 @@ static td_status keep(tuner *t, const contest &c, uint32_t bucket, bool best, td
   TD_TRY(td_lt_cache_put(&t->b->linears.lt_tables->cache, &e, err));
   td_lt_renew(t->b, s, bucket);
   t->has_changed |= memcmp(&before, now, sizeof before) != 0;
-  t->is_news = true;
-  t->told.n_known++;
-  t->told.n_measured++;
-  t->told.n_not_first += best;
+  t->has_unsaved = true;
+  t->reported.n_known++;
+  t->reported.n_measured++;
+  t->reported.n_not_first += best;
   return TD_OK;
 }
 
 // Runs a step once, with the algorithms chosen so far or with this linear's best. Decides when both have run
 // often enough.
-static td_status decide(tuner *t, const contest &c, uint32_t bucket, td_error *err)
+static td_status decide(tuner *t, const linear_measurement &c, uint32_t bucket, td_error *err)
 {
   uint32_t n_rows = rows_of(t, bucket);
   lt_linear *p = td_lt_linear_of(t->b, c.k->shape, n_rows);
@@ -327,9 +328,9 @@ static td_status decide(tuner *t, const contest &c, uint32_t bucket, td_error *e
     return TD_OK;
   }
   if (!is_decodes(t, n_rows))
-    return keep(t, c, bucket, c.best_us < CLEARLY_FASTER * c.first_us, err);
+    return adopt(t, c, bucket, c.best_us < CLEARLY_FASTER * c.first_us, err);
   if (!c.in_step || c.best_us >= WORTH_A_TRY * c.first_us)
-    return keep(t, c, bucket, false, err);
+    return adopt(t, c, bucket, false, err);
   if (t->chosen.n < STEP_RUNS)
     return time_step(t, n_rows, &t->chosen, err);
   const cublasLtMatmulAlgo_t before = p->algo;
@@ -343,30 +344,30 @@ static td_status decide(tuner *t, const contest &c, uint32_t bucket, td_error *e
   bool better = t->tried.us >= 0 && t->tried.us < FASTER_STEP * t->chosen.us;
   if (better)
     t->chosen = t->tried;
-  return keep(t, c, bucket, better, err);
+  return adopt(t, c, bucket, better, err);
 }
 
 static void write_cache(tuner *t)
 {
   td_error why;
-  if (t->is_news && t->keeps &&
+  if (t->has_unsaved && t->writes_cache &&
       td_lt_cache_write(&t->b->linears.lt_tables->cache, t->path, t->identity, &why) != TD_OK) {
     td_warn("what was measured is not kept (cache_dir): %s", why.message);
-    t->keeps = false;
+    t->writes_cache = false;
   }
-  t->is_news = false;
+  t->has_unsaved = false;
 }
 
 static void end_bucket(tuner *t, uint32_t bucket)
 {
   if (t->has_changed) {
-    t->told.changed_least = t->told.changed_most = rows_of(t, bucket);
-    while (t->told.changed_least > 1 && td_lt_bucket(t->told.changed_least - 1) == bucket)
-      t->told.changed_least--;
+    t->reported.changed_least = t->reported.changed_most = rows_of(t, bucket);
+    while (t->reported.changed_least > 1 && td_lt_bucket(t->reported.changed_least - 1) == bucket)
+      t->reported.changed_least--;
   }
   write_cache(t);
   t->has_begun = false;
-  t->told.is_done = ++t->at == t->buckets.size();
+  t->reported.is_done = ++t->at == t->buckets.size();
 }
 
 // Ends with the results so far: all other linears keep the library's guesses.
@@ -374,7 +375,7 @@ static void end_early(tuner *t)
 {
   if (t->has_begun)
     end_bucket(t, t->buckets[t->at]);
-  t->told.is_done = true;
+  t->reported.is_done = true;
 }
 
 static td_status measure_next(tuner *t, td_error *err)
@@ -383,11 +384,11 @@ static td_status measure_next(tuner *t, td_error *err)
   if (!t->has_begun)
     begin_bucket(t, bucket);
   if (!t->is_warm || t->n_steps != t->b->frame.n_steps)
-    return begin_anew(t, rows_of(t, bucket), err);
-  if (t->n_alone < t->contests.size())
-    return measure_alone(t, &t->contests[t->n_alone], rows_of(t, bucket), err);
-  if (t->n_decided < t->contests.size())
-    return decide(t, t->contests[t->n_decided], bucket, err);
+    return restart_measurement(t, rows_of(t, bucket), err);
+  if (t->n_alone < t->measurements.size())
+    return measure_alone(t, &t->measurements[t->n_alone], rows_of(t, bucket), err);
+  if (t->n_decided < t->measurements.size())
+    return decide(t, t->measurements[t->n_decided], bucket, err);
   end_bucket(t, bucket);
   return TD_OK;
 }
@@ -400,7 +401,7 @@ static int turn_of(uint32_t bucket) { return bucket > 256 ? 2 : bucket % 32 != 0
 
 static void find_buckets(tuner *t)
 {
-  uint32_t largest = td_lt_bucket(most_rows(t));
+  uint32_t largest = td_lt_bucket(tuned_rows_max(t));
   for (int turn = 0; turn < TURNS; turn++)
     for (uint32_t m = 8; m <= largest; m = td_lt_bucket(m + 1)) {
       uint32_t n_all = 0, n_known = 0;
@@ -409,12 +410,12 @@ static void find_buckets(tuner *t)
           n_all++;
           n_known += is_known(t, k.shape, m);
         }
-      t->told.n_all += n_all;
-      t->told.n_known += n_known;
+      t->reported.n_all += n_all;
+      t->reported.n_known += n_known;
       if (n_known < n_all)
         t->buckets.push_back(m);
     }
-  t->told.is_done = t->buckets.empty();
+  t->reported.is_done = t->buckets.empty();
 }
 
 // ---- the cache ----
@@ -438,8 +439,8 @@ static void read_cache(tuner *t, const char *option)
   char folder[TD_CACHE_PATH_BYTES];
   td_error why;
   bool found = false;
-  t->keeps = td_cache_folder(option, folder) && td_lt_cache_path(folder, t->identity, t->path);
-  if (t->keeps &&
+  t->writes_cache = td_cache_folder(option, folder) && td_lt_cache_path(folder, t->identity, t->path);
+  if (t->writes_cache &&
       td_lt_cache_read(&t->b->linears.lt_tables->cache, t->path, t->identity, &found, &why) != TD_OK)
     td_info("%s is not used: %s", t->path, why.message);
 }
@@ -460,13 +461,13 @@ td_status td_cuda_tune_begin(td_backend *be, td_compiled *compiled, const char *
   if (!t->b->config.batch_invariant)
     find_buckets(t);
   else
-    t->told.is_done = true;
+    t->reported.is_done = true;
   for (auto &s : t->b->linears.lt_tables->shapes)
     TD_TRY(td_lt_prepare(t->b, s.get(), err));
   cudaError_t e = cudaEventCreate(&t->begin);
   if (e == cudaSuccess)
     e = cudaEventCreate(&t->end);
-  *out = t->told;
+  *out = t->reported;
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "measuring linears");
 }
 
@@ -474,9 +475,9 @@ td_status td_cuda_tune(td_backend *be, td_compiled *compiled, td_tuning *out, td
 {
   tuner *t = program_of(compiled)->tuner;
   TD_BUG_ON(be->n_under_way > 0);
-  t->told.changed_least = t->told.changed_most = 0;
+  t->reported.changed_least = t->reported.changed_most = 0;
   td_error why;
-  td_status st = t->told.is_done ? TD_OK : measure_next(t, &why);
+  td_status st = t->reported.is_done ? TD_OK : measure_next(t, &why);
   (void)cudaGetLastError(); // clears errors of candidates that would not launch
   if (st == TD_ERR_CAPACITY) {
     td_warn("%s: the library's guesses are taken for what is not in it", why.message);
@@ -485,7 +486,7 @@ td_status td_cuda_tune(td_backend *be, td_compiled *compiled, td_tuning *out, td
   }
   if (st != TD_OK && err)
     *err = why;
-  *out = t->told;
+  *out = t->reported;
   return st;
 }
 
@@ -494,7 +495,7 @@ void td_cuda_tune_end(td_backend *be, td_compiled *compiled, td_tuning *out)
   tuner *t = program_of(compiled)->tuner;
   TD_BUG_ON(be->n_under_way > 0);
   end_early(t);
-  *out = t->told;
+  *out = t->reported;
 }
 
 void td_cuda_free_tuner(cuda_program *p)

@@ -34,7 +34,7 @@ void td_cuda_free(cuda_device *d, void *memory)
   if (!memory || at == d->allocations.end())
     return;
   d->allocations.erase(at);
-  note(d, cudaFree(memory));
+  record_error(d, cudaFree(memory));
 }
 
 static td_status alloc_filled(cuda_device *d, size_t bytes, int byte, void **out, td_error *err)
@@ -81,7 +81,7 @@ static __global__ void trap_kernel() { __trap(); }
 void td_cuda_device_trap(cuda_device *d)
 {
   trap_kernel<<<1, 1, 0, d->stream>>>();
-  launched(d);
+  record_launch_error(d);
 }
 
 static td_status count_devices(int *n, td_error *err)
@@ -110,7 +110,7 @@ static td_status count_devices(int *n, td_error *err)
 
 // Peak rates from clocks and widths. bf16 tensor operations per SM and cycle: 2,048 for compute capability
 // 8.0, 4,096 for 9 and 10, a quarter of that for desktop GPUs.
-static void rate(cuda_device *d, const cudaDeviceProp *prop)
+static void set_peak_rates(cuda_device *d, const cudaDeviceProp *prop)
 {
   int memory_khz = 0, bus_bits = 0, khz = 0;
   cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, d->id);
@@ -153,7 +153,7 @@ static td_status check_device(cuda_device *d, td_error *err)
   cudaRuntimeGetVersion(&runtime);
   snprintf(d->identity, sizeof d->identity, "%.100s cc%d.%d sm%d driver%d runtime%d", prop.name, prop.major,
            prop.minor, prop.multiProcessorCount, driver, runtime);
-  rate(d, &prop);
+  set_peak_rates(d, &prop);
   return TD_OK;
 }
 
@@ -212,9 +212,9 @@ cudaGraphNode_t td_cuda_captured_node(cuda_device *d)
   const cudaGraphNode_t *last = nullptr;
   size_t n = 0;
 #if CUDART_VERSION >= 13000
-  note(d, cudaStreamGetCaptureInfo(d->stream, &status, nullptr, nullptr, &last, nullptr, &n));
+  record_error(d, cudaStreamGetCaptureInfo(d->stream, &status, nullptr, nullptr, &last, nullptr, &n));
 #else
-  note(d, cudaStreamGetCaptureInfo_v2(d->stream, &status, nullptr, nullptr, &last, &n));
+  record_error(d, cudaStreamGetCaptureInfo_v2(d->stream, &status, nullptr, nullptr, &last, &n));
 #endif
   return status == cudaStreamCaptureStatusActive && n == 1 ? last[0] : nullptr;
 }

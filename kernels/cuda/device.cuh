@@ -29,21 +29,21 @@ td_status td_cuda_device_open(cuda_device *d, uint32_t id, td_error *err);
 void td_cuda_device_close(cuda_device *d); // frees all of its memory; may be called after a failed open
 void td_cuda_device_trap(cuda_device *d);  // makes the device fail after the work queued so far
 
-static inline void note(cuda_device *d, cudaError_t e)
+static inline void record_error(cuda_device *d, cudaError_t e)
 {
   if (e != cudaSuccess && d->fault == cudaSuccess)
     d->fault = e;
 }
 // The graph node of the last launch while the stream is being captured, else null.
 cudaGraphNode_t td_cuda_captured_node(cuda_device *d);
-static inline void launched(cuda_device *d) { note(d, cudaGetLastError()); }
+static inline void record_launch_error(cuda_device *d) { record_error(d, cudaGetLastError()); }
 
 // Queues a kernel that begins with pdl_wait(), so it may start while the kernel before drains
 // (programmatic dependent launch). A kernel must not end before its predecessors, or a later kernel could
 // overtake them. So all threads pass that wait, or all threads of one CTA that always does.
 template <typename... P, typename... A>
-static inline void queue_clusters(cuda_device *d, void (*kernel)(P...), dim3 grid, unsigned cluster,
-                                  unsigned threads, size_t smem_bytes, A... args)
+static inline void queue_cluster_kernel(cuda_device *d, void (*kernel)(P...), dim3 grid, unsigned cluster,
+                                        unsigned threads, size_t smem_bytes, A... args)
 {
   cudaLaunchAttribute attributes[2] = {}; // the second is used only for clusters
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -58,14 +58,14 @@ static inline void queue_clusters(cuda_device *d, void (*kernel)(P...), dim3 gri
   config.stream = d->stream;
   config.attrs = attributes;
   config.numAttrs = d->cc_major < 9 ? 0 : cluster == 1 ? 1 : 2;
-  note(d, cudaLaunchKernelEx(&config, kernel, P(args)...));
+  record_error(d, cudaLaunchKernelEx(&config, kernel, P(args)...));
 }
 
 template <typename... P, typename... A>
 static inline void queue_kernel(cuda_device *d, void (*kernel)(P...), dim3 grid, unsigned threads,
                                 size_t smem_bytes, A... args)
 {
-  queue_clusters(d, kernel, grid, 1, threads, smem_bytes, args...);
+  queue_cluster_kernel(d, kernel, grid, 1, threads, smem_bytes, args...);
 }
 
 // Allocated memory is zeroed. It lives until td_cuda_free or until the device is closed.

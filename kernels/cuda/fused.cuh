@@ -80,7 +80,7 @@ struct fused_step {
   fused_embedding embedding;
   std::vector<fused_layer> layers;
   fused_gemm head;
-  std::vector<td_op> rest; // the ops after the logits, unchanged
+  std::vector<td_op> tail_ops; // the ops after the logits, unchanged
 };
 
 // Reads a program as a fused step of n_rows decodes. Returns NULL, or a short static text that says why these

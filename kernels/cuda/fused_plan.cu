@@ -23,7 +23,7 @@ struct reader {
   float eps;              // of the norm that reads h
   td_devptr x, h, attn;   // the ops' current names; a gather of all rows only changes the name
 
-  const td_op *take(td_op_kind kind)
+  const td_op *next_op(td_op_kind kind)
   {
     if (n_read < ops.size() && ops[n_read].kind == kind)
       return &ops[n_read++];
@@ -57,7 +57,7 @@ bool add_gemm(reader &r, fused_gemm *out, const td_linear_params &p, uint32_t ki
 // Reads a linear that adds to x and the norm after it: one GEMM writes x and h.
 bool add_residual(reader &r, fused_gemm *out, const td_linear_params &p)
 {
-  const td_op *o = r.take(TD_OP_RMSNORM);
+  const td_op *o = r.next_op(TD_OP_RMSNORM);
   if (!o || !add_gemm(r, out, p, FUSED_ADD_NORM))
     return false;
   const td_rmsnorm_params &norm = o->rmsnorm;
@@ -87,7 +87,7 @@ bool add_scaled(reader &r, fused_gemm *out, const td_linear_params &p, uint32_t 
 
 bool read_attention(reader &r, fused_attention *out, td_devptr qkv)
 {
-  const td_op *rope = r.take(TD_OP_ROPE_KV), *att = rope ? r.take(TD_OP_ATTENTION) : nullptr;
+  const td_op *rope = r.next_op(TD_OP_ROPE_KV), *att = rope ? r.next_op(TD_OP_ATTENTION) : nullptr;
   if (!att)
     return false;
   const td_rope_kv_params &p = rope->rope_kv;
@@ -114,7 +114,7 @@ bool skip_gathers(reader &r)
 {
   if (r.n_read == r.ops.size() || r.ops[r.n_read].kind != TD_OP_GATHER)
     return true;
-  const td_op *x = r.take(TD_OP_GATHER), *attn = r.take(TD_OP_GATHER);
+  const td_op *x = r.next_op(TD_OP_GATHER), *attn = r.next_op(TD_OP_GATHER);
   if (!attn)
     return false;
   if (!same(x->gather.x, r.x) || !same(attn->gather.x, r.attn))
@@ -126,7 +126,7 @@ bool skip_gathers(reader &r)
 
 bool read_mlp(reader &r, fused_layer &l)
 {
-  const td_op *glu = r.take(TD_OP_LINEAR_SWIGLU), *down = glu ? r.take(TD_OP_LINEAR) : nullptr;
+  const td_op *glu = r.next_op(TD_OP_LINEAR_SWIGLU), *down = glu ? r.next_op(TD_OP_LINEAR) : nullptr;
   if (!down)
     return false;
   td_linear_params p = td_cuda_gate_up_linear(glu->linear_swiglu);
@@ -140,12 +140,12 @@ bool read_mlp(reader &r, fused_layer &l)
 bool read_layer(reader &r)
 {
   fused_layer &l = r.out->layers.emplace_back();
-  const td_op *qkv = r.take(TD_OP_LINEAR);
+  const td_op *qkv = r.next_op(TD_OP_LINEAR);
   if (!qkv || !add_scaled(r, &l.qkv, qkv->linear, FUSED_STORE) ||
       !read_attention(r, &l.attention, qkv->linear.out))
     return false;
   td_devptr attn = r.attn; // the same memory under any name
-  const td_op *o = skip_gathers(r) ? r.take(TD_OP_LINEAR) : nullptr;
+  const td_op *o = skip_gathers(r) ? r.next_op(TD_OP_LINEAR) : nullptr;
   if (!o)
     return false;
   if (!same(o->linear.x, r.attn))
@@ -157,7 +157,7 @@ bool read_layer(reader &r)
 
 bool read_embedding(reader &r)
 {
-  const td_op *embed = r.take(TD_OP_EMBED), *norm = embed ? r.take(TD_OP_RMSNORM) : nullptr;
+  const td_op *embed = r.next_op(TD_OP_EMBED), *norm = embed ? r.next_op(TD_OP_RMSNORM) : nullptr;
   if (!norm)
     return false;
   if (!same(norm->rmsnorm.x, embed->embed.out) || norm->rmsnorm.width != embed->embed.width)
@@ -186,7 +186,7 @@ bool read_decoder(reader &r)
   while (r.n_read + 1 < r.ops.size() && r.ops[r.n_read + 1].kind == TD_OP_ROPE_KV)
     if (!read_layer(r))
       return false;
-  const td_op *head = r.take(TD_OP_LINEAR);
+  const td_op *head = r.next_op(TD_OP_LINEAR);
   if (!head)
     return false;
   if (!head->linear.out_f32 || r.out->layers.empty())
@@ -209,7 +209,7 @@ const char *td_fused_make(cuda_backend *b, const std::vector<td_op> &ops, uint32
   reader r = {b, ops, 0, n_rows, b->linears.fused_sums, out};
   if (!read_decoder(r))
     return r.why;
-  out->rest.assign(ops.begin() + (ptrdiff_t)r.n_read, ops.end());
+  out->tail_ops.assign(ops.begin() + (ptrdiff_t)r.n_read, ops.end());
   return nullptr;
 }
 
@@ -226,6 +226,6 @@ void td_fused_queue(cuda_backend *b, const fused_step &s)
     td_fused_queue_gemm(b, l.down);
   }
   td_fused_queue_gemm(b, s.head);
-  for (const td_op &o : s.rest)
+  for (const td_op &o : s.tail_ops)
     td_cuda_run_op(b, o);
 }

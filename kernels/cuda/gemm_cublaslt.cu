@@ -77,8 +77,8 @@ int td_lt_guess(cuda_backend *b, lt_shape *s, lt_linear *p, uint32_t reductions,
   return good ? n : 0;
 }
 
-// Whether p can run by an algorithm that was chosen for another row count. If so, p takes it.
-static bool takes(cuda_backend *b, lt_shape *s, lt_linear *p, const void *algo)
+// Whether p can run by an algorithm that was chosen for another row count. If so, p adopts it.
+static bool adopt_algo(cuda_backend *b, lt_shape *s, lt_linear *p, const void *algo)
 {
   cublasLtMatmulHeuristicResult_t result;
   static_assert(sizeof p->algo == sizeof(td_lt_entry::algo), "an algorithm is so many words");
@@ -99,7 +99,7 @@ static bool guess(cuda_backend *b, lt_shape *s, lt_linear *p)
 
 // batch_invariant: one algorithm for all row counts, which does not split k. So every element is summed in
 // the same order, whatever n.
-static bool takes_fixed(cuda_backend *b, lt_shape *s, lt_linear *p)
+static bool adopt_fixed_algo(cuda_backend *b, lt_shape *s, lt_linear *p)
 {
   cublasLtMatmulHeuristicResult_t first = {};
   lt_linear *f = &s->fixed;
@@ -109,7 +109,7 @@ static bool takes_fixed(cuda_backend *b, lt_shape *s, lt_linear *p)
                 td_lt_guess(b, s, f, CUBLASLT_REDUCTION_SCHEME_NONE, 1, &first) > 0;
     f->algo = first.algo;
   }
-  return f->usable && takes(b, s, p, &f->algo);
+  return f->usable && adopt_algo(b, s, p, &f->algo);
 }
 
 lt_linear *td_lt_linear_of(cuda_backend *b, lt_shape *s, uint32_t n)
@@ -119,17 +119,18 @@ lt_linear *td_lt_linear_of(cuda_backend *b, lt_shape *s, uint32_t n)
   if (p->made)
     return p;
   if (b->config.batch_invariant) {
-    p->usable = td_lt_layouts(s, n, p) && takes_fixed(b, s, p);
+    p->usable = td_lt_layouts(s, n, p) && adopt_fixed_algo(b, s, p);
     p->made = true;
     return p;
   }
-  uint32_t bucket = td_lt_bucket(n), holds = std::min(bucket, (uint32_t)s->by_n.size() - 1);
+  uint32_t bucket = td_lt_bucket(n), bucket_rows = std::min(bucket, (uint32_t)s->by_n.size() - 1);
   const td_lt_entry *e =
       td_lt_cache_find(&b->linears.lt_tables->cache, s->n_out, s->n_in, s->f32, s->bias, bucket);
-  const lt_linear *of_bucket = n < holds ? td_lt_linear_of(b, s, holds) : nullptr;
+  const lt_linear *bucket_linear = n < bucket_rows ? td_lt_linear_of(b, s, bucket_rows) : nullptr;
   p->usable = td_lt_layouts(s, n, p) &&
-              ((e && takes(b, s, p, e->algo)) ||
-               (of_bucket && of_bucket->usable && takes(b, s, p, &of_bucket->algo)) || guess(b, s, p));
+              ((e && adopt_algo(b, s, p, e->algo)) ||
+               (bucket_linear && bucket_linear->usable && adopt_algo(b, s, p, &bucket_linear->algo)) ||
+               guess(b, s, p));
   p->made = true;
   return p;
 }
@@ -164,15 +165,15 @@ void td_lt_renew(cuda_backend *b, lt_shape *s, uint32_t bucket)
 cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_linear *p, const td_cuda_weight *w, const void *x,
                            void *out, bool add, const cublasLtMatmulAlgo_t *algo)
 {
-  float one = 1, held = add;
+  float alpha = 1, beta = add;
   if (s->bias) {
     cublasStatus_t e =
         cublasLtMatmulDescSetAttribute(&s->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &w->bias, sizeof w->bias);
     if (!ok(e))
       return e;
   }
-  return cublasLtMatmul(b->linears.lt, &s->op, &one, w->data, &s->weight, x, &p->x, &held, out, &p->out, out,
-                        &p->out, algo, b->linears.lt_workspace, LT_WORKSPACE_BYTES, b->device.stream);
+  return cublasLtMatmul(b->linears.lt, &s->op, &alpha, w->data, &s->weight, x, &p->x, &beta, out, &p->out,
+                        out, &p->out, algo, b->linears.lt_workspace, LT_WORKSPACE_BYTES, b->device.stream);
 }
 
 void td_lt_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
@@ -181,13 +182,13 @@ void td_lt_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
   lt_shape *s = td_lt_shape(b, w, p->out_f32);
   lt_linear *linear = s ? td_lt_linear_of(b, s, p->n) : nullptr;
   if (!linear || !linear->usable) {
-    note(&b->device, cudaErrorNotSupported);
+    record_error(&b->device, cudaErrorNotSupported);
     return;
   }
   cublasStatus_t e = td_lt_queue(b, s, linear, w, at<void>(p->x), at<void>(p->out), p->add, &linear->algo);
   if (!ok(e)) {
     td_warn("cuBLASLt: %s", cublasLtGetStatusString(e));
-    note(&b->device, cudaErrorUnknown);
+    record_error(&b->device, cudaErrorUnknown);
   }
 }
 

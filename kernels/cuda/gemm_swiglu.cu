@@ -390,8 +390,8 @@ bool td_gemm_swiglu_linear(cuda_backend *b, const of_rows<td_linear_swiglu_param
   const gemm_swiglu_args a = {choose(b, p, &shares_x), p->weight->n_in / K_TILE};
   if (!encode(b, p, shares_x, &maps))
     return false;
-  queue_clusters(&b->device, function_of(shares_x),
-                 dim3(std::min(a.pairs.n, b->linears.gemm_swiglu_clusters) * CLUSTER), CLUSTER,
-                 GEMM_SWIGLU_THREADS, SMEM_BYTES, maps, a);
+  queue_cluster_kernel(&b->device, function_of(shares_x),
+                       dim3(std::min(a.pairs.n, b->linears.gemm_swiglu_clusters) * CLUSTER), CLUSTER,
+                       GEMM_SWIGLU_THREADS, SMEM_BYTES, maps, a);
   return true;
 }

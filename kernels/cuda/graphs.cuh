@@ -22,9 +22,9 @@ struct captured_kernel {
 
 struct captured_step {
   uint32_t least_rows, n_rows; // row counts that it serves; the grids are for n_rows
-  bool of_plan;      // decodes use an attention plan with shared prefixes; if false, no rows of the step may
-                     // share a prefix
-  cudaGraph_t graph; // kept because params in `decodes` point into its nodes
+  bool has_shared_prefixes;    // decodes use an attention plan with shared prefixes; if false, no rows of the
+                               // step may share a prefix
+  cudaGraph_t graph;           // kept because params in `decodes` point into its nodes
   cudaGraphExec_t exec;
   std::vector<captured_kernel> decodes; // decode attention, one kernel a layer
 };

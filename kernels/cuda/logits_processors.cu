@@ -13,59 +13,61 @@ void td_cuda_prepare_slot(td_backend *be, uint32_t slot, const td_sampling *samp
                           const td_sample_history *history)
 {
   cuda_backend *b = self(be);
-  sampling_extra *e = b->sampling.extra;
+  logits_processors *e = b->sampling.processors;
   uint32_t index, loser, vocab = b->config.max_vocab;
   if (!td_sampler_cache_take(&e->cache, slot, &index, &loser))
     return;
   td_sample_state_make(sampling, history, vocab, e->state_host, e->words_host);
-  note(&b->device, td_cuda_copy_in(&b->device, e->states + index, e->state_host, sizeof *e->state_host));
-  note(&b->device, td_cuda_copy_in(&b->device, e->words + (size_t)index * vocab, e->words_host,
-                                   vocab * sizeof *e->words_host));
+  record_error(&b->device,
+               td_cuda_copy_in(&b->device, e->states + index, e->state_host, sizeof *e->state_host));
+  record_error(&b->device, td_cuda_copy_in(&b->device, e->words + (size_t)index * vocab, e->words_host,
+                                           vocab * sizeof *e->words_host));
 }
 
 // ---- a step ----
 
 // The place in a block's pinned memory that is copied to `on_device`.
-template <typename T> static T *up(const sampling_extra *e, uint32_t block, T *on_device)
+template <typename T> static T *staging(const logits_processors *e, uint32_t block, T *on_device)
 {
-  return (T *)(e->blocks[block].up + ((unsigned char *)on_device - e->device));
+  return (T *)(e->blocks[block].staging + ((unsigned char *)on_device - e->device));
 }
 
-static void want_logprobs(sampling_extra *e, uint32_t block, uint32_t entry, const td_plan_logits *l,
-                          const td_sampling *s, uint32_t vocab)
+static void request_logprobs(logits_processors *e, uint32_t block, uint32_t entry, const td_plan_logits *l,
+                             const td_sampling *s, uint32_t vocab)
 {
   uint32_t n_top = s->n_top < vocab ? s->n_top : vocab;
   if (l->target == TD_SAMPLE_HERE && !s->wants_logprobs)
     return;
-  up(e, block, e->wants)[e->n_wants++] = {entry, l->target, n_top};
+  staging(e, block, e->logprob_requests)[e->n_logprob_requests++] = {entry, l->target, n_top};
   e->top_stride = n_top > e->top_stride ? n_top : e->top_stride;
 }
 
-static void take_special(sampling_extra *e, uint32_t block, uint32_t entry, uint32_t index,
-                         const uint32_t *mask, uint32_t *n_masks)
+static void add_special(logits_processors *e, uint32_t block, uint32_t entry, uint32_t index,
+                        const uint32_t *mask, uint32_t *n_masks)
 {
   special_entry special = {entry, index, mask ? (*n_masks)++ : NO_MASK};
   if (mask)
-    memcpy(up(e, block, e->masks) + (size_t)special.mask * e->mask_words, mask, e->mask_words * sizeof *mask);
+    memcpy(staging(e, block, e->masks) + (size_t)special.mask * e->mask_words, mask,
+           e->mask_words * sizeof *mask);
   if (index == TD_NO_STATE)
-    up(e, block, e->masked)[e->n_masked++] = special;
+    staging(e, block, e->masked)[e->n_masked++] = special;
   else
-    up(e, block, e->stateful)[e->n_stateful++] = special;
+    staging(e, block, e->stateful)[e->n_stateful++] = special;
 }
 
-static void forget_entries(sampling_extra *e)
+static void clear_entries(logits_processors *e)
 {
-  e->n_skipped = e->n_masked = e->n_stateful = e->n_wants = e->top_stride = 0;
+  e->n_skipped = e->n_masked = e->n_stateful = e->n_logprob_requests = e->top_stride = 0;
 }
 
 // Lists the entries that are not plain. Returns the number of masks.
 static uint32_t list_entries(cuda_backend *b, uint32_t block, const td_plan *plan,
                              const td_sample_input *input)
 {
-  sampling_extra *e = b->sampling.extra;
+  logits_processors *e = b->sampling.processors;
   uint32_t n_masks = 0;
-  uint8_t *skip = up(e, block, e->skip);
-  forget_entries(e);
+  uint8_t *skip = staging(e, block, e->skip);
+  clear_entries(e);
   for (uint32_t i = 0; i < plan->n_logits; i++) {
     const td_plan_logits *l = &plan->logits[i];
     uint32_t slot = plan->rows[l->row].slot, index = e->cache.state_of[slot];
@@ -76,83 +78,85 @@ static uint32_t list_entries(cuda_backend *b, uint32_t block, const td_plan *pla
     TD_BUG_ON(!is_scored && !is_late && index == TD_NO_STATE &&
               !td_sampling_is_plain(&b->sampling.host[slot]));
     if (is_special)
-      take_special(e, block, i, index, mask, &n_masks);
+      add_special(e, block, i, index, mask, &n_masks);
     if (!is_late)
-      want_logprobs(e, block, i, l, &b->sampling.host[slot], b->config.max_vocab);
+      request_logprobs(e, block, i, l, &b->sampling.host[slot], b->config.max_vocab);
     skip[i] = is_late || is_special;
     e->n_skipped += skip[i];
   }
   return n_masks;
 }
 
-// Kernels of the step before may still read the last copy, so the copy waits for was_read. It waits for
+// Kernels of the step before may still read the last copy, so the copy waits for consumed. It waits for
 // nothing else: it runs beside the step's forward.
-static void copy_up(cuda_backend *b, uint32_t block, size_t bytes)
+static void upload(cuda_backend *b, uint32_t block, size_t bytes)
 {
-  sampling_extra *e = b->sampling.extra;
-  note(&b->device, cudaStreamWaitEvent(e->copies, e->was_read));
-  note(&b->device, cudaMemcpyAsync(e->device, e->blocks[block].up, bytes, cudaMemcpyHostToDevice, e->copies));
-  note(&b->device, cudaEventRecord(e->went_up, e->copies));
-  note(&b->device, cudaStreamWaitEvent(b->device.stream, e->went_up));
+  logits_processors *e = b->sampling.processors;
+  record_error(&b->device, cudaStreamWaitEvent(e->upload_stream, e->consumed));
+  record_error(&b->device, cudaMemcpyAsync(e->device, e->blocks[block].staging, bytes, cudaMemcpyHostToDevice,
+                                           e->upload_stream));
+  record_error(&b->device, cudaEventRecord(e->uploaded, e->upload_stream));
+  record_error(&b->device, cudaStreamWaitEvent(b->device.stream, e->uploaded));
 }
 
 void td_cuda_begin_sampling(cuda_backend *b, uint32_t block, const td_plan *plan,
                             const td_sample_input *input)
 {
-  sampling_extra *e = b->sampling.extra;
+  logits_processors *e = b->sampling.processors;
   uint32_t n_masks = list_entries(b, block, plan, input);
   unsigned char *end = n_masks > 0 ? (unsigned char *)(e->masks + (size_t)n_masks * e->mask_words)
-                                   : (unsigned char *)(e->wants + e->n_wants);
-  e->blocks[block].n_wants = e->n_wants;
+                                   : (unsigned char *)(e->logprob_requests + e->n_logprob_requests);
+  e->blocks[block].n_logprob_requests = e->n_logprob_requests;
   e->blocks[block].top_stride = e->top_stride;
-  if (e->n_skipped > 0 || e->n_wants > 0)
-    copy_up(b, block, end - e->device);
+  if (e->n_skipped > 0 || e->n_logprob_requests > 0)
+    upload(b, block, end - e->device);
 }
 
 void td_cuda_end_sampling(cuda_backend *b, uint32_t block, const td_plan *plan)
 {
-  sampling_extra *e = b->sampling.extra;
+  logits_processors *e = b->sampling.processors;
   sampling_block *k = &e->blocks[block];
-  if (e->n_wants > 0)
-    note(&b->device,
-         cudaMemcpyAsync(k->logprobs, e->logprobs, plan->n_logits * TD_STEP_IDS * sizeof *k->logprobs,
-                         cudaMemcpyDeviceToHost, b->device.stream));
+  if (e->n_logprob_requests > 0)
+    record_error(&b->device,
+                 cudaMemcpyAsync(k->logprobs, e->logprobs, plan->n_logits * TD_STEP_IDS * sizeof *k->logprobs,
+                                 cudaMemcpyDeviceToHost, b->device.stream));
   if (e->top_stride > 0)
-    note(&b->device, cudaMemcpyAsync(k->top, e->top, (size_t)plan->n_logits * e->top_stride * sizeof *k->top,
-                                     cudaMemcpyDeviceToHost, b->device.stream));
-  if (e->n_skipped > 0 || e->n_wants > 0)
-    note(&b->device, cudaEventRecord(e->was_read, b->device.stream));
-  forget_entries(e);
+    record_error(&b->device,
+                 cudaMemcpyAsync(k->top, e->top, (size_t)plan->n_logits * e->top_stride * sizeof *k->top,
+                                 cudaMemcpyDeviceToHost, b->device.stream));
+  if (e->n_skipped > 0 || e->n_logprob_requests > 0)
+    record_error(&b->device, cudaEventRecord(e->consumed, b->device.stream));
+  clear_entries(e);
 }
 
 void td_cuda_read_sampling(const cuda_backend *b, uint32_t block, td_outcome *out)
 {
-  const sampling_block *k = &b->sampling.extra->blocks[block];
-  out->logprobs = k->n_wants > 0 ? k->logprobs : nullptr;
+  const sampling_block *k = &b->sampling.processors->blocks[block];
+  out->logprobs = k->n_logprob_requests > 0 ? k->logprobs : nullptr;
   out->top = k->top_stride > 0 ? k->top : nullptr;
   out->top_stride = k->top_stride;
 }
 
 // ---- memory ----
 
-static td_status make_copies(sampling_extra *e, td_error *err)
+static td_status open_upload_stream(logits_processors *e, td_error *err)
 {
-  cudaError_t error = cudaStreamCreateWithFlags(&e->copies, cudaStreamNonBlocking);
+  cudaError_t error = cudaStreamCreateWithFlags(&e->upload_stream, cudaStreamNonBlocking);
   if (error == cudaSuccess)
-    error = cudaEventCreateWithFlags(&e->went_up, cudaEventDisableTiming);
+    error = cudaEventCreateWithFlags(&e->uploaded, cudaEventDisableTiming);
   if (error == cudaSuccess)
-    error = cudaEventCreateWithFlags(&e->was_read, cudaEventDisableTiming);
+    error = cudaEventCreateWithFlags(&e->consumed, cudaEventDisableTiming);
   return error == cudaSuccess ? TD_OK : td_cuda_fail(err, error, "no stream for sampling");
 }
 
 // The layout of what goes up, the same in device memory and in each block. Masks are last, so that a step
 // without masks copies little.
-static td_status lay_out(cuda_backend *b, sampling_extra *e, td_error *err)
+static td_status allocate_lists(cuda_backend *b, logits_processors *e, td_error *err)
 {
   enum { ALIGN = 16 };
   size_t n_logits = b->base.max_logits, n_rows = b->config.max_rows, at[5], bytes = 0;
   const size_t sizes[5] = {n_logits, n_rows * sizeof(special_entry), n_rows * sizeof(special_entry),
-                           n_logits * sizeof(logprob_want), n_rows * e->mask_words * sizeof(uint32_t)};
+                           n_logits * sizeof(logprob_request), n_rows * e->mask_words * sizeof(uint32_t)};
   for (int i = 0; i < 5; i++) {
     at[i] = bytes;
     bytes += (sizes[i] + ALIGN - 1) / ALIGN * ALIGN;
@@ -162,7 +166,7 @@ static td_status lay_out(cuda_backend *b, sampling_extra *e, td_error *err)
   e->skip = e->device + at[0];
   e->masked = (special_entry *)(e->device + at[1]);
   e->stateful = (special_entry *)(e->device + at[2]);
-  e->wants = (logprob_want *)(e->device + at[3]);
+  e->logprob_requests = (logprob_request *)(e->device + at[3]);
   e->masks = (uint32_t *)(e->device + at[4]);
   return TD_OK;
 }
@@ -171,7 +175,7 @@ td_status td_cuda_make_sampling(cuda_backend *b, td_error *err)
 {
   const td_backend_config *c = &b->config;
   size_t n_logits = b->base.max_logits, vocab = c->max_vocab;
-  sampling_extra *e = b->sampling.extra = new (std::nothrow) sampling_extra();
+  logits_processors *e = b->sampling.processors = new (std::nothrow) logits_processors();
   if (!e)
     return td_fail(err, TD_ERR_NOMEM, "no memory for sampler state");
   TD_TRY(td_sampler_cache_init(&e->cache, c->max_slots, c->max_rows, err));
@@ -182,12 +186,12 @@ td_status td_cuda_make_sampling(cuda_backend *b, td_error *err)
     return td_fail(err, TD_ERR_NOMEM, "no memory for sampler state");
   TD_TRY(td_cuda_alloc_array(&b->device, c->max_rows, &e->states, err));
   TD_TRY(td_cuda_alloc_array(&b->device, c->max_rows * vocab, &e->words, err));
-  TD_TRY(make_copies(e, err));
-  TD_TRY(lay_out(b, e, err));
+  TD_TRY(open_upload_stream(e, err));
+  TD_TRY(allocate_lists(b, e, err));
   TD_TRY(td_cuda_alloc_array(&b->device, n_logits * TD_STEP_IDS, &e->logprobs, err));
   TD_TRY(td_cuda_alloc_array(&b->device, n_logits * TD_TOP_TOKENS_MAX, &e->top, err));
   for (sampling_block &k : e->blocks) {
-    cudaError_t error = cudaMallocHost((void **)&k.up, e->device_bytes);
+    cudaError_t error = cudaMallocHost((void **)&k.staging, e->device_bytes);
     if (error == cudaSuccess)
       error = cudaMallocHost((void **)&k.logprobs, n_logits * TD_STEP_IDS * sizeof *k.logprobs);
     if (error == cudaSuccess)
@@ -203,18 +207,18 @@ td_status td_cuda_make_sampling(cuda_backend *b, td_error *err)
 
 void td_cuda_free_sampling(cuda_backend *b)
 {
-  sampling_extra *e = b->sampling.extra;
+  logits_processors *e = b->sampling.processors;
   if (!e)
     return;
-  if (e->copies)
-    cudaStreamDestroy(e->copies);
-  if (e->went_up)
-    cudaEventDestroy(e->went_up);
-  if (e->was_read)
-    cudaEventDestroy(e->was_read);
+  if (e->upload_stream)
+    cudaStreamDestroy(e->upload_stream);
+  if (e->uploaded)
+    cudaEventDestroy(e->uploaded);
+  if (e->consumed)
+    cudaEventDestroy(e->consumed);
   for (sampling_block &k : e->blocks) {
-    if (k.up)
-      cudaFreeHost(k.up);
+    if (k.staging)
+      cudaFreeHost(k.staging);
     if (k.logprobs)
       cudaFreeHost(k.logprobs);
     if (k.top)
@@ -224,5 +228,5 @@ void td_cuda_free_sampling(cuda_backend *b)
   free(e->words_host);
   td_sampler_cache_deinit(&e->cache);
   delete e;
-  b->sampling.extra = nullptr;
+  b->sampling.processors = nullptr;
 }

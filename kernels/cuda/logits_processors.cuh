@@ -20,7 +20,7 @@ struct special_entry {
 };
 enum : uint32_t { NO_MASK = UINT32_MAX };
 
-struct logprob_want {
+struct logprob_request {
   uint32_t entry;
   int32_t id; // TD_SAMPLE_HERE: the sampled id
   uint32_t n_top;
@@ -28,13 +28,13 @@ struct logprob_want {
 
 // What goes up for one step's sampling, and what comes back. There are two in alternation, like step blocks.
 struct sampling_block {
-  unsigned char *up;          // pinned, same layout as sampling_extra::device
+  unsigned char *staging;     // pinned, same layout as logits_processors::device
   td_token_logprob *logprobs; // pinned, [max_logits][TD_STEP_IDS]
   td_top_token *top;          // pinned, [max_logits][TD_TOP_TOKENS_MAX]
-  uint32_t n_wants, top_stride;
+  uint32_t n_logprob_requests, top_stride;
 };
 
-struct sampling_extra {
+struct logits_processors {
   td_sampler_cache cache;
   td_sample_state *states; // device, [n_states]
   uint16_t *words;         // device, [n_states][max_vocab]
@@ -42,22 +42,22 @@ struct sampling_extra {
   uint16_t *words_host; // [max_vocab]; these two: buffers in which a new state is made
 
   sampling_block blocks[2];
-  cudaStream_t copies;   // stream of the copies to the device
-  cudaEvent_t went_up;   // recorded on that stream
-  cudaEvent_t was_read;  // recorded on the device's stream: after it, the next copy may overwrite
-  unsigned char *device; // destination of the copy; the next pointers lead into it
+  cudaStream_t upload_stream; // stream of the copies to the device
+  cudaEvent_t uploaded;       // recorded on that stream
+  cudaEvent_t consumed;       // recorded on the device's stream: after it, the next copy may overwrite
+  unsigned char *device;      // destination of the copy; the next pointers lead into it
   size_t device_bytes;
-  uint8_t *skip;           // [max_logits] nonzero: sample_kernel skips the entry
-  special_entry *masked;   // [max_rows]
-  special_entry *stateful; // [max_rows]
-  logprob_want *wants;     // [max_logits]
-  uint32_t *masks;         // [max_rows][mask_words]
+  uint8_t *skip;                     // [max_logits] nonzero: sample_kernel skips the entry
+  special_entry *masked;             // [max_rows]
+  special_entry *stateful;           // [max_rows]
+  logprob_request *logprob_requests; // [max_logits]
+  uint32_t *masks;                   // [max_rows][mask_words]
   uint32_t mask_words;
   td_token_logprob *logprobs; // device, [max_logits][TD_STEP_IDS]
   td_top_token *top;          // device, [max_logits][top_stride]
 
   // of the sampling that is being queued:
-  uint32_t n_skipped, n_masked, n_stateful, n_wants, top_stride;
+  uint32_t n_skipped, n_masked, n_stateful, n_logprob_requests, top_stride;
 };
 
 // logits_processors.cu

@@ -63,27 +63,27 @@ static __device__ double log_sum_of(const float *x, uint32_t n, float max_logit,
   return td_logprob_of_sum(sum);
 }
 
-static __device__ void tell_nothing(const logprob_want &want, td_token_logprob *out, td_top_token *top)
+static __device__ void write_nan(const logprob_request &request, td_token_logprob *out, td_top_token *top)
 {
   if (threadIdx.x == 0)
     *out = {NAN};
-  if (threadIdx.x < want.n_top)
+  if (threadIdx.x < request.n_top)
     top[threadIdx.x] = {(int32_t)threadIdx.x, NAN};
 }
 
 __global__ void __launch_bounds__(LOGPROB_THREADS)
-    logprob_kernel(const float *logits, uint32_t n, const logprob_want *wants, const int32_t *sampled,
-                   td_token_logprob *out, td_top_token *top, uint32_t top_stride)
+    logprob_kernel(const float *logits, uint32_t n, const logprob_request *logprob_requests,
+                   const int32_t *sampled, td_token_logprob *out, td_top_token *top, uint32_t top_stride)
 {
   __shared__ logprob_shared s;
   pdl_launch_dependents();
   pdl_wait();
-  const logprob_want want = wants[blockIdx.x];
-  const float *x = logits + (size_t)want.entry * n;
+  const logprob_request request = logprob_requests[blockIdx.x];
+  const float *x = logits + (size_t)request.entry * n;
   uint32_t warp = threadIdx.x / 32, len = (n + LOGPROB_THREADS - 1) / LOGPROB_THREADS;
   bool bad = false;
-  out += want.entry * TD_STEP_IDS;
-  top += (size_t)want.entry * top_stride;
+  out += request.entry * TD_STEP_IDS;
+  top += (size_t)request.entry * top_stride;
   for (uint32_t c = warp; c < LOGPROB_THREADS; c += LOGPROB_WARPS) {
     rank64 best = best_of_chunk(x, n, len, c, ~0ull, &bad);
     if (threadIdx.x % 32 == 0)
@@ -96,14 +96,14 @@ __global__ void __launch_bounds__(LOGPROB_THREADS)
   __syncthreads();
   float max_logit = td_logprob_logit_of_rank(best_of_warps(s.warp_best[1]));
   if (bad || !(max_logit > -INFINITY)) {
-    tell_nothing(want, out, top);
+    write_nan(request, out, top);
     return;
   }
   double log_sum = log_sum_of(x, n, max_logit, &s);
-  int32_t id = want.id == TD_SAMPLE_HERE ? sampled[want.entry * TD_STEP_IDS] : want.id;
+  int32_t id = request.id == TD_SAMPLE_HERE ? sampled[request.entry * TD_STEP_IDS] : request.id;
   if (threadIdx.x == 0)
     *out = {id >= 0 ? td_logprob(x[id], max_logit, log_sum) : NAN};
-  for (uint32_t k = 0; k < want.n_top; k++) {
+  for (uint32_t k = 0; k < request.n_top; k++) {
     best = warp_best_of(mine);
     if (threadIdx.x % 32 == 0)
       s.warp_best[k % 2][warp] = best;
@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(LOGPROB_THREADS)
 
 void td_cuda_logprobs(cuda_backend *b, const float *logits, uint32_t vocab)
 {
-  const sampling_extra *e = b->sampling.extra;
-  queue_kernel(&b->device, logprob_kernel, e->n_wants, LOGPROB_THREADS, 0, logits, vocab,
-               (const logprob_want *)e->wants, (const int32_t *)b->frame.sampled, e->logprobs, e->top,
-               e->top_stride);
+  const logits_processors *e = b->sampling.processors;
+  queue_kernel(&b->device, logprob_kernel, e->n_logprob_requests, LOGPROB_THREADS, 0, logits, vocab,
+               (const logprob_request *)e->logprob_requests, (const int32_t *)b->frame.sampled, e->logprobs,
+               e->top, e->top_stride);
 }

@@ -6,7 +6,7 @@
 
 // Row widths here are multiples of 8 elements (checked at load: widths are multiples of 32 or more).
 
-__device__ __forceinline__ bf16x8 times(bf16x8 v, float scale)
+__device__ __forceinline__ bf16x8 scaled(bf16x8 v, float scale)
 {
   float f[8];
   unpack(v, f);
@@ -24,7 +24,7 @@ __global__ void embed_kernel(const bf16 *table, const int32_t *ids, bf16 *out, u
   const bf16x8 *src = (const bf16x8 *)(table + (size_t)ids[blockIdx.x] * width);
   bf16x8 *dst = (bf16x8 *)(out + (size_t)blockIdx.x * width);
   for (uint32_t i = threadIdx.x; i < width / 8; i += blockDim.x)
-    dst[i] = scale == 0 ? src[i] : times(src[i], scale);
+    dst[i] = scale == 0 ? src[i] : scaled(src[i], scale);
 }
 
 void td_cuda_embed(cuda_backend *b, const td_embed_params *p, uint32_t n_rows)
@@ -51,7 +51,7 @@ __device__ __forceinline__ void load_row(bf16x8 (&v)[CHUNKS], const bf16 *x, uin
 
 // Subtracts the mean of a row in registers; elements past its end stay 0. partial: one float for each warp.
 template <int CHUNKS>
-__device__ __forceinline__ void take_mean_off(float (&v)[CHUNKS][8], uint32_t width, float *partial)
+__device__ __forceinline__ void subtract_mean(float (&v)[CHUNKS][8], uint32_t width, float *partial)
 {
   float sum = 0, total = 0;
 #pragma unroll
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(NORM_THREADS_MAX)
     if (row + gridDim.x < n)
       load_row<CHUNKS>(next, x + (size_t)(row + gridDim.x) * stride, width);
     if (FULL && centred)
-      take_mean_off<CHUNKS>(v, width, partial_mean[phase]);
+      subtract_mean<CHUNKS>(v, width, partial_mean[phase]);
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++)
       for (int k = 0; k < 8; k++)
@@ -122,10 +122,10 @@ __global__ void __launch_bounds__(NORM_THREADS_MAX)
         continue;
       bf16x8 *to = (bf16x8 *)(out + (size_t)row * stride + i);
       if (FULL && add) {
-        float held[8];
-        unpack(*to, held);
+        float residual[8];
+        unpack(*to, residual);
         for (int k = 0; k < 8; k++)
-          v[c][k] += held[k];
+          v[c][k] += residual[k];
       }
       *to = pack(v[c]);
     }

@@ -102,7 +102,7 @@ void td_cuda_linear_swiglu(cuda_backend *b, const td_linear_swiglu_params *g, ui
   if (td_skinny_swiglu_linear(b, &op, forced) || td_gemm_swiglu_linear(b, &op, forced))
     return;
   if (forced) {
-    note(&b->device, cudaErrorNotSupported);
+    record_error(&b->device, cudaErrorNotSupported);
     return;
   }
   const td_linear_params first = td_cuda_gate_up_linear(*g);

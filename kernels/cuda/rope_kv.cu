@@ -6,7 +6,7 @@
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/rope.cuh"
 
-enum { ROPE_THREADS = 128, ROPE_SM_BLOCKS = 8 };
+enum { ROPE_THREADS = 128, ROPE_CTAS_PER_SM = 8 };
 
 struct rope_args {
   bf16 *qkv;
@@ -19,13 +19,13 @@ struct rope_args {
 };
 
 // A lane's part of a head.
-struct head_part {
+struct head_fragment {
   bf16x8 chunks[2];
 };
 
-__device__ __forceinline__ head_part load_part(const bf16 *head, const uint32_t chunk[2], bool active)
+__device__ __forceinline__ head_fragment load_fragment(const bf16 *head, const uint32_t chunk[2], bool active)
 {
-  head_part p = {};
+  head_fragment p = {};
 #pragma unroll
   for (int c = 0; c < 2; c++)
     if (active)
@@ -43,21 +43,22 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, devi
   uint32_t n_qk = a.n_heads + a.n_kv_heads, n_all = n_qk + a.n_kv_heads,
            heads_at_once = ROPE_THREADS / a.lanes;
   // a lane's two chunks are neighbours in the part of a head that is not rotated, as they are without HALVES
-  bool mine = lane < a.head_dim / 16, turns = lane < a.rotary_dim / 16;
-  uint32_t chunk[2] = {first_chunk(lane, HALVES && turns), second_chunk(lane, a.rotary_dim, HALVES && turns)};
+  bool mine = lane < a.head_dim / 16, rotates = lane < a.rotary_dim / 16;
+  uint32_t chunk[2] = {first_chunk(lane, HALVES && rotates),
+                       second_chunk(lane, a.rotary_dim, HALVES && rotates)};
   bf16 *heads = a.qkv + (size_t)token * n_all * a.head_dim;
   pdl_launch_dependents();
   if (!captured)
     pdl_wait();
-  bool there = token < batch.counts[COUNT_TOKENS];
+  bool is_real = token < batch.counts[COUNT_TOKENS];
   int32_t pos = batch.positions[token];
   uint32_t kv_line = batch.kv_lines[token];
   if (captured)
     pdl_wait();
   uint32_t h0 = blockIdx.y * heads_at_once;
-  head_part next =
-      load_part(heads + (size_t)(h0 + segment) * a.head_dim, chunk, mine && h0 + segment < n_all);
-  if (!there)
+  head_fragment next =
+      load_fragment(heads + (size_t)(h0 + segment) * a.head_dim, chunk, mine && h0 + segment < n_all);
+  if (!is_real)
     return;
   size_t page = kv_line >> log2_of(batch.page_tokens), half_page = (size_t)batch.page_tokens * a.head_dim;
   uint32_t line = kv_line & (batch.page_tokens - 1);
@@ -69,8 +70,8 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, devi
     uint32_t h = h0 + segment, h_next = h + gridDim.y * heads_at_once;
     bool active = mine && h < n_all, is_v = h >= n_qk;
     const float *norm = is_v ? nullptr : h < a.n_heads ? a.q_norm : a.k_norm;
-    head_part raw = next;
-    next = load_part(heads + (size_t)h_next * a.head_dim, chunk, mine && h_next < n_all);
+    head_fragment raw = next;
+    next = load_fragment(heads + (size_t)h_next * a.head_dim, chunk, mine && h_next < n_all);
     float x[2][8];
     unpack(raw.chunks[0], x[0]);
     unpack(raw.chunks[1], x[1]);
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, devi
     }
     if (!active)
       continue;
-    if (!is_v && turns)
+    if (!is_v && rotates)
       rotate(x, rotations, chunk[0], HALVES);
     bf16 *page_kv = a.kv + (page * a.n_kv_heads + (h < a.n_heads ? 0
                                                    : is_v        ? h - n_qk
@@ -120,7 +121,7 @@ void td_cuda_rope_kv(cuda_backend *b, const td_rope_kv_params *p, uint32_t n_row
   // so that its sines are computed only once.
   uint32_t n_all = p->n_heads + 2 * p->n_kv_heads, n = b->frame.plan->n_tokens,
            rounds = (n_all * lanes + ROPE_THREADS - 1) / ROPE_THREADS;
-  dim3 grid(n, n * rounds <= ROPE_SM_BLOCKS * (uint32_t)b->device.n_sms ? rounds : 1);
+  dim3 grid(n, n * rounds <= ROPE_CTAS_PER_SM * (uint32_t)b->device.n_sms ? rounds : 1);
   queue_kernel(&b->device, p->style == TD_ROPE_PAIRS ? rope_kv_kernel<false> : rope_kv_kernel<true>, grid,
                ROPE_THREADS, 0, a, b->frame.batch, is_capture(&b->attention));
 }

@@ -16,5 +16,5 @@ struct cuda_sampling {
   uint32_t *changed;   // [max_slots] slots whose parameters changed since the last plan
   uint8_t *is_changed; // [max_slots]
   uint32_t n_changed;
-  struct sampling_extra *extra; // logits_processors.cuh: state of slots that are not plain
+  struct logits_processors *processors; // logits_processors.cuh: state of slots that are not plain
 };

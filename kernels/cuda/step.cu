@@ -17,7 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 
-enum { UNPACK_BLOCKS = 32, UNPACK_THREADS = 256, SECTION_ALIGN = 16 };
+enum { UNPACK_CTAS = 32, UNPACK_THREADS = 256, SECTION_ALIGN = 16 };
 
 // ---- the packed plan ----
 
@@ -27,8 +27,8 @@ typedef struct sampling_update {
 } sampling_update;
 
 // Two more sections for each KV group follow: its work items, and its attention plan.
-enum section { TOKEN_IDS, POSITIONS, KV_LINES, ROWS, LOGITS, PAGE_UPDATES, SAMPLING, OF_GROUPS };
-enum { N_SECTIONS = OF_GROUPS + 2 * GROUP_SLOTS };
+enum section { TOKEN_IDS, POSITIONS, KV_LINES, ROWS, LOGITS, PAGE_UPDATES, SAMPLING, KV_GROUPS };
+enum { N_SECTIONS = KV_GROUPS + 2 * GROUP_SLOTS };
 
 typedef struct packed_header {
   uint32_t counts[GROUP_SLOTS][N_COUNTS];
@@ -39,8 +39,8 @@ typedef struct packed_header {
 
 typedef struct unpacked {
   uint32_t *section[LOGITS + 1]; // destinations of the sections before PAGE_UPDATES
-  uint32_t *of_groups[2 * GROUP_SLOTS];
-  uint32_t n_counts, n_of_groups;
+  uint32_t *kv_groups[2 * GROUP_SLOTS];
+  uint32_t n_counts, n_kv_groups;
   uint32_t *counts;
   int32_t *page_table;
   td_sampling *sampling;
@@ -92,9 +92,9 @@ static void pack_groups(cuda_backend *b, packed_header *h)
     const td_attention_header *shared = g && g->is_planned ? td_attention_planner_block(g->planner) : nullptr;
     size_t item_bytes = g ? (g->work.n_items + g->work.n_next) * sizeof(td_attention_item) : 0;
     size_t shared_bytes = shared && shared->n_splits > 0 ? shared->block_bytes : 0;
-    if (void *at = pack_section(b, OF_GROUPS + 2 * i, item_bytes); item_bytes > 0)
+    if (void *at = pack_section(b, KV_GROUPS + 2 * i, item_bytes); item_bytes > 0)
       memcpy(at, g->work.items, item_bytes);
-    if (void *at = pack_section(b, OF_GROUPS + 2 * i + 1, shared_bytes); shared_bytes > 0)
+    if (void *at = pack_section(b, KV_GROUPS + 2 * i + 1, shared_bytes); shared_bytes > 0)
       memcpy(at, shared, shared_bytes);
     memcpy(h->counts[i], h->counts[0], sizeof h->counts[i]);
     h->counts[i][COUNT_ITEMS] = g ? g->work.n_items : 0;
@@ -146,12 +146,12 @@ static unpacked destinations_of(const cuda_backend *b)
   u.section[ROWS] = (uint32_t *)to.rows;
   u.section[LOGITS] = (uint32_t *)to.logits;
   for (const attention_group *g : groups_of{&b->attention}) {
-    u.of_groups[2 * g->slot] = (uint32_t *)g->device_items;
-    u.of_groups[2 * g->slot + 1] = (uint32_t *)g->device_plan;
+    u.kv_groups[2 * g->slot] = (uint32_t *)g->device_items;
+    u.kv_groups[2 * g->slot + 1] = (uint32_t *)g->device_plan;
     n = g->slot + 1;
   }
   u.n_counts = (n > 0 ? n : 1) * N_COUNTS;
-  u.n_of_groups = 2 * n;
+  u.n_kv_groups = 2 * n;
   u.counts = b->frame.counts;
   u.page_table = to.page_table;
   u.sampling = b->sampling.slots;
@@ -175,9 +175,9 @@ __global__ void __launch_bounds__(UNPACK_THREADS) unpack_kernel(const uint32_t *
   for (int s = POSITIONS; s <= LOGITS; s++)
     for (uint32_t i = first; i < h->section[s].n_dwords; i += stride)
       to.section[s][i] = packed[h->section[s].at + i];
-  for (uint32_t s = 0; s < to.n_of_groups; s++)
-    for (uint32_t i = first; i < h->section[OF_GROUPS + s].n_dwords; i += stride)
-      to.of_groups[s][i] = packed[h->section[OF_GROUPS + s].at + i];
+  for (uint32_t s = 0; s < to.n_kv_groups; s++)
+    for (uint32_t i = first; i < h->section[KV_GROUPS + s].n_dwords; i += stride)
+      to.kv_groups[s][i] = packed[h->section[KV_GROUPS + s].at + i];
   const td_plan_page_update *pages = (const td_plan_page_update *)(packed + h->section[PAGE_UPDATES].at);
   for (uint32_t i = first; i < h->section[PAGE_UPDATES].n_dwords / 2; i += stride)
     to.page_table[pages[i].index] = pages[i].page_id;
@@ -202,12 +202,12 @@ static void begin_step(cuda_backend *b, const td_plan *plan)
   k->under_way = true;
   k->phase ^= 1;
   pack_plan(b, plan);
-  note(&b->device, cudaEventRecord(k->begin[k->phase], b->device.stream));
-  note(&b->device,
-       cudaMemcpyAsync(b->frame.packed, k->packed, k->n_packed, cudaMemcpyHostToDevice, b->device.stream));
-  unpack_kernel<<<UNPACK_BLOCKS, UNPACK_THREADS, 0, b->device.stream>>>((const uint32_t *)b->frame.packed,
-                                                                        destinations_of(b));
-  launched(&b->device);
+  record_error(&b->device, cudaEventRecord(k->begin[k->phase], b->device.stream));
+  record_error(&b->device, cudaMemcpyAsync(b->frame.packed, k->packed, k->n_packed, cudaMemcpyHostToDevice,
+                                           b->device.stream));
+  unpack_kernel<<<UNPACK_CTAS, UNPACK_THREADS, 0, b->device.stream>>>((const uint32_t *)b->frame.packed,
+                                                                      destinations_of(b));
+  record_launch_error(&b->device);
 }
 
 void td_cuda_submit(td_backend *be, td_compiled *forward, const td_plan *plan)
@@ -229,14 +229,14 @@ bool td_cuda_forward_ended(td_backend *be)
   cuda_backend *b = self(be);
   step_block *k = block_to_sample(b);
   if (!k->may_wait)
-    note(&b->device, cudaEventRecord(k->forward_end, b->device.stream));
+    record_error(&b->device, cudaEventRecord(k->forward_end, b->device.stream));
   k->may_wait = true;
   cudaError_t e = cudaEventQuery(k->forward_end);
   if (e == cudaErrorNotReady) {
     (void)cudaGetLastError(); // clears the error, or the next launch would report it
     return false;
   }
-  note(&b->device, e);
+  record_error(&b->device, e);
   return true;
 }
 
@@ -245,7 +245,7 @@ void td_cuda_sample_step(td_backend *be, td_compiled *sampling, const td_sample_
   cuda_backend *b = self(be);
   step_block *k = block_to_sample(b);
   if (k->may_wait)
-    note(&b->device, cudaEventRecord(k->sampling_begin, b->device.stream));
+    record_error(&b->device, cudaEventRecord(k->sampling_begin, b->device.stream));
   k->is_late = input && input->late;
   if (k->is_late)
     memcpy(k->late, input->late, k->plan->n_logits);
@@ -254,9 +254,10 @@ void td_cuda_sample_step(td_backend *be, td_compiled *sampling, const td_sample_
     td_cuda_run(b, *program_of(sampling));
   td_cuda_end_sampling(b, (uint32_t)(k - b->frame.blocks), k->plan);
   if (k->plan->n_logits > 0)
-    note(&b->device, cudaMemcpyAsync(k->sampled, b->frame.sampled, k->plan->n_logits * sizeof(int32_t),
-                                     cudaMemcpyDeviceToHost, b->device.stream));
-  note(&b->device, cudaEventRecord(k->end[k->phase], b->device.stream));
+    record_error(&b->device,
+                 cudaMemcpyAsync(k->sampled, b->frame.sampled, k->plan->n_logits * sizeof(int32_t),
+                                 cudaMemcpyDeviceToHost, b->device.stream));
+  record_error(&b->device, cudaEventRecord(k->end[k->phase], b->device.stream));
   b->frame.plan = nullptr;
 }
 
@@ -264,19 +265,19 @@ void td_cuda_sample_step(td_backend *be, td_compiled *sampling, const td_sample_
 // plus the idle time since the end of the step before. Long idle times do not count, because then there was
 // no work. If the other block is already under way again, it holds the step after this one, and the end of
 // the step before is in its other phase.
-static void note_times(cuda_backend *b, const step_block *k, td_outcome *out)
+static void measure_times(cuda_backend *b, const step_block *k, td_outcome *out)
 {
   enum { WORKING_GAP_MS = 5 };
   float busy_ms = 0, idle_ms = 0, waited_ms = 0;
   const step_block *before = &b->frame.blocks[k == &b->frame.blocks[0]];
   cudaEvent_t end_before = before->end[before->under_way ? before->phase ^ 1 : before->phase];
-  note(&b->device, cudaEventElapsedTime(&busy_ms, k->begin[k->phase], k->end[k->phase]));
+  record_error(&b->device, cudaEventElapsedTime(&busy_ms, k->begin[k->phase], k->end[k->phase]));
   if (b->frame.has_run)
-    note(&b->device, cudaEventElapsedTime(&idle_ms, end_before, k->begin[k->phase]));
+    record_error(&b->device, cudaEventElapsedTime(&idle_ms, end_before, k->begin[k->phase]));
   if (idle_ms > WORKING_GAP_MS)
     idle_ms = 0;
   if (k->may_wait)
-    note(&b->device, cudaEventElapsedTime(&waited_ms, k->forward_end, k->sampling_begin));
+    record_error(&b->device, cudaEventElapsedTime(&waited_ms, k->forward_end, k->sampling_begin));
   b->frame.has_run = true;
   out->busy_us = (busy_ms - waited_ms) * 1000;
   out->idle_us = ((idle_ms > 0 ? idle_ms : 0) + waited_ms) * 1000;
@@ -303,7 +304,7 @@ td_status td_cuda_wait(td_backend *be, td_outcome *out, td_error *err)
                                                                : b->frame.packing ^ 1]; // the older of two
   TD_BUG_ON(!k->under_way);
   k->under_way = false;
-  note(&b->device, cudaEventSynchronize(k->end[k->phase]));
+  record_error(&b->device, cudaEventSynchronize(k->end[k->phase]));
   cudaError_t e = b->device.fault;
   b->device.fault = cudaSuccess;
   if (e != cudaSuccess)
@@ -316,7 +317,7 @@ td_status td_cuda_wait(td_backend *be, td_outcome *out, td_error *err)
   out->flags = k->flags;
   td_cuda_read_sampling(b, (uint32_t)(k - b->frame.blocks), out);
   out->captured = k->captured;
-  note_times(b, k, out);
+  measure_times(b, k, out);
   return TD_OK;
 }
 
@@ -324,7 +325,7 @@ void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *samp
 {
   cuda_backend *b = self(be);
   TD_BUG_ON(slot >= b->config.max_slots);
-  td_sampler_cache_leave(&b->sampling.extra->cache, slot);
+  td_sampler_cache_leave(&b->sampling.processors->cache, slot);
   b->sampling.host[slot] = *sampling; // goes up with the next plan
   if (!b->sampling.is_changed[slot]) {
     b->sampling.is_changed[slot] = 1;

@@ -35,8 +35,8 @@ static __global__ void dummy_kernel(uint32_t *dst, uint64_t n_pairs, uint64_t se
 }
 
 // n_cols is a multiple of 8, so pairs never cross a row.
-static td_status make_up(cuda_backend *b, const td_weight_part *part, uint64_t n_cols, bf16 *dst,
-                         td_error *err)
+static td_status fill_dummy(cuda_backend *b, const td_weight_part *part, uint64_t n_cols, bf16 *dst,
+                            td_error *err)
 {
   dummy_kernel<<<16 * b->device.n_sms, 256, 0, b->device.stream>>>(
       (uint32_t *)dst, part->n_rows * n_cols / 2, part->seed, part->first_element, n_cols,
@@ -47,20 +47,20 @@ static td_status make_up(cuda_backend *b, const td_weight_part *part, uint64_t n
 
 // ---- from memory or a file ----
 
-struct lane { // one for each reader thread
+struct uploader { // one for each reader thread
   cudaStream_t stream;
   unsigned char *buffers[2]; // pinned
   cudaEvent_t sent[2];       // the last copy from this buffer has arrived
   uint32_t next;
 };
 
-struct weight_lanes {
+struct weight_uploaders {
   int device;
   td_weight_reader *reader;
-  lane lanes[TD_READERS_MAX];
+  uploader uploaders[TD_READERS_MAX];
 };
 
-static td_status open_lane(weight_lanes *w, lane *l, td_error *err)
+static td_status open_uploader(weight_uploaders *w, uploader *l, td_error *err)
 {
   cudaError_t e = cudaSetDevice(w->device); // the current device is per thread
   if (e == cudaSuccess)
@@ -73,7 +73,7 @@ static td_status open_lane(weight_lanes *w, lane *l, td_error *err)
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "pinned memory to load weights");
 }
 
-static void close_lane(lane *l)
+static void close_uploader(uploader *l)
 {
   for (int i = 0; i < 2; i++) {
     if (l->sent[i])
@@ -85,20 +85,20 @@ static void close_lane(lane *l)
     cudaStreamDestroy(l->stream);
 }
 
-static td_status lane_buffer(void *arg, uint32_t thread, void **out, td_error *err)
+static td_status uploader_buffer(void *arg, uint32_t thread, void **out, td_error *err)
 {
-  weight_lanes *w = (weight_lanes *)arg;
-  lane *l = &w->lanes[thread];
+  weight_uploaders *w = (weight_uploaders *)arg;
+  uploader *l = &w->uploaders[thread];
   if (!l->sent[1])
-    TD_TRY(open_lane(w, l, err));
+    TD_TRY(open_uploader(w, l, err));
   cudaError_t e = cudaEventSynchronize(l->sent[l->next]); // returns immediately if nothing has been sent yet
   *out = l->buffers[l->next];
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "copy of weights");
 }
 
-static td_status lane_send(void *arg, uint32_t thread, void *dst, size_t bytes, td_error *err)
+static td_status uploader_send(void *arg, uint32_t thread, void *dst, size_t bytes, td_error *err)
 {
-  lane *l = &((weight_lanes *)arg)->lanes[thread];
+  uploader *l = &((weight_uploaders *)arg)->uploaders[thread];
   cudaError_t e = cudaMemcpyAsync(dst, l->buffers[l->next], bytes, cudaMemcpyHostToDevice, l->stream);
   if (e == cudaSuccess)
     e = cudaEventRecord(l->sent[l->next], l->stream);
@@ -106,9 +106,9 @@ static td_status lane_send(void *arg, uint32_t thread, void *dst, size_t bytes, 
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "copy of weights");
 }
 
-static td_status lane_flush(void *arg, uint32_t thread, td_error *err)
+static td_status uploader_flush(void *arg, uint32_t thread, td_error *err)
 {
-  lane *l = &((weight_lanes *)arg)->lanes[thread];
+  uploader *l = &((weight_uploaders *)arg)->uploaders[thread];
   cudaError_t e = l->stream ? cudaStreamSynchronize(l->stream) : cudaSuccess;
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "copy of weights");
 }
@@ -117,12 +117,12 @@ static td_status open_reader(cuda_backend *b, td_error *err)
 {
   if (b->weights.loading)
     return TD_OK;
-  weight_lanes *w = new (std::nothrow) weight_lanes();
+  weight_uploaders *w = new (std::nothrow) weight_uploaders();
   if (!w)
     return td_fail(err, TD_ERR_NOMEM, "no memory to load weights");
   w->device = b->device.id;
   uint32_t cores = td_usable_cores();
-  td_weight_sink sink = {w, lane_buffer, lane_send, lane_flush};
+  td_weight_sink sink = {w, uploader_buffer, uploader_send, uploader_flush};
   td_status st = td_weight_reader_create(cores < 2 ? 2 : cores, &sink, &w->reader, err);
   if (st != TD_OK)
     delete w;
@@ -131,10 +131,10 @@ static td_status open_reader(cuda_backend *b, td_error *err)
   return st;
 }
 
-static void close_lanes(cuda_weights *w)
+static void close_uploaders(cuda_weights *w)
 {
-  for (lane &l : w->loading->lanes)
-    close_lane(&l);
+  for (uploader &l : w->loading->uploaders)
+    close_uploader(&l);
   delete w->loading;
   w->loading = nullptr;
 }
@@ -145,7 +145,7 @@ td_status td_cuda_weights_wait(td_backend *be, td_error *err)
   td_status st = TD_OK;
   if (b->weights.loading) {
     st = td_weight_reader_finish(b->weights.loading->reader, err);
-    close_lanes(&b->weights);
+    close_uploaders(&b->weights);
   }
   cudaError_t e = cudaStreamSynchronize(b->device.stream); // made-up weights and biases
   return st != TD_OK || e == cudaSuccess ? st : td_cuda_fail(err, e, "weights");
@@ -156,7 +156,7 @@ void td_cuda_weights_abandon(cuda_weights *w)
   if (!w->loading)
     return;
   td_weight_reader_destroy(w->loading->reader);
-  close_lanes(w);
+  close_uploaders(w);
 }
 
 // ---- a weight ----
@@ -174,7 +174,7 @@ static td_status import_part(cuda_backend *b, const td_weight_part *part, uint64
                              td_error *err)
 {
   if (!part->data)
-    return make_up(b, part, n_cols, dst, err);
+    return fill_dummy(b, part, n_cols, dst, err);
   TD_TRY(open_reader(b, err));
   return td_weight_reader_push(b->weights.loading->reader, part, n_cols, dst, err);
 }

@@ -40,7 +40,7 @@ static inline bool is_of_type(const td_weight *w, td_dtype storage, td_dtype com
 
 struct cuda_weights {
   std::vector<td_cuda_weight *> all;
-  struct weight_lanes *loading; // between the first import and weights_wait
+  struct weight_uploaders *loading; // between the first import and weights_wait
 };
 
 td_weight_type td_cuda_weight_type(const td_backend *be, td_dtype stored);
