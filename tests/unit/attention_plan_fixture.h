@@ -192,7 +192,7 @@ static td_work_list_config list_config(const td_attention_planner_config *c)
                                .warp_rows_min = WARP_ROWS_MIN};
 }
 
-/* As the CUDA backend goes about it. */
+/* Plans as the CUDA backend does. */
 static void make_step(steps *run, const td_plan *plan)
 {
   td_work_list_config cut = list_config(run->c);
@@ -261,7 +261,7 @@ static int free_table(void **unused)
   return 0;
 }
 
-/* What a program of these does not use. */
+/* Functions that some of these programs do not use. */
 static inline void use_all(void)
 {
   (void)tree_plan, (void)random_config, (void)right_tables, (void)view_of, (void)make_step, (void)open_run,

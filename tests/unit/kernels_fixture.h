@@ -190,7 +190,7 @@ static inline void fx_run(td_backend *be, const td_plan *plan, const td_op *ops,
   be->ops->discard(be, compiled);
 }
 
-/* The same of n tokens that nobody looks at. */
+/* The same for n tokens whose results are ignored. */
 static inline void fx_run_rows(td_backend *be, uint32_t n, const td_op *op)
 {
   td_plan *plan;

@@ -14,7 +14,7 @@ static void capture(void)
   assert_true(real_stderr >= 0 && dup2(pipe_fds[1], STDERR_FILENO) == STDERR_FILENO);
 }
 
-/* What was written since. */
+/* Returns the text written since. */
 static const char *captured(void)
 {
   dup2(real_stderr, STDERR_FILENO);

@@ -105,7 +105,7 @@ static void test_reasoning_and_the_ends_of_prompts(void **state)
 
 /* ---- answers ---- */
 
-/* What is said, with C: R: and f(arguments) before each piece. */
+/* The reader's output as text, with C: R: and f(arguments) before each part. */
 static void describe(const td_parsed_answer *s, char *out, size_t n)
 {
   *out = '\0';

@@ -42,7 +42,7 @@ static void make_dialect(const char *format, td_dialect *d)
   td_dialect_find(&s, d);
 }
 
-/* ---- what is said, and how it is written ---- */
+/* ---- answers, and their texts ---- */
 
 enum { CALLS_MAX = 4, NAMES = 4, PARAMS = 4 };
 static const char *const names[NAMES] = {"f", "get_weather", "files-write", "ns.look_up"};
@@ -278,7 +278,7 @@ static void add_call(expected *e, const char *name, cJSON *args)
   e->args[e->n_calls++] = args;
 }
 
-/* One call, with what stands around it. i: of n. */
+/* One call with its surrounding text. i: of n. */
 static void put_call(td_buf *b, const td_dialect *d, unsigned i, unsigned n, expected *e)
 {
   const char *name = names[rnd(NAMES)];
@@ -412,7 +412,7 @@ static void free_got(got *g)
     td_buf_deinit(&g->args[i]);
 }
 
-/* cuts 0: all at once. */
+/* cuts 0: in one part. */
 static void read_answer(const td_dialect *d, const char *text, size_t n, uint32_t longest, bool whole, got *g)
 {
   td_reader_rules rules = {.dialect = d, .tools = &tools, .reasons = true, .whole = whole};

@@ -137,7 +137,7 @@ static const char last[] = "{\"choices\":[{\"text\":\"\",\"finish_reason\":\"len
 
 static void test_last_event(void **state)
 {
-  /* the last token has no text of its own (vLLM, tandem) */
+  /* the last token has no separate text (vLLM, tandem) */
   td_record r = {.n_out = 3};
   take(&r, token, 1);
   take(&r, token, 2);
@@ -147,7 +147,7 @@ static void test_last_event(void **state)
   td_record_end(&r, 3.5);
   assert_true(r.result == TD_RESULT_DONE && r.n_pieces == 3 && td_record_tokens(&r) == 3);
   free(r.pieces);
-  /* the end is an event of its own (llama-server) */
+  /* the end is a separate event (llama-server) */
   r = (td_record){.n_out = 9};
   take(&r, token, 1);
   take(&r, token, 2);

@@ -81,7 +81,7 @@ static void test_buf_cap(void **state)
   td_buf_printf(&b, "%s", ""); /* there is not even a terminator */
   assert_true(b.failed && !b.data);
   td_buf_clear(&b);
-  for (int n = 0; n <= 100; n++) { /* whatever room is there already */
+  for (int n = 0; n <= 100; n++) { /* whatever room exists already */
     td_buf_deinit(&b);
     td_buf_init(&b, 100);
     if (n > 50)
@@ -143,7 +143,7 @@ static void test_buf_numbers(void **state)
   td_buf_append_tenths(&b, 0.96); /* carries */
   td_buf_append_tenths(&b, -1);
   td_buf_append_tenths(&b, 0.0 / 0.0);
-  td_buf_append_tenths(&b, 1.0 / 0.0); /* the most that can be said */
+  td_buf_append_tenths(&b, 1.0 / 0.0); /* the longest possible message */
   assert_string_equal(b.data, "1.00.00.01000000000000000000.0");
   td_buf_deinit(&b);
   td_buf_deinit(&want);

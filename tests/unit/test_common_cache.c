@@ -39,7 +39,7 @@ static void test_folder(void **state)
   setenv("CACHE_DIRECTORY", "/var/cache/tandem-test:/other", 1);
   assert_true(td_cache_folder("auto", out));
   assert_string_equal(out, "/var/cache/tandem-test");
-  rmdir(out); /* where the test may write there */
+  rmdir(out); /* if the test may write there */
   unsetenv("HOME"), unsetenv("XDG_CACHE_HOME"), unsetenv("CACHE_DIRECTORY");
   assert_false(td_cache_folder("auto", out));
 }

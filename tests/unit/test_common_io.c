@@ -25,7 +25,7 @@
 #include "common/io.h"
 #include "common/status.h"
 
-/* ---- faults: the next n calls fail so; pieces of at most so many bytes ---- */
+/* ---- faults: the next n calls fail in this way; parts have at most this many bytes ---- */
 
 static int n_faults, fault_errno;
 static bool fail_read, fail_write, fail_sync,
@@ -325,7 +325,7 @@ static uint64_t available_with(const char *const *these)
   return bytes;
 }
 
-/* The least of what the machine has and what each group on the way up leaves. */
+/* The minimum of the machine's cores and the limits of each group up to the root. */
 static void test_available_memory(void **state)
 {
 #define MACHINE "/proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    4000 kB\n"
@@ -403,7 +403,7 @@ static void test_hash(void **state)
   for (size_t i = 0; i < sizeof bytes; i++) {
     bytes[i] = 1;
     seen[n_seen++] = td_hash_bytes(1, bytes, sizeof bytes);
-    if (i + 1 < sizeof bytes) /* what lies behind does not count */
+    if (i + 1 < sizeof bytes) /* the rest does not count */
       assert_true(td_hash_bytes(1, bytes, i) == seen[i]);
     bytes[i] = 0;
   }
@@ -428,7 +428,7 @@ static void die_of_a_bug(bool full, char *text, size_t size)
     assert_int_equal(fcntl(fds[1], F_SETFL, 0), 0);
     dup2(fds[1], STDERR_FILENO);
     signal(SIGABRT, SIG_DFL); /* not cmocka's */
-    alarm(20);                /* whoever hangs ends of this */
+    alarm(20);                /* ends the process if it hangs */
     td_bug("a.c", 7, "x > 0");
     _exit(0);
   }

@@ -101,7 +101,7 @@ static bool parse_ids(const char *text, const td_json_limits *limits)
   return any;
 }
 
-/* \\u0000 of a body stands as C0 80 until somebody wants the text. */
+/* \\u0000 of a body is stored as C0 80 until the text is needed. */
 static void test_nul_in_a_body(void **state)
 {
   static const char body[] =
@@ -207,7 +207,7 @@ static void test_ids_stay_text(void **state)
   }
 }
 
-/* The limits count what stays text as they count a tree. */
+/* The limits count an array that stays text in the same way as a tree. */
 static void test_ids_are_counted(void **state)
 {
   const td_json_limits flat = {1, 65536, TD_ERR_REQUEST}, few = {64, 5, TD_ERR_REQUEST};
@@ -227,7 +227,7 @@ static void test_ids_are_counted(void **state)
   td_buf_deinit(&b);
 }
 
-/* No getter takes such an array for a number. */
+/* No getter reads such an array as a number. */
 static void test_ids_are_no_number(void **state)
 {
   static const char text[] = "{\"prompt\":[5]}";

@@ -19,7 +19,7 @@
 #include "stderr_fixture.h"
 
 static uint64_t now_us = 1000000;
-static bool is_read;  /* by somebody who is slow */
+static bool is_read;  /* by a slow reader */
 static size_t n_read; /* lines */
 static unsigned n_waits;
 
@@ -156,7 +156,7 @@ static void begin_waiting(bool json, bool somebody_reads)
   capture();
 }
 
-/* The next lines to be read: how many are lost, and one more. */
+/* Expects the next lines: how many are lost, and one more. */
 static void expect_lost(size_t n_lost, const char *next)
 {
   char told[100];

@@ -42,7 +42,7 @@ static void texts_of_every_length(void **state)
   }
 }
 
-/* The error at hand may be quoted in the one that takes its place. */
+/* An error may be quoted in the one that replaces it. */
 static void an_error_may_quote_itself(void **state)
 {
   td_error err;

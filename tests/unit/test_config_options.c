@@ -387,7 +387,7 @@ static void test_where_values_come_from(void **state)
   const char *text = "model = from-file\nworkers = 3\nstep_tokens = 100\n";
   write_file(text, strlen(text));
   setenv("TANDEM_WORKERS", "4", 1);
-  setenv("TANDEM_WORKER_QUEUE", "", 1); /* as good as none */
+  setenv("TANDEM_WORKER_QUEUE", "", 1); /* the same as none */
   assert_int_equal(ARGS("--step-tokens=7", "--config", path), TD_OK);
   unsetenv("TANDEM_WORKER_QUEUE");
   assert_int_equal(o.from[td_option_find("model")], 1);

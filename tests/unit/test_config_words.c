@@ -174,7 +174,7 @@ static void test_warnings_of_variables(void **state)
   assert_int_equal(lines, 2);
 }
 
-/* ---- names that are none ---- */
+/* ---- unknown names ---- */
 
 static void test_unknown(void **state)
 {

@@ -40,7 +40,7 @@ typedef struct device {
   double end_us[2];        /* of those under way, oldest first */
   uint32_t n_under_way, n_steps, n_logits[2];
   bool fails, busy_first; /* busy_first: the first step is one that takes longer */
-  /* what is not usual, 0 else */
+  /* an unusual delay, otherwise 0 */
   uint32_t max_rows, max_tokens, n_pages, context, window;
   size_t host_page_bytes; /* KV in host memory, in such pages */
   bool batch_invariant;
@@ -131,7 +131,7 @@ static void device_sample(td_backend *b, td_compiled *sampling, const td_sample_
 static void device_destroy(td_backend *b) {}
 static void device_discard(td_backend *b, td_compiled *compiled) {}
 
-/* Nobody looks at what steps compute. */
+/* The results of steps are ignored. */
 static td_status device_compile(td_backend *b, const td_program *program, td_compiled **out, td_error *err)
 {
   assert_non_null(program);
@@ -345,7 +345,7 @@ static void full_steps_of_long_prompts(void **state)
   }
 }
 
-/* Prompts come in runs of steps, so what counts is what they take in the middle of one; other steps are not
+/* Prompts are computed in runs of steps, so the time in the middle of a run counts; other steps are not
  * slower for it. */
 static void a_device_that_slows_at_work(void **state)
 {

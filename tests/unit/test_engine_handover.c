@@ -189,7 +189,7 @@ static void test_handover(void **state)
                  seed >> 20 & 3 ? 0 : 1 + (seed >> 24) % 8))
         break; /* refused, because the engine has not confirmed cancelled slots */
       started++;
-      if ((seed >> 18 & 31) == 0) { /* cancelled before anything came */
+      if ((seed >> 18 & 31) == 0) { /* cancelled before the first update */
         td_engine_cancel(e, clients[i].ticket);
         clients[i].live = false;
       }
@@ -201,7 +201,7 @@ static void test_handover(void **state)
     for (uint32_t i = 0; i < N_SLOTS; i++)
       live += clients[i].live;
   }
-  /* everything comes back: N_SLOTS requests fit again */
+  /* everything is released: N_SLOTS requests fit again */
   for (int tries = 0; tries < 100000 && e->free_head != UINT32_MAX; tries++) {
     uint32_t n_free = 0;
     assert_int_equal(td_engine_poll(e, updates, 5), 0);
@@ -218,7 +218,7 @@ static void test_handover(void **state)
   td_engine_destroy(e);
 }
 
-/* Tells of one request over and over, as fast as it can. */
+/* Publishes updates of one request over and over, as fast as it can. */
 static void *insistent_engine(void *arg)
 {
   td_engine *e = arg;

@@ -26,7 +26,7 @@ enum {
   PIECE_US = 1000,
   CAPTURE_US = 6000,
   STEP_US = 3000,
-  QUEUED_US = 4000 /* of a step whose ops run one by one */
+  QUEUED_US = 4000 /* duration of a step whose ops run one by one */
 };
 
 typedef enum event_kind { PIECE = 1, END, CAPTURE, STEP, LAUNCH, WAIT, ASLEEP } event_kind;
@@ -227,7 +227,7 @@ static const td_backend_ops ops = {.name = "none",
 
 static void wake(void *arg) {}
 
-/* Up to where it would be ready. Negative: the default. */
+/* Runs the start up to the point where it would be ready. Negative: the default. */
 static void start_with(uint32_t n_pieces, int64_t tune_ms, int64_t capture_ms)
 {
   td_options o;
@@ -305,7 +305,7 @@ static void run_to_idleness(uint32_t *at)
   expect_all_captures(at);
 }
 
-/* Of one request: its prompt, then decodes. */
+/* The steps of one request: its prompt, then decodes. */
 static void expect_steps(uint32_t *at, event_kind decodes)
 {
   expect(at, STEP, 1);
@@ -339,7 +339,7 @@ static void whoever_comes_waits_for_one_piece(void **state)
   expect(&at, PIECE, 1);
   expect(&at, PIECE, 2);
   expect_steps(&at, LAUNCH);
-  expect(&at, WAIT, idle_ms()); /* an idle moment begins anew */
+  expect(&at, WAIT, idle_ms()); /* a new idle moment begins */
   for (uint32_t i = 3; i <= 5; i++)
     expect(&at, PIECE, i);
   expect(&at, ASLEEP, 0);
@@ -540,7 +540,7 @@ static void a_busy_engine_captures_what_it_needs(void **state)
   for (uint32_t i = 0; i < d.n_events; i++) {
     const event *it = &d.events[i];
     n_waits += it->what == WAIT;
-    if (it->what == LAUNCH) /* what was needed, and nothing below it */
+    if (it->what == LAUNCH) /* the sizes that were needed, and none below */
       assert_int_equal(it->n, 4 - n);
     if (it->what != CAPTURE)
       continue;
@@ -694,7 +694,8 @@ static void faults_of_first_captures(void **state)
   }
 }
 
-/* --calibrate measures all of it before it captures, whatever tune_ms says; and captures all, or fails. */
+/* --calibrate measures everything before it captures, regardless of tune_ms; and captures everything, or
+ * fails. */
 static void calibrating_finishes_it_at_once(void **state)
 {
   uint32_t at = 0;

@@ -92,10 +92,10 @@ static void more_than_it_holds(void **state)
       before = e[i].name;
     }
     n_wanted += wanted;
-    if (wanted) /* what the engine does when it is woken */
+    if (wanted) /* what the engine does when it wakes */
       td_kv_feed_fill(w.feed, w.s);
   }
-  assert_int_equal(n_all, PAGES - 1); /* the last one is not whole */
+  assert_int_equal(n_all, PAGES - 1); /* the last one is incomplete */
   assert_true(n_wanted > 0);
   close_world(&w);
 }

@@ -53,7 +53,7 @@ uint64_t __wrap_td_clock_us(void)
 
 static void device_set_sampling(td_backend *b, uint32_t slot, const td_sampling *s) {}
 
-/* One step in seven is disturbed: that is no pace. */
+/* One step in seven is disturbed, which must not count as the normal speed. */
 static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *plan)
 {
   device *d = (device *)b;
@@ -172,7 +172,7 @@ static void submit(td_engine *e, uint32_t i, uint32_t n_prompt, uint32_t max_new
   assert_int_equal(td_engine_submit(e, &r, &t, &err), TD_OK);
 }
 
-/* Serves until it is told to stop in a step, and ends. */
+/* Serves until the loop is told to stop in some step, and ends. */
 static void serve(device *d, uint32_t n_prompts, double without, double with, uint32_t stop_at,
                   td_status want)
 {
@@ -180,7 +180,7 @@ static void serve(device *d, uint32_t n_prompts, double without, double with, ui
   td_error err;
   for (uint32_t i = 0; i < n_prompts; i++)
     submit(e, i, 1000, 30);
-  submit(e, 99, 2, 3000); /* and somebody who goes on and on */
+  submit(e, 99, 2, 3000); /* and a request that never ends */
   d->times[0] = without;
   d->times[1] = with;
   d->n_steps = 0;
@@ -327,7 +327,7 @@ static void what_is_absurd_is_not_kept(void **state)
   assert_true(kept().learned[0] == 0 && is_near(kept().learned[1], 1.9));
 }
 
-/* Removed, damaged or measured anew while this daemon ran. */
+/* Removed, damaged or measured again while this daemon ran. */
 static void what_others_did_meanwhile_stays(void **state)
 {
   device d;
@@ -384,7 +384,7 @@ static void a_new_calibration_begins_anew(void **state)
   assert_int_equal(read_kept(), 0);
 }
 
-/* ---- where nobody measured ---- */
+/* ---- without a calibration ---- */
 
 /* The median error of the last steps' predictions, and the source of step times. */
 static double serve_and_see(device *d, double times, uint32_t stop_at, td_times_source *source)
@@ -436,7 +436,7 @@ static void a_guess_is_learned_and_kept(void **state)
   assert_true(read_kept() > 0 && strstr(text, "; learned from 200 steps\n"));
 }
 
-/* Neither after a fault, nor over what was measured meanwhile. */
+/* Nothing is kept after a fault, and a file measured meanwhile is not overwritten. */
 static void what_was_learned_gives_way(void **state)
 {
   static char before[TD_COST_TEXT_BYTES];

@@ -166,7 +166,7 @@ static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
 {
   device *d = (device *)b;
   const outcome *o = &d->under_way[d->first];
-  usleep(20); /* long enough for clients to come and go while it runs */
+  usleep(20); /* long enough for clients to arrive and leave while it runs */
   *out = (td_outcome){.n_logits = o->n,
                       .ids = o->ids,
                       .n_ids = o->n_ids,
@@ -244,7 +244,7 @@ typedef struct client {
 } client;
 
 typedef struct filler {
-  uint32_t n; /* tokens behind which its last mask was made */
+  uint32_t n; /* number of tokens after which its last mask was made */
   _Atomic bool is_filling;
 } filler;
 
@@ -284,7 +284,7 @@ static uint32_t below(uint32_t n)
   return (uint32_t)((uint64_t)(seed >> 8) * n >> 24);
 }
 
-/* What the request must be told, from the function alone. */
+/* The updates that the request must get, computed from the function alone. */
 static void foresee(client *c, const td_engine_request *r)
 {
   int32_t token = r->tokens[r->n_prompt - 1];
@@ -338,7 +338,7 @@ static bool submit(td_engine *e, client *c)
     free(r.tokens);
     if (c->obeys)
       drop_filler(r.mask.arg);
-  } else if (below(32) == 0) { /* before anything came */
+  } else if (below(32) == 0) { /* before the first token */
     td_engine_cancel(e, c->ticket);
     c->live = false;
   }
@@ -479,7 +479,7 @@ static td_ticket submit_one(td_engine *e, uint32_t n_prompt, uint32_t max_new, t
   return t;
 }
 
-/* The last update of whoever ends next. */
+/* Waits for the last update of the request that ends next. */
 static td_engine_update next_end(td_engine *e)
 {
   td_engine_update u;

@@ -264,7 +264,7 @@ static bool next_plan(runner *r, uint32_t max_chunk)
   return more;
 }
 
-/* One layer of a step, and its results to where they belong. */
+/* Runs one layer of a step, and stores its results in their places. */
 static void run_layer(runner *r, float *host)
 {
   const problem *p = r->p;
@@ -343,7 +343,7 @@ static void compare(const runner *r)
     fail_msg("%zu of %zu results are off by more than 2e-5", n_off, n);
 }
 
-/* Ways to run the same thing; sanitised, each takes a minute. */
+/* Ways to run the same thing; with sanitizers each takes a minute. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { VARIANTS = 2 };
 #else

@@ -15,7 +15,7 @@
 #include "attention_plan_fixture.h"
 #include "kernels/attention/planner.h"
 
-/* ---- costs beside the best there are ---- */
+/* ---- costs compared with the best possible ---- */
 
 typedef struct small_node {
   uint32_t parent, keys, n_rows; /* rows that end here */

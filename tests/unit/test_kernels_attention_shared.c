@@ -13,7 +13,7 @@
 
 #include "attention_plan_fixture.h"
 
-/* Whatever sharing costs beside it. */
+/* For any other costs of sharing. */
 static td_attention_planner_config served_config(void)
 {
   td_attention_planner_config c = config_of(16);
@@ -405,7 +405,7 @@ static void test_a_policy_says_how_many_splits(void **unused)
   assert_true(n_many > 1000);
 }
 
-/* ---- how much is whose ---- */
+/* ---- how CTAs are divided ---- */
 
 static void test_long_groups_are_split_and_short_ones_are_not(void **unused)
 {

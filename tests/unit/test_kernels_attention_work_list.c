@@ -81,7 +81,7 @@ static void check_row(const td_work_list *out, const td_plan *plan, uint32_t row
   assert_int_equal(keys, tiles ? 0 : r->kv_len);
 }
 
-/* Every partial is one item's. */
+/* Every partial belongs to exactly one item. */
 static void check_partials(const td_work_list *out)
 {
   uint8_t taken[TD_SPLITS_MAX] = {0};
@@ -512,7 +512,7 @@ static void test_partials_suffice(void **unused)
   free_items(&out);
 }
 
-/* ---- steps whose rows are those of the step before, longer ---- */
+/* ---- steps with the rows of the step before, grown ---- */
 
 static uint64_t tokens_of(const td_plan *plan)
 {

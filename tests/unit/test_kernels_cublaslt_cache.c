@@ -29,7 +29,7 @@ static void test_buckets(void **state)
   assert_true(td_lt_bucket(UINT32_MAX) > 0);
 }
 
-/* Parses body behind the head, with a right checksum. */
+/* Parses the head followed by body, with a correct checksum. */
 static td_status parse_body(td_lt_cache *c, const char *body)
 {
   td_buf b;

@@ -54,7 +54,7 @@ static float *run_table(const td_int8 *table, td_int8_linear p, const float *x)
 
 enum { TABLES_MAX = 3 };
 
-/* The tables that this machine can run, beside the scalar one. */
+/* The tables that this machine can run, in addition to the scalar one. */
 static uint32_t tables_here(const td_int8 *out[TABLES_MAX])
 {
   uint32_t n = 0;

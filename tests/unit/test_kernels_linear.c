@@ -14,7 +14,7 @@ typedef struct problem {
   uint32_t n_parts, n_cols, n_tokens, n_out;
   td_weight_part parts[3];
   float *x;
-  float *held;          /* [token][out]: what the product is added to; NULL: it is not */
+  float *held;          /* [token][out]: the values to which the result is added; NULL: none */
   double *want, *scale; /* [token][out], sum of |w x| */
 } problem;
 

@@ -8,7 +8,7 @@
 
 enum { VOCAB_MAX = 3000, TOKENS_MAX = 400 };
 
-/* A request as the engine has it, and the same told naively. */
+/* A request as the engine stores it, and a naive copy of it. */
 typedef struct request {
   td_sampling sampling;
   td_logit_bias bias[TD_LOGIT_BIAS_MAX];
@@ -86,7 +86,7 @@ static double naive_logit(const request *r, const uint32_t *mask, int32_t id, do
   return x - (in_answer > 0 ? (double)s->presence_penalty : 0);
 }
 
-/* ---- one row, as defined ---- */
+/* ---- one row, by the definition ---- */
 
 static void test_adjusted_logits(void **state)
 {
@@ -258,7 +258,7 @@ static void test_logprobs(void **state)
       bes[isa]->ops->destroy(bes[isa]);
 }
 
-/* Summands of every size: what is cut off shows nowhere. */
+/* Summands of every size: what is cut off does not show. */
 static void test_log_sums(void **state)
 {
   for (int i = 0; i < 2000000; i++) {
@@ -322,7 +322,7 @@ static void close_steps(steps *s)
   s->be->ops->destroy(s->be);
 }
 
-/* A row of the step to come. */
+/* A row of the next step. */
 static void add_row(steps *s, uint32_t slot, uint32_t n_tokens, int32_t target)
 {
   uint32_t i = s->plan->n_rows++;

@@ -96,7 +96,7 @@ static void free_matrix(matrix *m)
 
 static char path[] = "/tmp/td-reader-XXXXXX";
 
-/* All matrices in one file, behind an odd number of bytes. */
+/* All matrices in one file, after an odd number of bytes. */
 static int write_file(matrix *m, uint32_t n)
 {
   strcpy(path + sizeof path - 7, "XXXXXX");

@@ -195,7 +195,7 @@ static void check_distribution(sampler *s, const float *x, uint32_t vocab, td_sa
       chi2 += (pool_seen - pool) * (pool_seen - pool) / pool;
       freedom++;
     }
-    double limit = freedom - 1 + 5 * sqrt(2.0 * (freedom - 1)) + 12; /* about one in a million */
+    double limit = freedom - 1 + 5 * sqrt(2.0 * (freedom - 1)) + 12; /* exceeded about once in a million */
     if (freedom > 1 && chi2 > limit)
       fail_msg("chi-square %.1f with %u degrees of freedom", chi2, freedom - 1);
   }
@@ -313,7 +313,7 @@ static void test_weights_as_defined(void **state)
       n = 0;
     }
   }
-  float at = -20.9f; /* every float where weights end */
+  float at = -20.9f; /* every float near the end of the range of weights */
   for (n = 0; at < -20.7f; at = nextafterf(at, 0)) {
     x[n++] = at;
     if (n == CHUNK) {

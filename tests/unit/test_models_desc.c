@@ -203,7 +203,7 @@ static void test_unserved_defaults(void **state)
   "b\"]},\"pre_tokenizer\":"                                                                                 \
   "{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"}"
 
-/* The tokenizer's ends, behind those of the description's files. */
+/* The tokenizer's end tokens, after those of the description's files. */
 static void expect_ends(const char *added, const char *config, uint32_t n, const int32_t *want)
 {
   td_model_desc d = accept(LLAMA ",\"eos_token_id\":0}", NULL);
@@ -286,7 +286,7 @@ static void test_rope_scalings(void **state)
                    "\"original_max_position_embeddings\":8192}}",
              NULL);
   expect_rope(&d, llama3, 1);
-  /* where both stand, rope_scaling counts alone, unless it is empty */
+  /* if both exist, only rope_scaling counts, unless it is empty */
   d = accept(LLAMA ",\"rope_parameters\":{\"rope_theta\":1e6,\"rope_type\":\"linear\",\"factor\":4.0},"
                    "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2.0}}",
              NULL);

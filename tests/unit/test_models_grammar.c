@@ -121,7 +121,7 @@ static const texts all[] = {
      {"\"a1\"", "\"a123\""},
      {"\"a1234\"", "\"a\""}},
     {S, "{\"type\":\"string\",\"pattern\":\"b|^c$\"}", {"\"abba\"", "\"c\""}, {"\"cc\"", "\"\""}},
-    {S, /* schemas that differ in what are notes elsewhere */
+    {S, /* schemas that differ in keywords that are annotations elsewhere */
      "{\"type\":\"array\",\"prefixItems\":[{\"const\":{\"title\":\"x\"}},{\"const\":{\"title\":\"y\"}},"
      "{\"type\":\"object\",\"properties\":{\"default\":{\"const\":1}},\"required\":[\"default\"]},"
      "{\"type\":\"object\",\"properties\":{\"default\":{\"const\":2}},\"required\":[\"default\"]},"
@@ -406,7 +406,7 @@ static void test_hostile_text(void **state)
   static char text[200000];
   td_grammar *g;
   td_error err;
-  const char *name = repeated("", "n", 129, " ::= \"a\""); /* a name too long, where it is defined */
+  const char *name = repeated("", "n", 129, " ::= \"a\""); /* a name that is too long, in its definition */
   assert_int_equal(compile(TD_GRAMMAR_GBNF, name, &g, &err), TD_ERR_REQUEST);
   size_t n = (size_t)sprintf(text, "root ::= \"a\"\n");
   for (unsigned i = 0; i < 4097; i++) /* the limit's last rule, and one more */
@@ -548,7 +548,7 @@ static void test_hostile_members(void **state)
   td_grammar_drop(g);
 }
 
-/* ---- what one client's grammar may take ---- */
+/* ---- the budget of one client's grammar ---- */
 
 /* 30000 rules are called together: each is examined a few times, not once per other rule. */
 static void test_many_rules(void **state)

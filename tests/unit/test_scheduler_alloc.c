@@ -45,7 +45,7 @@ static void each_allocation_may_fail(void **state)
   assert_int_equal(refused_at_each(&config), n + 3);
 }
 
-/* What none is made for. */
+/* Configurations for which no scheduler is made. */
 static void impossible_sizes_are_refused(void **state)
 {
   const td_sched_config good = {.n_slots = 8,

@@ -107,7 +107,7 @@ static void steps_end_where_tiles_do(void **state)
   b = make(&c, 16499); /* 513 would not fit, 512 do */
   begin(&b, 56, 1024);
   assert_int_equal(td_budget_chunk(&b, 0, 10000), 512 - 56);
-  b = make(&c, 10999); /* anything behind 256 takes 11000 */
+  b = make(&c, 10999); /* any step after 256 takes 11000 */
   begin(&b, 56, 1024);
   assert_int_equal(td_budget_chunk(&b, 0, 10000), 256 - 56);
 
@@ -284,7 +284,7 @@ static void an_slo_below_what_can_be_kept(void **state)
     begin_for(&b, 16, 1024, 1);
     assert_true(td_budget_chunk(&b, 0, 10000) >= 16);
   }
-  b = make(&c, 0); /* none: by need alone */
+  b = make(&c, 0); /* no SLO: by need alone */
   begin_for(&b, 16, 1024, 1);
   assert_int_equal(td_budget_chunk(&b, 0, 10000), 752);
   begin_for(&b, 16, 1024, 1000);

@@ -60,7 +60,7 @@ static void make_busy(fx *f)
   submit(f, QUEUED_TOO, 80, 4, 1);
 }
 
-/* ---- what may be broken ---- */
+/* ---- what can be broken ---- */
 
 static td_request *request(td_sched *s, uint32_t slot) { return &s->table.requests[slot]; }
 static td_order_entry *entry(td_sched *s, uint32_t slot) { return &s->order.entries[slot]; }

@@ -123,7 +123,7 @@ static void places_become_even_within_a_bound(void **state)
     assert_true(step(&w) && td_sched_is_running(w.s, 0));
     assert_true(running_of(&w, 1) >= 15 && running_of(&w, 2) >= 15);
   }
-  assert_true(n_taken(&w) <= 16); /* and no more than that */
+  assert_true(n_taken(&w) <= 16); /* and no more */
   while (step(&w))                /* all end */
     ;
   for (uint32_t i = 0; i < SLOTS; i++)

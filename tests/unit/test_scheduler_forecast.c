@@ -369,10 +369,10 @@ static void idle_or_without_a_model(void **state)
   close_world();
 }
 
-/* All places but some are answers of up to 1000 tokens that end after 50 to 150. Beside them, from step 1000
- * on, somebody has so many others under way: of a token; that are taken back before they begin, or when they
- * have; that ask for as much and stop after 3 tokens; that never end; that ask for 40 tokens and use them.
- * Then 100 more come: what the last of them is told, beside what it sees. */
+/* Nearly all places hold answers of up to 1000 tokens that end after 50 to 150. From step 1000 on, another
+ * account also has many requests under way: of one token; cancelled before or after they start; that ask for
+ * as much and stop after 3 tokens; that never end; that ask for 40 tokens and use them. Then 100 more arrive:
+ * compares the prediction for the last of them with what happens. */
 typedef enum beside { NOTHING, TINY, TAKEN_BACK, LEFT, QUICK, ENDLESS, CUT } beside;
 
 typedef struct foretold {
@@ -425,7 +425,7 @@ static foretold foretold_beside(beside kind, uint32_t each, uint32_t account)
     take_back(true);
   for (uint32_t i = 0; i < 100; i++) {
     if (kind == ENDLESS && i == 50)
-      submit_other(kind, account); /* and one more behind it */
+      submit_other(kind, account); /* and one more after it */
     submit_usual();
   }
   td_sched_forecast f = td_sched_foresee(w.s);

@@ -213,10 +213,10 @@ static void it_follows_a_device_that_changes(void **state)
   assert_true(times > 1.7 && times < 2.5);
 }
 
-/* Chunks that all stand behind long prompts show tokens and attention together, and the table lacks an edge:
- * from 370 to 450 tokens steps take a quarter longer. On the class's own device that is not taken for a price
- * of attention, which would make long chunks seem cheap: one that stands behind nothing is predicted as
- * before. */
+/* If all chunks come after long prompts, tokens and attention vary together; and the table lacks an edge:
+ * from 370 to 450 tokens steps take a quarter longer. On the class's own device, that must not be taken for a
+ * cost of attention, which would make long chunks seem cheap: the prediction for a chunk without context
+ * stays as before. */
 static void one_load_teaches_no_wrong_shares(void **state)
 {
   const td_cost_class *c = &td_cost_class_gpu;

@@ -21,7 +21,7 @@ typedef struct world {
   uint32_t ended[SLOTS], n_ended;
   uint32_t n_steps;
   uint32_t ns_per_token; /* of this device */
-  bool observed;         /* the scheduler is told what steps take */
+  bool observed;         /* the scheduler knows the times of steps */
 } world;
 
 static const td_sched_config by_slack = {.n_slots = SLOTS,
@@ -134,8 +134,8 @@ static uint64_t slowest_short(const td_sched_config *c, uint32_t n_long, uint64_
 
 enum { FULL_STEP_US = STEP_US + 2048 * NS_PER_TOKEN / 1000 };
 
-/* Fifty prompts of 200 tokens beside one of 100,000 that takes 5 s: each is there within two steps, and the
- * long one pays for what they compute only. */
+/* Fifty prompts of 200 tokens beside one of 100,000 that takes 5 s: each has its first token within two
+ * steps, and the long one is delayed only by their computation. */
 static void a_long_prompt_does_not_block_short_ones(void **state)
 {
   uint64_t alone_us = LONG / 2048 * (uint64_t)FULL_STEP_US + FULL_STEP_US, long_us;
@@ -465,11 +465,11 @@ static void a_leader_that_leaves_is_replaced(void **state)
   assert_true(step(&w));
   for (uint32_t i = 1; i < 4; i++)
     assert_true(td_sched_slot(w.s, i).following);
-  td_sched_cancel(w.s, 2); /* one that follows */
+  td_sched_cancel(w.s, 2); /* a follower */
   td_sched_check(w.s);
   td_sched_cancel(w.s, 0);
   td_sched_check(w.s);
-  assert_true(step(&w)); /* 3 is the shortest: it goes on */
+  assert_true(step(&w)); /* 3 is the shortest, so it continues */
   assert_true(td_sched_is_running(w.s, 3));
   td_sched_stats now;
   td_sched_get_stats(w.s, &now);
@@ -653,7 +653,7 @@ static void a_lost_prefix_is_lost_time(void **state)
   assert_true(td_sched_next_expiry_us(w.s) > deadline_us - 10000);
   while (w.there[2]) /* 110 ms, and 75 pages of the other's: 60 ms */
     assert_true(step(&w));
-  assert_int_equal(expire(&w, &slot), 0); /* nobody has looked */
+  assert_int_equal(expire(&w, &slot), 0); /* not checked yet */
   uint64_t before_us = w.now_us;
   assert_true(step(&w));
   assert_true(td_sched_is_running(w.s, 1) && w.first_us[1] == 0);

@@ -80,7 +80,7 @@ static void a_decode_never_waits(void **state)
   fx_close(&f);
 }
 
-/* The smallest budget there is: a prompt still moves, one token a step. */
+/* The smallest possible budget: a prompt still advances one token per step. */
 static void a_prompt_never_starves(void **state)
 {
   static fx f;
@@ -229,7 +229,7 @@ static void submit_scored(fx *f, uint32_t slot, uint32_t n_prompt, uint32_t n, u
   assert_int_equal(td_sched_submit(f->s, slot, &r, ++f->now_us, &err), n < n_prompt ? TD_OK : TD_ERR_REQUEST);
 }
 
-/* An embedding is made of every token: what the tree has, or a neighbour computes, spares none. */
+/* An embedding needs every token: neither cached pages nor those of another prompt help. */
 static void all_tokens_are_computed_where_they_are_wanted(void **state)
 {
   static fx f;
@@ -262,7 +262,7 @@ static void chunks_that_want_logits_are_cut(void **state)
   submit_scored(&f, 0, 40, 40, 0); /* before the first token there is none */
   submit_scored(&f, 0, 40, 20, 0);
   submit_scored(&f, 1, 40, 39, 7);
-  assert_true(fx_plan(&f)); /* tokens 19 to 26 of the first; of the second, one: the room is used up */
+  assert_true(fx_plan(&f)); /* tokens 19 to 26 of the first, and one of the second: the room is used up */
   fx_row(&f, 0, 0, 27, 27);
   fx_row(&f, 1, 1, 1, 1);
   assert_int_equal(f.plan->rows[0].n_logits, 8);
@@ -285,7 +285,8 @@ static void chunks_that_want_logits_are_cut(void **state)
   fx_close(&f);
 }
 
-/* What the tree has does not spare the tokens whose logits are wanted; another adapter's pages are others. */
+/* Cached pages do not spare tokens whose logits are needed; and pages of another adapter are different pages.
+ */
 static void scored_tokens_take_no_hits(void **state)
 {
   static fx f;
@@ -348,7 +349,7 @@ static void a_late_row_is_computed_again(void **state)
   fx_close(&f);
 }
 
-/* Prompts have places by what they take, 1 ms a token. */
+/* Places of prompts follow from their times, 1 ms per token. */
 static void open_with_places(fx *f)
 {
   td_sched_config c = config;
@@ -357,8 +358,8 @@ static void open_with_places(fx *f)
   fx_open(f, &c);
 }
 
-/* Two that are late, with as much left: the one that was started first goes on first, and with a token less
- * the other does. */
+/* Two late prompts with equally much left: the one that was started first is first; if the other has a token
+ * less, it is. */
 static void of_equals_the_first_started_goes_on(void **state)
 {
   for (uint32_t less = 0; less < 2; less++) {
@@ -376,8 +377,8 @@ static void of_equals_the_first_started_goes_on(void **state)
   }
 }
 
-/* A long front that others stand behind is started by a page beside a longer one once its time has come, and
- * not at that very moment. */
+/* A long front with others behind it is started by a page, beside a longer prompt, once its time has passed,
+ * but not at that exact moment. */
 static void way_is_made_behind_time(void **state)
 {
   for (uint32_t late = 0; late < 2; late++) {
@@ -398,7 +399,8 @@ static void way_is_made_behind_time(void **state)
   }
 }
 
-/* Where every token is wanted, a hit spares no time: the place in the queue is that of the whole prompt. */
+/* If the logits of every token are needed, a hit saves no time: the place in the queue is that of the whole
+ * prompt. */
 static void a_place_counts_what_is_computed(void **state)
 {
   for (int all = 0; all < 2; all++) {
@@ -415,8 +417,8 @@ static void a_place_counts_what_is_computed(void **state)
   }
 }
 
-/* Each that waits behind a long prefix costs a walk along it: after some thousand pages the others wait for
- * the next step. */
+/* Each request with a long cached prefix costs a walk along it: after some thousand pages, the others wait
+ * for the next step. */
 static void look_ups_have_a_bound(void **state)
 {
   enum { PAGES = 2100, LONG = PAGES * 16, WAITING = 5, TOKENS = LONG + 400 };
@@ -434,20 +436,20 @@ static void look_ups_have_a_bound(void **state)
       tokens[slot][i] = i;
   td_sched_request r = {.tokens = tokens[WAITING], .n_prompt = LONG + 1, .max_new = 1};
   assert_int_equal(td_sched_submit(f.s, WAITING, &r, ++f.now_us, &err), TD_OK);
-  fx_run_dry(&f);                                   /* the prefix is there */
+  fx_run_dry(&f);                                   /* the prefix is cached */
   for (uint32_t slot = 0; slot < WAITING; slot++) { /* the first computes the next pages, others follow it */
     r = (td_sched_request){.tokens = tokens[slot], .n_prompt = TOKENS - 1, .max_new = 1};
     assert_int_equal(td_sched_submit(f.s, slot, &r, ++f.now_us, &err), TD_OK);
   }
   assert_true(fx_plan(&f));
   assert_int_equal(f.plan->n_rows, 1);
-  assert_int_equal(fx_stats(&f).n_following, 1); /* two walks of 2,100 pages, and none more in this step */
+  assert_int_equal(fx_stats(&f).n_following, 1); /* two walks of 2,100 pages, and no more in this step */
   fx_commit(&f, 0);
   fx_run_dry(&f);
   fx_close(&f);
 }
 
-/* Under every policy what is foretold are times, also where a step of whole prompts has no room for one more.
+/* Under every policy predictions are valid times, even if a step of whole prompts has no room for one more.
  */
 static void every_policy_foretells(void **state)
 {
@@ -471,8 +473,8 @@ static void every_policy_foretells(void **state)
   }
 }
 
-/* Nobody is refused anew because a check lay between two plans: a prompt ends, and of those that wait the
- * light one, which goes before the longer one while that is computed, is known to lack pages. */
+/* A check between two plans causes no new refusal. A prompt ends, and among the waiting ones, the light one,
+ * which precedes the longer one while that is computed, is known to lack pages. */
 static void a_check_changes_no_plan(void **state)
 {
   static fx f;

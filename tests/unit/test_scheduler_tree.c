@@ -39,7 +39,7 @@ typedef struct user {
 } user;
 
 typedef struct fixture {
-  td_page_events events; /* told to a subscriber now and then, some at a time */
+  td_page_events events; /* delivered to a subscriber now and then, several at a time */
   uint64_t names[NAMESPACES][N_PREFIXES];
   td_page_pool pool;
   td_prefix_tree tree;
@@ -50,7 +50,7 @@ typedef struct fixture {
 
 static uint32_t child_of(uint32_t at, uint32_t digit) { return at * WAYS + 1 + digit; }
 
-/* Pages of one digit differ from those of another in their last token only. */
+/* Pages for different digits differ only in their last token. */
 static void page_of_digit(uint32_t digit, int32_t *tokens)
 {
   for (uint32_t i = 0; i < PT; i++)
@@ -75,13 +75,13 @@ static void check(fixture *f)
         assert_int_equal(held[p->page], 1);
     }
   for (uint32_t i = 0; i < PAGES; i++)
-    assert_int_equal(held[i], 1); /* the tree's or free: users hold none of their own between calls */
+    assert_int_equal(held[i], 1); /* in the tree or free: users hold no private pages between calls */
   assert_int_equal(f->tree.n_pages, present);
   assert_int_equal(f->tree.n_unpinned_pages, unpinned);
   assert_int_equal(f->pool.n_free + present, PAGES);
 }
 
-/* The prefix that a told page ends; its name is its alone. */
+/* The prefix that ends with a published page; its name is unique. */
 static void subscribe(fixture *f, const td_page_event *e, int32_t page)
 {
   uint32_t ns = NAMESPACES, at = N_PREFIXES;
@@ -93,14 +93,14 @@ static void subscribe(fixture *f, const td_page_event *e, int32_t page)
       }
   if (!e->is_stored) {
     assert_true(at < N_PREFIXES && f->model[ns][at].is_told);
-    for (uint32_t d = 0; d < WAYS; d++) /* what comes behind it went before it */
+    for (uint32_t d = 0; d < WAYS; d++) /* its children were removed before it */
       assert_false(child_of(at, d) < N_PREFIXES && f->model[ns][child_of(at, d)].is_told);
     f->model[ns][at].is_told = false;
     return;
   }
   uint32_t digit = (uint32_t)td_prefix_tree_tokens(&f->tree, page)[PT - 1], before = 0;
   while (e->before != 0 && (before == N_PREFIXES || f->names[e->namespace_id][before] != e->before))
-    assert_true(++before < N_PREFIXES); /* told, under that name */
+    assert_true(++before < N_PREFIXES); /* published under that name */
   assert_true(before == 0 || f->model[e->namespace_id][before].is_told);
   assert_true(at == N_PREFIXES || (ns == e->namespace_id && at == child_of(before, digit)));
   f->names[e->namespace_id][child_of(before, digit)] = e->name;
@@ -145,7 +145,7 @@ static void begin(fixture *f, user *u)
   assert_memory_equal(u->pages, pages, expected * sizeof *pages);
 }
 
-/* The page that must go: of those without children and pins, the one whose last use is longest ago. */
+/* The page to evict: of those without children and pins, the least recently used. */
 static prefix *victim(fixture *f)
 {
   prefix *best = NULL;
@@ -161,7 +161,7 @@ static prefix *victim(fixture *f)
   return best;
 }
 
-/* Takes out up to n, several at once, and says how many there were. */
+/* Evicts up to n pages, several at a time, and returns how many there were. */
 static uint32_t evict(fixture *f, int32_t *pages, uint32_t n)
 {
   int32_t expected[PAGES];
@@ -248,7 +248,7 @@ static void random_life(uint32_t bucket_mask)
     if (rand() % 50 == 0)
       evict_to_pool(f, 1 + (uint32_t)rand() % 3);
     check(f);
-    if (i / 1000 % 3 == 1) /* else the subscriber is away */
+    if (i / 1000 % 3 == 1) /* otherwise the subscriber is disconnected */
       tell(f, (uint32_t)rand() % 6);
   }
   tell(f, UINT32_MAX);
@@ -291,7 +291,7 @@ static void a_hit_compares_tokens(void **state)
   f.tree.bucket_mask = 0;
   page_of_digit(0, a);
   page_of_digit(1, b);
-  uint32_t node_b = insert(&f, 5, b, 1), node_a = insert(&f, 5, a, 1); /* a stands before b in the bucket */
+  uint32_t node_b = insert(&f, 5, b, 1), node_a = insert(&f, 5, a, 1); /* a is before b in the bucket */
   f.tree.nodes[node_a].hash = f.tree.nodes[node_b].hash;               /* a collision, made */
   assert_int_equal(td_prefix_tree_find(&f.tree, 5, b, 1).node, node_b);
   assert_int_equal(td_prefix_tree_find(&f.tree, 5, b, 1).n_pages, 1);

@@ -62,7 +62,7 @@ static void test_ranges(void **state)
   assert_false(have("192.0.2.1", "192.0.2.2"));
   assert_true(have(" 10.0.0.0/8 , 192.0.2.128/25", "192.0.2.255"));
   assert_false(have("10.0.0.0/8,192.0.2.128/25", "192.0.2.127"));
-  assert_true(have("10.1.2.3/8", "10.255.0.0")); /* what lies behind the bits does not count */
+  assert_true(have("10.1.2.3/8", "10.255.0.0")); /* bits after the prefix do not count */
   assert_true(have("0.0.0.0/0", "203.0.113.9"));
   assert_false(have("0.0.0.0/0", "2001:db8::1"));
   assert_true(have("::/0", "203.0.113.9"));
@@ -132,7 +132,8 @@ static void test_forwarded(void **state)
   } cases[] = {
       {"192.0.2.1", "192.0.2.1"},
       {"192.0.2.1, 10.0.0.1", "192.0.2.1"},
-      {"6.6.6.6, 192.0.2.1,10.0.0.1 , 10.0.0.2", "192.0.2.1"}, /* anybody may have written the first */
+      {"6.6.6.6, 192.0.2.1,10.0.0.1 , 10.0.0.2",
+       "192.0.2.1"}, /* any client may have written the first address */
       {"10.0.0.3, 10.0.0.1", "10.0.0.3"},
       {"192.0.2.1:5000", "192.0.2.1"},
       {"[2001:db8::1]:443", "2001:db8::/64"},

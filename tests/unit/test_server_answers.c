@@ -8,8 +8,8 @@
 
 /* ---- ids of calls ---- */
 
-/* Of its choice, its place and the answer, and of nothing else; nine letters and digits for Mistral's
- * templates. */
+/* A call's id depends on the choice, the call's index and the answer only; nine letters and digits for
+ * Mistral's templates. */
 static void test_call_ids(void **state)
 {
   scene s;
@@ -32,7 +32,7 @@ static void test_call_ids(void **state)
           for (size_t i = 0; i < n_seen; i++)
             assert_string_not_equal(seen[i], id);
           strcpy(seen[n_seen++], id);
-          /* clients keep them: they stay what they are from one version to the next */
+          /* clients store these ids, so they must not change between versions */
           uint64_t h =
               td_hash_bytes((uint64_t)s.choice.index * 4294967296u + n, s.call.id, strlen(s.call.id));
           if (mistral)
@@ -53,7 +53,7 @@ static void test_chat_message(void **state)
   scene s;
   open_scene(&s, &td_api_chat, false);
   td_parts_json_message(&s.choice, &s.out);
-  expect(&s, ",\"content\":\"\""); /* it said nothing */
+  expect(&s, ",\"content\":\"\""); /* no text */
   add_part(&s, TD_PART_REASONING, 0, "hm");
   td_parts_json_message(&s.choice, &s.out);
   expect(&s, ",\"content\":null,\"reasoning_content\":\"hm\",\"reasoning\":\"hm\"");
@@ -71,7 +71,7 @@ static void test_chat_message(void **state)
       "{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"\"}}]",
       id_of(&s, 0), id_of(&s, 1));
   td_parsed_answer_clear(&s.choice.parsed);
-  add_part(&s, TD_PART_CALL, 2, "h"); /* the last thing it said */
+  add_part(&s, TD_PART_CALL, 2, "h"); /* its last text */
   td_parts_json_message(&s.choice, &s.out);
   expect(
       &s,
@@ -137,7 +137,7 @@ static void test_messages_whole(void **state)
 {
   scene s;
   open_scene(&s, &td_api_messages, false);
-  add_parts(&s); /* g has no input: it is not told */
+  add_parts(&s); /* g has no input, so it is left out */
   whole(&s, "tool_calls");
   expect(&s,
          MESSAGE
@@ -167,7 +167,8 @@ static void test_messages_whole(void **state)
   close_scene(&s);
 }
 
-/* Input that a client's JSON could not read is made so that it can; what is no object is not told. */
+/* Input that a client's JSON parser could not read is repaired; a call whose input is not an object is left
+ * out. */
 static void test_messages_input(void **state)
 {
   static const struct {
@@ -311,7 +312,7 @@ static void test_reasons(void **state)
   }
 }
 
-/* What the engine and the readers say, as clients are told. */
+/* The finish reasons of the engine and the readers, in the clients' words. */
 static void test_errors_of_ours(void **state)
 {
   static const struct {
@@ -334,7 +335,7 @@ static void test_errors_of_ours(void **state)
   }
 }
 
-/* What the log tells of a call: the sums of its tokens, the times of its slowest choice, and how it ended. */
+/* The log line of a call: the sums of its tokens, the times of its slowest choice, and how it ended. */
 static void test_note_for_the_log(void **state)
 {
   td_choice choices[3] = {

@@ -10,7 +10,7 @@
 
 enum { WINDOW_MS = 5000, RATE = 1024, LOOK_MS = 100, BEGIN_MS = 77777 };
 
-typedef uint64_t bytes_at(uint64_t ms); /* how many have come by then */
+typedef uint64_t bytes_at(uint64_t ms); /* number of bytes received by then */
 
 /* When it is found slow, from the body's first moment; UINT64_MAX: never in an hour. */
 static uint64_t cut_at(bytes_at *bytes)
@@ -51,7 +51,7 @@ static void test_pace(void **state)
     assert_in_range(cut_at(cases[i].bytes), cases[i].from_ms, cases[i].to_ms);
 }
 
-/* The smallest window is as long as the time between two looks. */
+/* The smallest window is as long as the time between two checks. */
 static void test_short_window(void **state)
 {
   td_body_pace p;
@@ -61,7 +61,7 @@ static void test_short_window(void **state)
   assert_true(td_body_pace_is_slow(&p, 400, 1299, 100, RATE));
 }
 
-/* A time that nobody looked at is not held against the client. */
+/* Time without checks does not count against the client. */
 static void test_a_pause_of_ours(void **state)
 {
   td_body_pace p;

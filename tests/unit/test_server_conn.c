@@ -66,7 +66,7 @@ static void say(world *w, const char *text)
   turn(w);
 }
 
-/* What has come to the client; NULL: nothing. */
+/* Returns what the client has received; NULL: nothing. */
 static const char *heard(world *w)
 {
   static char text[100000];
@@ -90,8 +90,8 @@ static uint64_t n_cut(const world *w)
 
 /* ---- deadlines ---- */
 
-/* Who has said nothing yet has the time of a head; who has been answered that of idleness. Neither is told.
- */
+/* A client that has sent nothing yet has the time limit of a head, and one that was answered has the idle
+ * limit. Neither gets an error. */
 static void test_idle(void **state)
 {
   for (int answered = 0; answered < 2; answered++)
@@ -154,7 +154,7 @@ static void test_body(void **state)
       assert_non_null(strstr(text, "\"the request body took too long\""));
     close_world(&w);
 
-    open_world(&w); /* one that comes too slowly, in a whole window */
+    open_world(&w); /* a body that is too slow over a whole window */
     say(&w, BODY_HEAD);
     uint64_t begin = now_ms;
     for (uint64_t at = 0; at < grace; at += grace / 16)
@@ -170,8 +170,7 @@ static void test_body(void **state)
   }
 }
 
-/* A peer that does not read what it was sent: nothing of its body is asked of it meanwhile, and it has the
- * time of a stall. */
+/* While a peer does not read, its body need not arrive, and the stall limit applies to it. */
 static void test_stall(void **state)
 {
   static char big[4 << 20];
@@ -187,7 +186,7 @@ static void test_stall(void **state)
     assert_true(w.c->uv.stream.write_queue_size > 0);
     assert_false(td_conn_writable(w.c));
     uint64_t ms = option(&w, TD_LIMIT_SSE_STALL_MS), now = w.c->progress_ms + 1000;
-    td_conn_sweep(w.c, now); /* it has taken some since: that is where the time begins */
+    td_conn_sweep(w.c, now); /* it has read some since, so the time starts there */
     assert_int_equal(w.c->progress_ms, now);
     td_conn_sweep(w.c, now + ms + (uint64_t)late);
     assert_int_equal(is_open(&w), !late);
@@ -196,7 +195,7 @@ static void test_stall(void **state)
   }
 }
 
-/* A stream that says nothing is pinged when that has lasted so long; what is no stream is not. */
+/* A stream is pinged when it has been silent for the limit; other answers are not. */
 static void test_ping(void **state)
 {
   for (int late = 0; late < 2; late++)
@@ -233,8 +232,8 @@ static void test_linger(void **state)
   }
 }
 
-/* When the next process takes over: who has just come, or just got an answer, may have a request on the wire.
- */
+/* When the next process takes over: a client that has just connected, or just got an answer, may have a
+ * request on the wire. */
 static void test_hand_over(void **state)
 {
   for (int answered = 0; answered < 2; answered++)
@@ -320,7 +319,7 @@ static void test_heads_of_answers(void **state)
   }
 }
 
-/* A request id as long as may be, and longer. */
+/* A request id of the maximum length, and a longer one. */
 static void test_request_ids(void **state)
 {
   size_t most = td_limit_max(TD_LIMIT_REQUEST_ID_BYTES);
@@ -338,8 +337,8 @@ static void test_request_ids(void **state)
   }
 }
 
-/* Requests in one piece are answered in their order, on one connection; a body of another's is none of ours.
- */
+/* Requests sent together are answered in order, on one connection. The body of a request that is refused
+ * early is not read as a request. */
 static void test_pipelined(void **state)
 {
   world w;
@@ -356,7 +355,7 @@ static void test_pipelined(void **state)
   close_world(&w);
 }
 
-/* However little is taken at once, what comes is the whole answer, once. */
+/* However little the client reads at a time, it gets the whole answer exactly once. */
 static void test_pieces(void **state)
 {
   static const int most[] = {INT_MAX, 0, 1, 2, 100};
@@ -380,7 +379,7 @@ static void test_pieces(void **state)
 
 /* ---- drain ---- */
 
-/* A drain is over when there is nothing to be answered, nothing to be sent, and nobody to be waited for. */
+/* A drain is over when nothing must be answered or sent, and no client must be waited for. */
 static void test_end_of_a_drain(void **state)
 {
   enum { OVER, NO_DRAIN, A_CALL, UNSENT, AFTER_A_FAILURE, HANDS_OVER, HANDED_OVER, CASES };
@@ -395,7 +394,7 @@ static void test_end_of_a_drain(void **state)
       w.s->answers_until_ms = uv_now(&w.s->loop) + 1;
     w.s->handing_over = i == HANDS_OVER || i == HANDED_OVER;
     if (i == HANDED_OVER)
-      w.c->state = TD_CONN_ANSWERING; /* by somebody who watches: no request of it is to come */
+      w.c->state = TD_CONN_ANSWERING; /* a watcher, which will not send another request */
     td_server_idle(w.s);
     assert_int_equal(w.s->stopping, i == OVER || i == HANDED_OVER);
     w.s->draining = false;
@@ -406,7 +405,8 @@ static void test_end_of_a_drain(void **state)
 
 /* ---- health ---- */
 
-/* A step may take so long: as the operator says, by the longest that was predicted, or as nobody knows. */
+/* The longest time that a step may take: the operator's value, that of the longest prediction, or the
+ * default. */
 static void test_health(void **state)
 {
   uint64_t least = 1000 * td_limit_max(TD_LIMIT_HEALTH_LEAST_MS),

@@ -20,7 +20,7 @@ static td_options options;
 static td_conn conns[N_CONNS];
 static td_call calls[N_CONNS];
 static uint64_t now_ms;
-static const td_conn *ended; /* the first one of a trim */
+static const td_conn *ended; /* the first one that a trim ended */
 
 uint64_t __wrap_uv_now(const uv_loop_t *loop);
 void __wrap_td_conn_cut(td_conn *c, td_cut why);
@@ -28,7 +28,7 @@ void __wrap_td_call_fail(td_call *call, const td_api_error *e);
 
 uint64_t __wrap_uv_now(const uv_loop_t *loop) { return now_ms; }
 
-/* The first one is noted, and then there is room: nothing changes. */
+/* The first one is remembered, and then there is room: nothing changes. */
 static void note(const td_conn *c)
 {
   ended = c;

@@ -239,7 +239,7 @@ static void test_refused(void **state)
     refused_str(cases[i].status, cases[i].text);
 }
 
-/* Every byte value that must not stand somewhere, there. */
+/* Every forbidden byte value, at its place. */
 static void test_refused_bytes(void **state)
 {
   char text[256];
@@ -432,8 +432,7 @@ static void test_discard(void **state)
   td_http_deinit(&h);
 }
 
-/* Our own rules speak before llhttp does: they do not lean on it for what its next version may let through.
- */
+/* Our own rules apply before llhttp, so they do not depend on what its next version lets through. */
 static void test_own_words(void **state)
 {
   static const struct {
@@ -457,7 +456,7 @@ static void test_own_words(void **state)
   }
 }
 
-/* ---- mutations: no crash, the same however cut, and what passes keeps the rules ---- */
+/* ---- mutations: no crash, the same for any split, and what passes obeys the rules ---- */
 
 static uint64_t rng_state = 42;
 static uint32_t rnd(uint32_t n)
@@ -555,7 +554,7 @@ static void test_mutations(void **state)
   assert_true(accepted > 1000);
 }
 
-/* Several lines are one list: proxies in a row may add a line each. */
+/* Several lines are one list, because each proxy in a chain may add a line. */
 static void test_forwarded(void **state)
 {
 #define F "X-Forwarded-For: "

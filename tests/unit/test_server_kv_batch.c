@@ -43,7 +43,8 @@ static void test_kv_batches(void **state)
   td_kv_batch_render(&b, NULL, 0, &out);
   IS("\x93" TIME "\x90\0");
   td_buf_clear(&out);
-  /* pages of a prefix are one event; what does not follow is another; a salt is told with the first page */
+  /* consecutive pages of a prefix are one event; others start a new one; a salt is sent with the first page
+   */
   td_engine_kv_event e[] = {{true, 5, 0, 9, t},     {true, 6, 5, 9, t + 2}, {true, 7, 5, 9, t},
                             {true, 8, 0, 0xabc, t}, {true, 9, 8, 0xabc, t}, {true, 10, 0, 0, t},
                             {false, 5, 0, 9, NULL}, {false, 9, 0, 9, NULL}, {true, 11, 7, 0xabc, t}};

@@ -24,8 +24,8 @@
 
 /* ---- faults ---- */
 
-static int fail_conns;   /* so many connections find no memory; -1: all */
-static int accept_errno; /* what accept gives while fail_accepts is not 0 */
+static int fail_conns;   /* number of connections that find no memory; -1: all */
+static int accept_errno; /* the error of accept while fail_accepts is not 0 */
 static int fail_accepts;
 
 void *__real_calloc(size_t n, size_t size);
@@ -118,7 +118,7 @@ static int connect_to(const world *w)
   return fd;
 }
 
-/* Turns the loop for up to ms, or until so many connections are open. */
+/* Runs the loop for up to ms, or until that many connections are open. */
 static void turn(world *w, uint32_t until_conns, uint64_t ms)
 {
   uint64_t end = uv_hrtime() + ms * 1000000u;
@@ -163,7 +163,7 @@ static void test_no_handle_once(void **state)
   close_world(&w);
 }
 
-/* Connections, till descriptors are there again, wait: none is closed. */
+/* Until there are descriptors again, connections wait; none is closed. */
 static void test_out_of_descriptors(void **state)
 {
   world w;
@@ -183,7 +183,7 @@ static void test_out_of_descriptors(void **state)
   close_world(&w);
 }
 
-/* What the connection that was to be accepted is at fault for passes without a pause. */
+/* Errors of the accepted connection itself are skipped without a pause. */
 static void test_a_connection_that_has_gone(void **state)
 {
   world w;
@@ -198,7 +198,8 @@ static void test_a_connection_that_has_gone(void **state)
   close_world(&w);
 }
 
-/* Of connections that are refused the log has a line a second, and the next says how many were left out. */
+/* The log has one line per second about refused connections, and the next line says how many were left out.
+ */
 static void test_refusals_are_told_once(void **state)
 {
   world w;
@@ -226,7 +227,7 @@ static void test_health(void **state)
   w.options.limit[TD_LIMIT_HEALTH_STALL_MS] = 200;
   assert_null(td_server_trouble(w.s)); /* it is loading */
   fail_conns = -1;
-  int spare = connect_to(&w), fd = connect_to(&w); /* memory for the first is there before it comes */
+  int spare = connect_to(&w), fd = connect_to(&w); /* memory for the first is allocated before it arrives */
   turn(&w, 2, 100);
   assert_int_equal(w.s->n_conns, 1);
   assert_null(td_server_trouble(w.s)); /* a moment is no stall */
@@ -279,7 +280,8 @@ static size_t read_answer(world *w, int fd, char *text, size_t max)
   return n;
 }
 
-/* One over what an address may have is told so, in OpenAI's shape, though it has sent its request already. */
+/* A connection over the limit of an address gets an error in OpenAI's format, although it has already sent
+ * its request. */
 static void test_one_address(void **state)
 {
   world w;
@@ -373,7 +375,7 @@ static void test_only_a_stale_socket_is_removed(void **state)
   int fd = socket(AF_UNIX, SOCK_STREAM, 0);
   assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
   assert_int_equal(listen(fd, 1), 0);
-  assert_int_equal(try_path(path, &err), TD_ERR_IO); /* somebody listens there */
+  assert_int_equal(try_path(path, &err), TD_ERR_IO); /* another process listens there */
   assert_int_equal(stat(path, &st), 0);
   close(fd);
 

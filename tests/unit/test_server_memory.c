@@ -18,8 +18,8 @@
 
 /* ---- faults ---- */
 
-static int n_before_fault = -1; /* so many succeed; -1: all do */
-static bool only_one;           /* those behind it succeed again */
+static int n_before_fault = -1; /* number of calls that succeed; -1: all */
+static bool only_one;           /* those after it succeed again */
 static int n_allocations;
 
 static bool may_allocate(void)
@@ -77,7 +77,7 @@ void __wrap_td_engine_token_bytes(const td_engine *e, int32_t id, td_buf *out)
   td_buf_printf(out, " token %d", (int)id);
 }
 
-/* ---- what the log says of requests ---- */
+/* ---- the log lines of requests ---- */
 
 static struct {
   int n, status;
@@ -110,7 +110,7 @@ static void open_world(world *w)
   make_world(w);
 }
 
-/* What the server does until it waits; returns what the client then has. */
+/* Runs the server until it waits; returns what the client then has. */
 static size_t turn(world *w, char *text, size_t max)
 {
   size_t n = 0;
@@ -150,7 +150,7 @@ static const char *code_of(const cJSON *json)
 typedef void answer_fn(world *w);
 typedef bool whole_fn(const cJSON *json, const char *body);
 
-/* Runs `answer` with every allocation failing in turn: whole, told, or cut off. */
+/* Runs `answer` with every allocation failing in turn: it is complete, an error, or cut off. */
 static void try_each(answer_fn *answer, whole_fn *whole)
 {
   static char text[65536];
@@ -177,7 +177,7 @@ static void try_each(answer_fn *answer, whole_fn *whole)
         assert_string_equal(logged.code, "out_of_memory");
         assert_string_equal(code_of(json), "out_of_memory");
         outcomes[1]++;
-      } else { /* the connection is closed: nobody waits for the rest */
+      } else { /* the connection is closed, so the rest is not needed */
         assert_null(w.s->conns);
         assert_int_equal(w.s->metrics.connections_cut[TD_CUT_MEMORY], 1);
         outcomes[2]++;
@@ -221,7 +221,7 @@ static void test_models(void **state) { try_each(ask_models, is_models); }
 static void test_model(void **state) { try_each(ask_model, is_model); }
 static void test_metrics(void **state) { try_each(ask_metrics, is_metrics); }
 
-/* A call of one choice, whose answer the engine has given: tokens behind one of the prompt. */
+/* A call with one choice, whose answer the engine has produced: tokens after one prompt token. */
 static td_call *make_call(world *w, const int32_t *tokens, uint32_t n_generated)
 {
   td_call *call = calloc(1, sizeof *call);
@@ -256,7 +256,7 @@ static td_call *make_call(world *w, const int32_t *tokens, uint32_t n_generated)
   return call;
 }
 
-/* Its last text comes when the tokens are through. */
+/* Its last text is sent after all tokens. */
 static void end_answer(world *w)
 {
   static const int32_t tokens[] = {1, 2, 3};
@@ -268,8 +268,8 @@ static void end_answer(world *w)
   td_generation_pump(call);
 }
 
-/* With all that log-probabilities may tell of a token it takes about a kilobyte. What is made of a stream at
- * once follows what may be held for it, and not the number of tokens that are there. */
+/* With all log-probabilities a token takes about a kilobyte. The part of a stream that is rendered at a time
+ * depends on the memory it may hold, not on the number of available tokens. */
 static void test_logprobs_are_rendered_in_pieces(void **state)
 {
   enum { N = 500 };
@@ -296,7 +296,7 @@ static void test_logprobs_are_rendered_in_pieces(void **state)
   close_world(&w);
 }
 
-/* Of a body that is sent without a copy the log has one line, whatever fails. */
+/* The log has one line for a body that is sent without a copy, whatever fails. */
 static void test_long_body_is_told(void **state)
 {
   static const char letters[100000];
@@ -335,7 +335,7 @@ static bool is_answer(const cJSON *json, const char *body)
 
 static void test_answer(void **state) { try_each(end_answer, is_answer); }
 
-/* All that an answer took is given back: after some rounds, more of them take no more. */
+/* All memory of an answer is freed: after a few rounds, more answers take no more. */
 static void test_nothing_stays(void **state)
 {
   static char text[65536];
@@ -388,7 +388,7 @@ static void test_request(void **state)
   assert_true(told > 4);
 }
 
-/* The same with a connection: the code says what it is. */
+/* The same for a connection; the code names it. */
 static void test_request_of_a_connection(void **state)
 {
   static char text[4096];

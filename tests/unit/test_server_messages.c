@@ -18,7 +18,7 @@ static void expect_messages(const char *json, int status, const char *param, con
   cJSON_Delete(m);
 }
 
-/* All texts of a request together may state so many values. */
+/* A limit for the values in all texts of a request together. */
 static void test_tool_arguments_are_bounded(void **state)
 {
   const char *call = "{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":[1,2,3,4]}\"}}";

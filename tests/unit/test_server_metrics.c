@@ -13,11 +13,11 @@
 #include "server/metrics.h"
 
 typedef struct expected {
-  const char *name; /* with the labels behind model_name */
+  const char *name; /* with the labels after model_name */
   double value;
 } expected;
 
-/* The page's samples are these, and each of their families says its type once. */
+/* The page has exactly these samples, and each family states its type once. */
 static void check(char *page, const expected *want, size_t n)
 {
   size_t i = 0;
@@ -264,7 +264,8 @@ static void test_the_whole_page(void **state)
   td_buf_deinit(&out);
 }
 
-/* What a key that shares the device sees: requests and times, nothing that counts others' tokens or pages. */
+/* What a key that shares the device sees: requests and times, but no counts of other keys' tokens or pages.
+ */
 static void test_what_others_use(void **state)
 {
   static td_tenant accounts[TD_KEY_ACCOUNTS + 1];
@@ -300,7 +301,7 @@ static void test_what_others_use(void **state)
   }
 }
 
-/* What is left out: families of what is not there, and of keys those of others. */
+/* What is left out: families of missing things, and for a key the families of other keys. */
 static void test_what_is_not_there(void **state)
 {
   static td_tenant accounts[TD_KEY_ACCOUNTS + 1];

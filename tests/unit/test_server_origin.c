@@ -21,7 +21,7 @@ static td_options options_with(const char *listen, const char *allowed_hosts, co
   return o;
 }
 
-/* code NULL: it is taken. */
+/* code NULL: it is accepted. */
 static void expect_admit(const td_options *o, const char *host, const char *origin, const char *code)
 {
   td_api_error e = {0};

@@ -107,7 +107,7 @@ static void test_keys(void **state)
   assert_int_equal(td_keys_read(&k, "/nonexistent", &err), TD_ERR_CONFIG);
 }
 
-/* ---- who shares ---- */
+/* ---- tenants ---- */
 
 /* The attributes after a key, and that no message shows what may be a key. */
 static void test_key_settings(void **state)
@@ -407,7 +407,7 @@ static void test_errors(void **state)
   }
 }
 
-/* A call as it is when two choices of one prompt have ended. */
+/* A call after two choices of one prompt have ended. */
 typedef struct fake_call {
   td_call call;
   td_choice choices[2];

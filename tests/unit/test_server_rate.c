@@ -32,7 +32,7 @@ static void test_bucket(void **state)
   assert_true(td_rate_left(&r, 60, begin - 5) == -90); /* a clock that does not advance */
 }
 
-/* What is charged as of earlier fills nothing twice. */
+/* A charge with an earlier time does not refill the bucket twice. */
 static void test_no_interval_counts_twice(void **state)
 {
   td_rate r = {0};
@@ -95,7 +95,7 @@ static void test_limits(void **state)
   assert_true(td_key_limits_admit(&t, true, later, &e));
   t.n_waiting = 1;
   t.n_asking = 1;
-  t.n_reading = 2; /* one counts tokens only */
+  t.n_reading = 2; /* one has a limit for tokens only */
   t.n_choices = 1;
   assert_false(td_key_limits_admit(&t, true, later, &e));
   assert_non_null(strstr(e.message, "has 2 requests that wait for their first token, and may have 2"));

@@ -316,7 +316,7 @@ static void test_sampling_as_read(void **state)
       read_json("{\"prompt\":\"x\",\"min_tokens\":5,\"max_tokens\":4}", TD_ROUTE_COMPLETIONS, &r, &e));
   assert_string_equal(e.param, "min_tokens");
   td_request_deinit(&r);
-  td_buf many; /* one more than may be */
+  td_buf many; /* one more than allowed */
   td_buf_init(&many, 0);
   td_buf_append_str(&many, "{\"prompt\":\"x\",\"logit_bias\":{");
   for (int i = 0; i <= TD_LOGIT_BIAS_MAX; i++)
@@ -522,7 +522,7 @@ static void test_steering_fields(void **state)
                                        {"use_beam_search", "false"}, {"reasoning_format", "\"auto\""}};
   for (size_t i = 0; i < sizeof off / sizeof off[0]; i++)
     expect(200, TD_ROUTE_CHAT, off[i][0], off[i][1]);
-  /* and what none of their answers depends on */
+  /* and fields that affect none of their answers */
   static const char *const neutral[] = {"user",
                                         "metadata",
                                         "store",
@@ -610,7 +610,7 @@ static void test_together(void **state)
   assert_string_equal(e.param, "continue_final_message");
 }
 
-/* What is absent is the model's; what is given is exact. */
+/* Absent values are the model's; given values are used exactly. */
 static void test_sampling(void **state)
 {
   td_api_request r;

@@ -53,7 +53,7 @@ static void translate(const td_api *api, bool strict, bool drops_billing_line, c
   td_buf_deinit(&call.echo);
 }
 
-/* want: the chat; or what begins with a status: the error. */
+/* want: the chat, or, if it begins with a status, the error. */
 typedef struct example {
   const char *body, *want;
 } example;
@@ -229,7 +229,7 @@ static void test_messages_system(void **state)
   static const struct {
     const char *system;
     bool drops;
-    const char *want; /* of the system's message; "": there is none */
+    const char *want; /* of the system message; "": there is none */
   } lines[] = {
       {"'x-anthropic-billing-header: 1\\n\\ns'", true, "{'role':'system','content':[" PART("s") "]},"},
       {"'x-anthropic-billing-header: 1\\ns'", false,
@@ -546,7 +546,7 @@ static void test_echo(void **state)
   }
 }
 
-/* An error of the chat is told in the words of the route. */
+/* An error of the chat uses the route's field names. */
 static void test_names(void **state)
 {
   static const struct {

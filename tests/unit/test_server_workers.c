@@ -181,7 +181,7 @@ static void test_one_alone_has_all_workers(void **state)
   end(&d);
 }
 
-/* With others, three quarters; what did not begin is done unrun. */
+/* If there are other tenants, three quarters; jobs that did not start are finished without running. */
 static void test_queue_has_shares(void **state)
 {
   world d;

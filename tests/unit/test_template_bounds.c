@@ -225,7 +225,7 @@ static void limits_of_the_source(void **state)
   free(s);
 }
 
-/* ---- what looks at bytes pays for them ---- */
+/* ---- functions that read bytes pay for them ---- */
 
 /* The least budget that is enough. */
 static size_t steps_of(const char *source, const cJSON *input)

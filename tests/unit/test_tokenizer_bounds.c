@@ -84,7 +84,7 @@ static void decoders_have_an_order(void **state)
       bool in_order = n >= 3 && n <= STEPS, possible = true;
       cJSON *list = cJSON_CreateArray();
       for (int k = 0; k < n; k++) {
-        int which = i >> 3 * k & 7; /* a step; one that is none; others are left out */
+        int which = i >> 3 * k & 7; /* a step; an unknown step; otherwise none */
         possible = possible && which <= STEPS;
         cJSON_AddItemToArray(list, which < STEPS ? cJSON_Duplicate(cJSON_GetArrayItem(steps, which), true)
                                                  : util_parse("{\"type\":\"Lower\"}", 16));

@@ -81,7 +81,7 @@ static void regex_equals_hand_written(void **state)
   free(text);
 }
 
-/* With what no text here has, which no table takes: "\1" in front of two others. */
+/* With something that occurs in no text here and that no table supports: "\1" before two others. */
 #define UNTABLED "|\1(?=\2\2)"
 
 /* A table cuts as backtracking does. */

@@ -218,7 +218,7 @@ static cJSON *random_value(unsigned *seed)
   }
 }
 
-/* Replaces or deletes one random member on a random way down. */
+/* Replaces or deletes one random member on a random path down. */
 static void damage(cJSON *node, unsigned *seed)
 {
   for (int depth = 0; depth < 8; depth++) {
@@ -460,7 +460,7 @@ static void gguf_files(void **state)
   }
 }
 
-/* Every name of a splitter, by what it makes of four digits. */
+/* Every name of a splitter, identified by how it splits four digits. */
 static void gguf_names(void **state)
 {
   enum { ONE, THREES, FROM_THE_RIGHT, ALL };
@@ -644,7 +644,7 @@ static void gguf_words(void **state)
 {
   static const struct {
     const char *model, *pre;
-    int n; /* tokens of e and an accent: 1 where they are composed; 0: refused */
+    int n; /* tokens of e and an accent: 1 if they are composed; 0: refused */
   } cases[] = {{"gpt2", "gpt-2", 2},       {"gptx", "gpt-2", 0},
                {"gpt2", "gpt-x", 0},       {"gpt2", "qwen2", 1},
                {"gpt2", "command-r", 1},   {"gpt2", "qwen35", 1},

@@ -99,7 +99,7 @@ typedef struct work {
   td_error err;
 } work;
 
-/* In a thread of its own: it keeps a table of words. */
+/* In a separate thread, because a thread keeps a table of words. */
 static void *encode(void *arg)
 {
   work *w = arg;

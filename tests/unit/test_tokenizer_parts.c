@@ -322,7 +322,7 @@ static void bos(void **state)
   const char *texts[] = {"", "a", "<|im_start|>a", "<|im_start|><|im_start|>"};
   const size_t counts[] = {1, 2, 2, 2};
   for (size_t i = 0; i < 4; i++) {
-    ids.n = 1; /* what is there already stays */
+    ids.n = 1; /* existing contents stay */
     if (!ids.ids)
       ids = (td_ids){calloc(1, sizeof(int32_t)), 1, 1};
     assert_int_equal(td_tokenizer_encode(t, texts[i], strlen(texts[i]), &all, 1, true, 0, &ids, &err), TD_OK);
@@ -371,7 +371,7 @@ static void text_limit(void **state)
   td_tokenizer_destroy(t);
 }
 
-/* ---- long words: the heap does what the short way does, in n log n ---- */
+/* ---- long words: the heap gives the same result as the short way, in n log n ---- */
 
 /* BPE by its definition: repeatedly merge the leftmost pair of lowest rank. */
 static size_t naive(const td_tokenizer *t, const unsigned char *word, size_t n, uint32_t *ids)
@@ -429,7 +429,7 @@ static void word_keys_differ(void **state)
     for (size_t i = 0; i <= n; i++) {
       const td_word_key key = td_word_key_of(word, n);
       const td_word w = {.first = key.first, .last = key.last, .n_bytes = (uint16_t)n};
-      word[i] = 1; /* behind the word: it is not looked at */
+      word[i] = 1; /* after the word, so it is ignored */
       const td_word_key other = td_word_key_of(word, n),
                         longer = td_word_key_of(word, n + (n < TD_WORD_BYTES));
       assert_true(td_word_is(&w, &other) == (i == n));

@@ -41,7 +41,7 @@ static void as_the_reference_cuts(void **state)
         print_error("%s cuts '%s' in another way at %zu\n", expression, text->valuestring, at - 1);
         n_bad++;
       }
-      /* where it says that no match has a character, none has */
+      /* if it says that no match has a character, none has */
       text = text->next;
     }
     td_regex_destroy(r);

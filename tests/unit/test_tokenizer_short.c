@@ -24,7 +24,7 @@ static const char *const expressions[] = {
      "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"),
 };
 
-/* The text of n parts whose number is i. */
+/* Text number i among those of n parts. */
 static size_t write_text(char *text, size_t i, int n)
 {
   size_t k = 0;
@@ -68,7 +68,8 @@ static void short_texts_are_cut_alike(void **state)
 static const char *const flags[] = {"special", "single_word", "lstrip", "rstrip", "normalized"};
 enum { FLAGS = sizeof flags / sizeof *flags };
 
-/* tokenizer.json, or tokenizer_config.json beside a tokenizer.model; with one token that has the flag. */
+/* A tokenizer.json, or a tokenizer_config.json next to a tokenizer.model, with one token that has the flag.
+ */
 static td_status load_flag(bool is_json, const char *flag, const char *value, td_tokenizer **t, td_error *err)
 {
   char text[400];
@@ -152,7 +153,7 @@ static void flags_are_true_or_false(void **state)
       }
 }
 
-/* Of one byte too, on either side of normalisation. */
+/* Also for tokens of one byte, before or after normalisation. */
 static void the_shortest_added_tokens(void **state)
 {
   static const char *const values[] = {"true", "false"};

@@ -194,7 +194,7 @@ static void joined(void **state)
   td_tokenizer_destroy(t);
 }
 
-/* ---- what stands around special tokens ---- */
+/* ---- text around special tokens ---- */
 
 static void assert_text(const td_tokenizer *t, const char *text, bool trusted, const char *want)
 {
@@ -344,7 +344,7 @@ static void decodings(void **state)
           continue;
         decode(tokenizers[k], item->child, skip, true, &out);
         assert_string_equal(out.data ? out.data : "", want->valuestring);
-        /* what goes on behind another text keeps its space */
+        /* text that continues another keeps its space */
         decode(tokenizers[k], item->child, skip, false, &all);
         assert_true(all.len_bytes == out.len_bytes ||
                     (all.len_bytes == out.len_bytes + 1 && *all.data == ' '));

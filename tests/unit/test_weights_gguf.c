@@ -164,7 +164,7 @@ static void test_every_mutation_is_survived(void **state)
   td_buf_deinit(&b);
 }
 
-/* ---- named lies ---- */
+/* ---- inconsistent files, refused by name ---- */
 
 static void expect_refused(td_buf *b, td_status code, const char *say_1, const char *say_2)
 {
@@ -336,7 +336,7 @@ static void test_parts(void **state)
   remove_folder(folder);
 }
 
-/* One tensor with 64 bytes of data behind it. */
+/* One tensor followed by 64 bytes of data. */
 static void one_tensor(td_buf *b, uint32_t n_dims, const uint64_t *dims, uint32_t type, uint64_t offset)
 {
   begin(b, 1, 0);

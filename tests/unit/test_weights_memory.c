@@ -18,7 +18,7 @@ char *__wrap_strdup(const char *s)
 
 enum { ALLOCATIONS_MAX = 400 };
 
-/* ---- what this process holds ---- */
+/* ---- resources that this process holds ---- */
 
 static int count_descriptors(void)
 {
@@ -235,7 +235,7 @@ static void what_is_wrong_is_given_back(void **state)
   td_model_files_close(NULL);
 }
 
-/* A template of the very size that may be, and of one byte more. */
+/* A template of exactly the maximum size, and one of one byte more. */
 static void templates_have_a_size(void **state)
 {
   char folder[64];
@@ -413,7 +413,7 @@ static void close_others_on_exec(void)
     (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
-/* What a number in a header may be taken for. */
+/* How a number in a header may be misread. */
 static void headers(void **state)
 {
   char folder[64];
@@ -436,7 +436,7 @@ static void headers(void **state)
   assert_int_equal(td_model_files_tensor_count(f), 123);
   td_model_files_close(f);
   td_buf_deinit(&b);
-  make_folder(folder); /* tensors of no element take no byte, whichever extent is 0 */
+  make_folder(folder); /* tensors without elements take no bytes, whichever extent is 0 */
   write_text(folder, "config.json", "{}");
   const char *header = "{\"a\":{\"dtype\":\"F16\",\"shape\":[3,0],\"data_offsets\":[0,0]},"
                        "\"b\":{\"dtype\":\"F16\",\"shape\":[0,3],\"data_offsets\":[0,0]},"
