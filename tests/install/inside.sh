@@ -1,5 +1,5 @@
-# Runs as a service in a machine where the .deb was just installed (scripts/package-test): what its operator would do, in turn.
-# The last line is "all holds", or what does not.
+# Runs as a service on a machine where the .deb was just installed (scripts/package-test), and does what an operator would do.
+# The last line is "all holds", or the failure.
 set -u
 KEY=sk-inside-0123456789
 URL=http://127.0.0.1:8080
@@ -19,7 +19,7 @@ must() {
   "$@" >/tmp/out 2>&1 || { cat /tmp/out; fail "$what"; }
   echo "ok: $what"
 }
-# soon WHAT COMMAND...: within half a minute
+# soon WHAT COMMAND...: must succeed within half a minute
 soon() {
   local what=$1 i
   shift
@@ -42,7 +42,7 @@ answers() {
 }
 grows() { [ "$(show NRestarts)" -gt "$1" ]; }
 
-# ---- what was installed ----
+# ---- installed files ----
 must "the service is not enabled by itself" is "$(systemctl is-enabled tandemd.service)" disabled
 must "the user is there" getent passwd tandem
 for page in 'man8/tandemd.8' 'man5/tandem.conf.5' 'man1/tandem-bench.1' 'man1/tandem-plan.1' 'man1/tandem-pull.1'; do
@@ -56,7 +56,7 @@ must "systemd takes the units" systemd-analyze verify /usr/lib/systemd/system/ta
 score=$(systemd-analyze security --no-pager tandemd.service | sed -n 's/.*Overall exposure level for tandemd.service: \([0-9.]*\).*/\1/p')
 must "exposure $score is at most 1.3" awk "BEGIN { exit !($score > 0 && $score <= 1.3) }"
 
-# ---- without a model: refused once, not again and again ----
+# ---- without a model: refused once, and not restarted repeatedly ----
 must "the service cannot start without its model" bash -c '! systemctl start tandemd.service'
 must "its exit code says why" is "$(show ExecMainStatus)" 65
 must "it was not started again" is "$(show NRestarts)" 0
@@ -70,7 +70,7 @@ sed -i "s|^model = .*|model = $MODEL|; s|^# \(api_key_file = /run\)|\1|" /etc/ta
 echo "kv_bytes = 268435456" >>/etc/tandem/tandem.conf
 (umask 077 && echo "$KEY" >/etc/tandem/credentials/api-keys)
 mkdir -p $UNIT
-# so that the test is short: it starts the service more often than the five times in 10 s that systemd allows
+# to keep the test short, it starts the service more often than the five times in 10 s that systemd allows
 printf '[Unit]\nStartLimitIntervalSec=0\n[Service]\nWatchdogSec=3s\nRestartSec=200ms\n' >$UNIT/test.conf
 systemctl daemon-reload
 must "the units are enabled" systemctl enable --now tandemd.socket
@@ -86,7 +86,7 @@ must "it reads its options again" systemctl reload tandemd.service
 soon "and says so" bash -c 'journalctl -q -u tandemd.service | grep -q "SIGHUP: options and keys are read again"'
 must "reloading is no restart" is "$(show ActiveState)/$(show NRestarts)" active/0
 
-# ---- restarts refuse nobody ----
+# ---- no connection is refused during restarts ----
 (
   for i in $(seq 12); do answers && echo yes || echo no; done >/tmp/during
 ) &
