@@ -95,7 +95,7 @@ struct decode_rotation {
 // Whether that kernel can normalise heads of this size: a warp must hold whole heads.
 static inline bool td_cuda_decode_has_norms(uint32_t head_dim) { return head_dim != 96; }
 void td_cuda_decode_rotated(cuda_backend *b, attention_group *g, const attention_args &a,
-                            const decode_rotation &by, uint32_t n_ctas);
+                            const decode_rotation &rotation, uint32_t n_ctas);
 
 // Whether the step's decodes are colocated with prefill; never in a captured step.
 static inline bool is_colocated(const cuda_backend *b, const attention_group *g)

@@ -35,7 +35,7 @@ template <int HD> struct decode_shape : warp_ring_shape<HD, HD == 64 ? 2 : 1> {
 // Rotates the item's queries into shared memory. If the item holds the sequence's newest token, also writes
 // that token's K and V to its page.
 template <int HD>
-__device__ __forceinline__ void rotate_item(const attention_args &a, const decode_rotation &by,
+__device__ __forceinline__ void rotate_item(const attention_args &a, const decode_rotation &rotation,
                                             const device_batch &batch, const td_attention_item &it,
                                             uint32_t kv_head, bf16 *queries, const float2 *rotations)
 {
@@ -44,7 +44,7 @@ __device__ __forceinline__ void rotate_item(const attention_args &a, const decod
                 "else the threads that are left over would do heads of the next round too");
   uint32_t lane = threadIdx.x % LANES, pos = it.position, line = pos & (batch.page_tokens - 1);
   uint32_t n_heads = a.gqa_group + (it.kv_end > pos ? 2 : 0), n_all = a.n_heads + 2 * a.n_kv_heads;
-  uint32_t chunk[2] = {first_chunk(lane, by.halves), second_chunk(lane, HD, by.halves)};
+  uint32_t chunk[2] = {first_chunk(lane, rotation.halves), second_chunk(lane, HD, rotation.halves)};
   size_t half_page = (size_t)batch.page_tokens * HD;
   for (uint32_t h = threadIdx.x / LANES; h < n_heads; h += WARPS * 32 / LANES) {
     bool is_q = h < a.gqa_group, is_v = h == a.gqa_group + 1;
@@ -58,13 +58,14 @@ __device__ __forceinline__ void rotate_item(const attention_args &a, const decod
       unpack(raw[c], v[c]);
     }
     if constexpr (LANES == 4 || LANES == 8 || LANES == 16) {
-      const float *norm = is_v ? nullptr : is_q ? by.q_norm : by.k_norm;
+      const float *norm = is_v ? nullptr : is_q ? rotation.q_norm : rotation.k_norm;
       uint32_t mine = ((1u << LANES) - 1) << (threadIdx.x % 32 - lane); // other heads may be done
       if (norm)
-        normalise(v, norm, chunk, rsqrtf(segment_sum(sum_of_squares(v), LANES, mine) / (float)HD + by.eps));
+        normalise(v, norm, chunk,
+                  rsqrtf(segment_sum(sum_of_squares(v), LANES, mine) / (float)HD + rotation.eps));
     }
     if (!is_v)
-      rotate(v, rotations, chunk[0], by.halves);
+      rotate(v, rotations, chunk[0], rotation.halves);
     bf16 *page =
         (bf16 *)a.kv +
         ((size_t)batch.page_table[it.page_table_offset + (pos >> log2_of(batch.page_tokens))] * a.n_kv_heads +
@@ -98,7 +99,7 @@ __device__ __forceinline__ void load_rotated_queries(uint32_t q[HD / 16][4], con
 
 // ROTATES: queries, keys and values come straight from the linear; every sequence has one token, and the step
 // is captured. SHARES_*: items may be prefix splits, or sequences that reduce partials of prefix splits, head
-// by head (BY_ROW) or by the threads of a tile (IN_TILES).
+// by head (BY_HEAD) or by the threads of a tile (IN_TILES).
 enum decode_form { PLAIN, ROTATES, SHARES_BY_HEAD, SHARES_IN_TILES };
 template <decode_form FORM> constexpr bool shares = FORM >= SHARES_BY_HEAD;
 
@@ -132,7 +133,7 @@ __device__ __forceinline__ bool find_item(decode_item *out, const device_batch &
 template <int HD, decode_form FORM>
 __global__ void __launch_bounds__(WARPS * 32, shares<FORM> ? decode_shape<HD>::SHARES_CTAS_PER_SM
                                                            : decode_shape<HD>::CTAS_PER_SM)
-    decode_kernel(attention_args a, decode_rotation by, shared_prefixes shared, device_batch batch,
+    decode_kernel(attention_args a, decode_rotation rotation, shared_prefixes shared, device_batch batch,
                   decode_range range, decode_start start)
 {
 #ifdef TD_HAS_MBARRIER
@@ -177,11 +178,11 @@ __global__ void __launch_bounds__(WARPS * 32, shares<FORM> ? decode_shape<HD>::S
     find_prefixes(&runs[warp], shared, it, batch, kv_head);
   if constexpr (FORM == ROTATES)
     for (uint32_t i = threadIdx.x; i < HD / 2; i += WARPS * 32)
-      rotations[i] = rotation_of((int32_t)n_old, by.inv_freq[i], by.attn_factor);
+      rotations[i] = rotation_of((int32_t)n_old, rotation.inv_freq[i], rotation.attn_factor);
   wait_unless_beside(start);
   if constexpr (FORM == ROTATES) {
     __syncthreads();
-    rotate_item<HD>(a, by, batch, it, kv_head, queries, rotations);
+    rotate_item<HD>(a, rotation, batch, it, kv_head, queries, rotations);
     fence_global_writes(); // asynchronous copies read the token's line
     __syncthreads();
   }
@@ -224,8 +225,8 @@ __global__ void __launch_bounds__(WARPS * 32, shares<FORM> ? decode_shape<HD>::S
 }
 
 template <int HD, decode_form FORM>
-static void launch(cuda_backend *b, attention_group *g, const attention_args &a, const decode_rotation &by,
-                   uint32_t first, uint32_t n_ctas)
+static void launch(cuda_backend *b, attention_group *g, const attention_args &a,
+                   const decode_rotation &rotation, uint32_t first, uint32_t n_ctas)
 {
   auto kernel = decode_kernel<HD, FORM>;
   decode_start start = is_capture(&b->attention)        ? STARTS_EARLY
@@ -233,7 +234,7 @@ static void launch(cuda_backend *b, attention_group *g, const attention_args &a,
                                                         : STARTS_AFTER;
   queue_kernel(
       &b->device, kernel, dim3(n_ctas * a.n_kv_heads + (start == STARTS_BESIDE)), WARPS * 32,
-      decode_shape<HD>::SMEM_BYTES, a, by,
+      decode_shape<HD>::SMEM_BYTES, a, rotation,
       shared_prefixes{g->device_plan, g->prefix_partials, g->prefix_flags, b->attention.n_launches++},
       td_cuda_group_batch(b, g), decode_range{g->device_items, first, g->work.max_items}, start);
   cudaGraphNode_t node = is_capture(&b->attention) ? td_cuda_captured_node(&b->device) : nullptr;
@@ -243,15 +244,15 @@ static void launch(cuda_backend *b, attention_group *g, const attention_args &a,
 
 template <decode_form FORM>
 static void launch_for(cuda_backend *b, attention_group *g, const attention_args &a,
-                       const decode_rotation &by, uint32_t first, uint32_t n_ctas)
+                       const decode_rotation &rotation, uint32_t first, uint32_t n_ctas)
 {
   switch (g->spec.head_dim) { // td_cuda_has_wgmma_attention was checked before
-  case 64: launch<64, FORM>(b, g, a, by, first, n_ctas); break;
-  case 96: launch<96, FORM>(b, g, a, by, first, n_ctas); break;
-  case 128: launch<128, FORM>(b, g, a, by, first, n_ctas); break;
+  case 64: launch<64, FORM>(b, g, a, rotation, first, n_ctas); break;
+  case 96: launch<96, FORM>(b, g, a, rotation, first, n_ctas); break;
+  case 128: launch<128, FORM>(b, g, a, rotation, first, n_ctas); break;
   case 256:
     if constexpr (!shares<FORM>) { // these heads have no planner
-      launch<256, FORM>(b, g, a, by, first, n_ctas);
+      launch<256, FORM>(b, g, a, rotation, first, n_ctas);
       break;
     }
   default: TD_BUG_ON(true);
@@ -270,10 +271,10 @@ void td_cuda_decode_attention(cuda_backend *b, attention_group *g, const attenti
 }
 
 void td_cuda_decode_rotated(cuda_backend *b, attention_group *g, const attention_args &a,
-                            const decode_rotation &by, uint32_t n_ctas)
+                            const decode_rotation &rotation, uint32_t n_ctas)
 {
   TD_BUG_ON(!is_capture(&b->attention) || a.gqa_group > TD_DECODE_ROWS);
-  launch_for<ROTATES>(b, g, a, by, 0, n_ctas);
+  launch_for<ROTATES>(b, g, a, rotation, 0, n_ctas);
 }
 
 template <int HD, decode_form FORM> static cudaError_t allow_smem()

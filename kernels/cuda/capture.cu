@@ -130,7 +130,7 @@ td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t least_
 }
 
 // The smallest captured step that serves the current plan, or null.
-static captured_step *captured_for(const cuda_backend *b, cuda_program *p, const td_plan *plan)
+static captured_step *find_captured(const cuda_backend *b, cuda_program *p, const td_plan *plan)
 {
   captured_step *best = nullptr;
   bool has_shared_prefixes = shares_prefixes(&b->attention);
@@ -161,7 +161,7 @@ static void fit_decodes(cuda_backend *b, captured_step *r)
 
 bool td_cuda_launch_captured(cuda_backend *b, cuda_program *p)
 {
-  captured_step *best = captured_for(b, p, b->frame.plan);
+  captured_step *best = find_captured(b, p, b->frame.plan);
   if (!best)
     return false;
   fit_decodes(b, best);

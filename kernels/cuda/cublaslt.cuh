@@ -38,7 +38,7 @@ lt_shape *td_lt_shape(cuda_backend *b, const td_cuda_weight *w, bool f32);
 // fails if none serves.
 td_status td_lt_prepare(cuda_backend *b, lt_shape *s, td_error *err);
 // Chooses again for one bucket, after tuning has changed its entry.
-void td_lt_renew(cuda_backend *b, lt_shape *s, uint32_t bucket);
+void td_lt_reselect(cuda_backend *b, lt_shape *s, uint32_t bucket);
 lt_linear *td_lt_linear_of(cuda_backend *b, lt_shape *s, uint32_t n); // for n rows; made on first use
 bool td_lt_layouts(const lt_shape *s, uint32_t n, lt_linear *out);
 // Asks the library's heuristic for up to `max` algorithms for this linear, best first. reductions: which

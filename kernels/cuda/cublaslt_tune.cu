@@ -105,7 +105,7 @@ static bool linear_of(const cuda_backend *b, const td_op &o, uint32_t n_rows, td
     *out = td_cuda_gate_up_linear(o.linear_swiglu);
   else
     return false;
-  const of_rows<td_linear_swiglu_params> swiglu_op = {o.linear_swiglu, n_rows};
+  const params_with_rows<td_linear_swiglu_params> swiglu_op = {o.linear_swiglu, n_rows};
   return o.kind == TD_OP_LINEAR || n_rows == 0 ||
          !(td_skinny_swiglu_is_faster(b, &swiglu_op) || td_gemm_swiglu_is_faster(b, &swiglu_op));
 }
@@ -257,7 +257,7 @@ static td_status restart_measurement(tuner *t, uint32_t n_rows, td_error *err)
   return td_cuda_run_empty_step(t->b, std::min(n_rows, t->b->config.max_rows), *t->program, err);
 }
 
-static void ask_for_guesses(tuner *t, linear_measurement *c, uint32_t n_rows)
+static void get_guesses(tuner *t, linear_measurement *c, uint32_t n_rows)
 {
   lt_shape *s = c->k->shape;
   c->first_us = c->best_us = -1;
@@ -290,7 +290,7 @@ static void try_guess(tuner *t, linear_measurement *c)
 static td_status measure_alone(tuner *t, linear_measurement *c, uint32_t n_rows, td_error *err)
 {
   if (c->n_guesses < 0)
-    ask_for_guesses(t, c, n_rows);
+    get_guesses(t, c, n_rows);
   if (c->n_tried < c->n_guesses)
     try_guess(t, c);
   t->n_alone += c->n_tried == c->n_guesses;
@@ -308,7 +308,7 @@ static td_status adopt(tuner *t, const linear_measurement &c, uint32_t bucket, b
   t->n_decided++;
   t->tried = {};
   TD_TRY(td_lt_cache_put(&t->b->linears.lt_tables->cache, &e, err));
-  td_lt_renew(t->b, s, bucket);
+  td_lt_reselect(t->b, s, bucket);
   t->has_changed |= memcmp(&before, now, sizeof before) != 0;
   t->has_unsaved = true;
   t->reported.n_known++;

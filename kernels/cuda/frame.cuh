@@ -29,7 +29,7 @@ struct device_batch {
 enum { COUNT_TOKENS, COUNT_ROWS, COUNT_LOGITS, COUNT_ITEMS, COUNT_WIDE_ITEMS, COUNT_STEP, N_COUNTS };
 
 // A packed plan on its way to the device, and the results of its step. Two of them alternate.
-struct step_block {
+struct step_buffer {
   unsigned char *packed; // pinned
   size_t n_packed;
   int32_t *sampled;       // pinned, [max_logits]
@@ -41,15 +41,15 @@ struct step_block {
   bool may_wait; // sampling may start later than the forward ends; the next two events measure the wait
   cudaEvent_t forward_end, sampling_begin;
   cudaEvent_t begin[2],
-      end[2]; // indexed by `phase`: when this block is used for the next step, `end` of its last step may
+      end[2]; // indexed by `phase`: when this buffer is used for the next step, `end` of its last step may
               // still be asked for.
   uint32_t phase;
   bool under_way;
 };
 
 struct cuda_frame {
-  step_block blocks[2];
-  uint32_t packing;      // index of the block of the current or next step
+  step_buffer buffers[2];
+  uint32_t packing;      // index of the buffer of the current or next step
   unsigned char *packed; // device
   size_t packed_bytes;
   uint32_t *counts;    // device, [GROUP_SLOTS][N_COUNTS]

@@ -154,7 +154,7 @@ td_status td_lt_prepare(cuda_backend *b, lt_shape *s, td_error *err)
   return TD_OK;
 }
 
-void td_lt_renew(cuda_backend *b, lt_shape *s, uint32_t bucket)
+void td_lt_reselect(cuda_backend *b, lt_shape *s, uint32_t bucket)
 {
   uint32_t most = std::min(bucket, (uint32_t)s->by_n.size() - 1);
   for (uint32_t n = most; n > 0 && td_lt_bucket(n) == bucket; n--)
@@ -176,7 +176,7 @@ cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_linear *p, const td_
                         out, &p->out, algo, b->linears.lt_workspace, LT_WORKSPACE_BYTES, b->device.stream);
 }
 
-void td_lt_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
+void td_lt_linear(cuda_backend *b, const params_with_rows<td_linear_params> *p)
 {
   const td_cuda_weight *w = cuda_weight(p->weight);
   lt_shape *s = td_lt_shape(b, w, p->out_f32);

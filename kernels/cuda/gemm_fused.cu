@@ -96,17 +96,17 @@ struct fused_producer {
     fence_global_writes(); // x was written with ordinary stores
 #pragma unroll 1
     for (uint32_t s = 0; s < i; s++)
-      x_of(p, s, &x_k_block);
+      load_x(p, s, &x_k_block);
 #pragma unroll 1
     while (i < n) {
       uint32_t s = ring.now.index;
       ring.acquire();
       next(p, policy);
-      x_of(p, s, &x_k_block);
+      load_x(p, s, &x_k_block);
     }
   }
 
-  __device__ __forceinline__ void x_of(const fused_gemm &p, uint32_t s, uint32_t *x_k_block)
+  __device__ __forceinline__ void load_x(const fused_gemm &p, uint32_t s, uint32_t *x_k_block)
   {
     tma_load(ring.data(s) + k_tiles_bytes(p.tile_rows), &p.x_map, ring.full(s), 0, *x_k_block * K_TILES);
     if (++*x_k_block == p.n_k_blocks)
@@ -202,8 +202,8 @@ __device__ __forceinline__ uint32_t sum_at(uint32_t tile_rows, uint32_t warp, ui
 }
 
 template <uint32_t M_TILES, uint32_t EIGHTS>
-__device__ __forceinline__ void put_sums(const float (&d)[M_TILES][EIGHTS][4], float *sums,
-                                         uint32_t tile_rows)
+__device__ __forceinline__ void store_sums(const float (&d)[M_TILES][EIGHTS][4], float *sums,
+                                           uint32_t tile_rows)
 {
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
@@ -219,7 +219,7 @@ __device__ __forceinline__ void put_sums(const float (&d)[M_TILES][EIGHTS][4], f
 }
 
 template <uint32_t EIGHTS>
-__device__ __forceinline__ float get_sum(const float *sums, uint32_t tile_rows, uint32_t row, uint32_t token)
+__device__ __forceinline__ float load_sum(const float *sums, uint32_t tile_rows, uint32_t row, uint32_t token)
 {
   float sum = 0;
 #pragma unroll
@@ -289,12 +289,12 @@ __device__ __forceinline__ void store_tile(const fused_gemm &p, uint32_t tile, c
     uint32_t token = j * 8 + threadIdx.x / 32, row = threadIdx.x % 32, column = tile * p.out_rows + row;
     if (token >= p.n)
       return;
-    float by = scale[j].get(p), squares = 0;
+    float factor = scale[j].get(p), squares = 0;
     if (row < p.out_rows && column < p.n_out) {
-      float v = get_sum<EIGHTS>(sums, p.tile_rows, row, token) * by;
+      float v = load_sum<EIGHTS>(sums, p.tile_rows, row, token) * factor;
       size_t at = (size_t)token * p.n_out + column;
       if (p.kind == FUSED_SWIGLU) {
-        float u = get_sum<EIGHTS>(sums, p.tile_rows, p.out_rows + row, token) * by;
+        float u = load_sum<EIGHTS>(sums, p.tile_rows, p.out_rows + row, token) * factor;
         ((bf16 *)p.out)[at] = __float2bfloat16(__fdividef(v, 1.0f + __expf(-v)) * u);
       } else if (p.kind == FUSED_STORE_F32) {
         ((float *)p.out)[at] = v + __bfloat162float(in.bias);
@@ -361,7 +361,7 @@ __global__ void __launch_bounds__(FUSED_THREADS, 1) fused_kernel(const __grid_co
     multiply_tile(d, ring, p);
     if (tile != blockIdx.x) // wait until the last tile's sums have been read
       consumers_sync();
-    put_sums(d, sums, p.tile_rows);
+    store_sums(d, sums, p.tile_rows);
     consumers_sync();
     store_tile<EIGHTS>(p, tile, sums, scale, inputs);
   }
@@ -463,7 +463,7 @@ void td_fused_queue_gemm(cuda_backend *b, const fused_gemm &p)
                FUSED_THREADS, SMEM_BYTES, p);
 }
 
-bool td_fused_linear(cuda_backend *b, const of_rows<td_linear_params> *q)
+bool td_fused_linear(cuda_backend *b, const params_with_rows<td_linear_params> *q)
 {
   fused_gemm p = {};
   if (!b->linears.encode_map || q->n > FUSED_ALONE_MAX || (q->out_f32 && q->add))

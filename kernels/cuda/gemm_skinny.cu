@@ -391,7 +391,7 @@ void td_skinny_plan_weight(cuda_backend *b, td_cuda_weight *w)
 
 uint32_t td_skinny_rows_max(const td_cuda_weight *w) { return w->skinny.tile_rows > 0 ? SKINNY_ROWS_MAX : 0; }
 
-bool td_skinny_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
+bool td_skinny_linear(cuda_backend *b, const params_with_rows<td_linear_params> *p)
 {
   const td_cuda_weight *w = cuda_weight(p->weight);
   const td_skinny_plan *plan = &w->skinny;

@@ -24,11 +24,11 @@ enum {
   X_PRODUCER = WEIGHT_PRODUCER + 32,                         // number of a thread
   SKINNY_SWIGLU_THREADS = WEIGHT_PRODUCER + 64,
   CONSUMER_WARPS = CONSUMER_WARPGROUPS * WARPGROUP_THREADS / 32,
-  BLOCK_ROWS = 64,                                  // weight rows of a warpgroup's wgmma
-  HALF_ROWS_MAX = CONSUMER_WARPGROUPS * BLOCK_ROWS, // rows of gate, and of up
-  CHUNK = 8,                                        // elements of out in one store
-  OUT_ROW_BYTES = BLOCK_ROWS * 2,                   // one token's results of one warpgroup
-  READ_BEHIND = BLOCK_ROWS * 2 * K_TILE_ROW_BYTES,  // the most that wgmma reads past the last stage
+  BLOCK_ROWS = 64,                                          // weight rows of a warpgroup's wgmma
+  HALF_ROWS_MAX = CONSUMER_WARPGROUPS * BLOCK_ROWS,         // rows of gate, and of up
+  CHUNK = 8,                                                // elements of out in one store
+  OUT_ROW_BYTES = BLOCK_ROWS * 2,                           // one token's results of one warpgroup
+  READ_PAST_RING_BYTES = BLOCK_ROWS * 2 * K_TILE_ROW_BYTES, // the most that wgmma reads past the last stage
 };
 
 // A tile has half_rows rows of gate and as many of up: weight rows r and width + r.
@@ -41,10 +41,11 @@ struct skinny_swiglu_args {
 };
 
 // Bytes after the stages: wgmma may read them, and the epilogue keeps results there.
-__host__ __device__ constexpr uint32_t bytes_behind(uint32_t nb)
+__host__ __device__ constexpr uint32_t bytes_after_ring(uint32_t nb)
 {
-  return CONSUMER_WARPGROUPS * nb * OUT_ROW_BYTES > READ_BEHIND ? CONSUMER_WARPGROUPS * nb * OUT_ROW_BYTES
-                                                                : READ_BEHIND;
+  return CONSUMER_WARPGROUPS * nb * OUT_ROW_BYTES > READ_PAST_RING_BYTES
+             ? CONSUMER_WARPGROUPS * nb * OUT_ROW_BYTES
+             : READ_PAST_RING_BYTES;
 }
 
 __host__ __device__ constexpr uint32_t stage_bytes_of(uint32_t half_rows, uint32_t x_rows)
@@ -175,7 +176,7 @@ __global__ void __launch_bounds__(SKINNY_SWIGLU_THREADS, 1)
   unsigned char *results =
       skinny_swiglu_memory + a.n_stages * stage_bytes; // wgmma may read here, past the last stage
   skinny_swiglu_ring ring;
-  ring.place(base, base + a.n_stages * stage_bytes + bytes_behind(NB), a.n_stages, stage_bytes);
+  ring.place(base, base + a.n_stages * stage_bytes + bytes_after_ring(NB), a.n_stages, stage_bytes);
   pdl_launch_dependents();
   if (threadIdx.x == 0) {
     prefetch_map(&w_map);
@@ -236,7 +237,7 @@ static uint32_t rows_of_half(const cuda_backend *b, uint32_t width)
   return td_skinny_tile_rows(width, (uint32_t)b->device.n_sms, CHUNK, HALF_ROWS_MAX);
 }
 
-static bool can(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p)
+static bool can_serve(const cuda_backend *b, const params_with_rows<td_linear_swiglu_params> *p)
 {
   const td_cuda_weight *w = cuda_weight(p->weight);
   return b->linears.has_skinny_swiglu && is_of_type(w, TD_BF16, TD_BF16) && !w->bias &&
@@ -245,14 +246,14 @@ static bool can(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p
 }
 
 // If tiles are so short that they load more x than weights, two ops are faster.
-bool td_skinny_swiglu_is_faster(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p)
+bool td_skinny_swiglu_is_faster(const cuda_backend *b, const params_with_rows<td_linear_swiglu_params> *p)
 {
-  return can(b, p) && rows_of_half(b, p->width) >= BLOCK_ROWS;
+  return can_serve(b, p) && rows_of_half(b, p->width) >= BLOCK_ROWS;
 }
 
-bool td_skinny_swiglu_linear(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool forced)
+bool td_skinny_swiglu_linear(cuda_backend *b, const params_with_rows<td_linear_swiglu_params> *p, bool forced)
 {
-  if (!can(b, p) || !(forced || td_skinny_swiglu_is_faster(b, p)))
+  if (!can_serve(b, p) || !(forced || td_skinny_swiglu_is_faster(b, p)))
     return false;
   const td_cuda_weight *w = cuda_weight(p->weight);
   const uint32_t nb = (p->n + 31) / 32 * 32, rows = rows_of_half(b, p->width), n_k_tiles = w->n_in / K_TILE;
@@ -261,7 +262,7 @@ bool td_skinny_swiglu_linear(cuda_backend *b, const of_rows<td_linear_swiglu_par
   a.x_rows = (p->n + 7) / 8 * 8;
   a.n_k_tiles = n_k_tiles;
   const uint32_t stage_bytes = stage_bytes_of(rows, a.x_rows);
-  a.n_stages = (RING_BYTES + READ_BEHIND - bytes_behind(nb)) / stage_bytes;
+  a.n_stages = (RING_BYTES + READ_PAST_RING_BYTES - bytes_after_ring(nb)) / stage_bytes;
   const cuuint64_t row_bytes = (cuuint64_t)w->n_in * sizeof(bf16);
   const cuuint64_t w_dims[4] = {K_TILE, p->width, 2, n_k_tiles},
                    w_strides[3] = {row_bytes, row_bytes * p->width, K_TILE_ROW_BYTES};
@@ -272,6 +273,7 @@ bool td_skinny_swiglu_linear(cuda_backend *b, const of_rows<td_linear_swiglu_par
       !td_skinny_encode_map(b, &x_map, TD_BF16, 3, at<void>(p->x), x_dims, x_strides, x_box))
     return false;
   queue_kernel(&b->device, function_of(nb), dim3(std::min(a.n_tiles, (uint32_t)b->device.n_sms)),
-               SKINNY_SWIGLU_THREADS, a.n_stages * (stage_bytes + 2 * 8) + bytes_behind(nb), w_map, x_map, a);
+               SKINNY_SWIGLU_THREADS, a.n_stages * (stage_bytes + 2 * 8) + bytes_after_ring(nb), w_map, x_map,
+               a);
   return true;
 }

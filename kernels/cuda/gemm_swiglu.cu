@@ -310,7 +310,7 @@ td_status td_gemm_swiglu_open(cuda_backend *b, td_error *err)
 
 static uint32_t ceil_div(uint32_t n, uint32_t by) { return (n + by - 1) / by; }
 
-static tile_pairs lay_out(uint32_t n, uint32_t width, bool shares_x, uint32_t n_clusters)
+static tile_pairs plan_tiles(uint32_t n, uint32_t width, bool shares_x, uint32_t n_clusters)
 {
   uint32_t rows = shares_x ? TILE_ROWS : CLUSTER * TILE_ROWS,
            columns = shares_x ? CLUSTER * TILE_COLUMNS : TILE_COLUMNS;
@@ -327,7 +327,7 @@ static uint32_t half_rounds(const tile_pairs &t, uint32_t n_clusters)
   return 2 * ceil_div(t.n_whole, n_clusters) + (t.n > t.n_whole);
 }
 
-static bool encode(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool shares_x,
+static bool encode(cuda_backend *b, const params_with_rows<td_linear_swiglu_params> *p, bool shares_x,
                    gemm_swiglu_maps *m)
 {
   const td_cuda_weight *w = cuda_weight(p->weight);
@@ -356,36 +356,37 @@ bool td_gemm_swiglu_serves(const cuda_backend *b, const td_cuda_weight *w, uint3
          w->n_in % K_TILE == 0 && width % K_TILE == 0;
 }
 
-static bool can(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p)
+static bool can_serve(const cuda_backend *b, const params_with_rows<td_linear_swiglu_params> *p)
 {
   return p->n >= GEMM_SWIGLU_ROWS_MIN && td_gemm_swiglu_serves(b, cuda_weight(p->weight), p->width);
 }
 
 // Picks the sharing that needs fewer rounds.
-static tile_pairs choose(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool *shares_x)
+static tile_pairs choose(const cuda_backend *b, const params_with_rows<td_linear_swiglu_params> *p,
+                         bool *shares_x)
 {
-  tile_pairs below = lay_out(p->n, p->width, false, b->linears.gemm_swiglu_clusters),
-             beside = lay_out(p->n, p->width, true, b->linears.gemm_swiglu_clusters);
+  tile_pairs below = plan_tiles(p->n, p->width, false, b->linears.gemm_swiglu_clusters),
+             beside = plan_tiles(p->n, p->width, true, b->linears.gemm_swiglu_clusters);
   *shares_x = half_rounds(beside, b->linears.gemm_swiglu_clusters) <
               half_rounds(below, b->linears.gemm_swiglu_clusters);
   return *shares_x ? beside : below;
 }
 
-bool td_gemm_swiglu_is_faster(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p)
+bool td_gemm_swiglu_is_faster(const cuda_backend *b, const params_with_rows<td_linear_swiglu_params> *p)
 {
   bool shares_x;
-  if (!can(b, p))
+  if (!can_serve(b, p))
     return false;
   float rounds = (float)half_rounds(choose(b, p, &shares_x), b->linears.gemm_swiglu_clusters) / 2;
   float time = rounds * (float)b->linears.gemm_swiglu_clusters * (CLUSTER * TILE_ROWS * TILE_COLUMNS);
   return (float)p->n * (float)p->width >= USED_MIN * time;
 }
 
-bool td_gemm_swiglu_linear(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool forced)
+bool td_gemm_swiglu_linear(cuda_backend *b, const params_with_rows<td_linear_swiglu_params> *p, bool forced)
 {
   bool shares_x;
   gemm_swiglu_maps maps;
-  if (!can(b, p) || !(forced || td_gemm_swiglu_is_faster(b, p)))
+  if (!can_serve(b, p) || !(forced || td_gemm_swiglu_is_faster(b, p)))
     return false;
   const gemm_swiglu_args a = {choose(b, p, &shares_x), p->weight->n_in / K_TILE};
   if (!encode(b, p, shares_x, &maps))

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_CTAS_PER_SM)
   }
 }
 
-template <typename OUT> static void few_rows(cuda_backend *b, const of_rows<td_linear_params> *p)
+template <typename OUT> static void few_rows(cuda_backend *b, const params_with_rows<td_linear_params> *p)
 {
   const td_cuda_weight *w = cuda_weight(p->weight);
   queue_kernel(&b->device, few_rows_kernel<OUT>, dim3((w->n_out + 15) / 16), FEW_WARPS * 32, 0, w->data,
@@ -103,7 +103,7 @@ uint32_t td_cuda_lt_rows_min(const td_cuda_weight *w)
 
 void td_cuda_linear(cuda_backend *b, const td_linear_params *params, uint32_t n_rows)
 {
-  const of_rows<td_linear_params> of = {*params, n_rows}, *p = &of;
+  const params_with_rows<td_linear_params> with_rows = {*params, n_rows}, *p = &with_rows;
   if (!b->config.batch_invariant && (td_fused_linear(b, p) || td_skinny_linear(b, p)))
     return;
   TD_BUG_ON(p->out_f32 &&

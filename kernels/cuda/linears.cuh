@@ -24,14 +24,14 @@ struct cuda_linears {
 };
 
 // An op's parameters and its row count in the current step.
-template <typename P> struct of_rows : P {
+template <typename P> struct params_with_rows : P {
   uint32_t n;
 };
 
 // gemm_cublaslt.cu
 td_status td_lt_open(cuda_backend *b, td_error *err);
 void td_lt_close(cuda_backend *b);
-void td_lt_linear(cuda_backend *b, const of_rows<td_linear_params> *p);
+void td_lt_linear(cuda_backend *b, const params_with_rows<td_linear_params> *p);
 
 // gemm_skinny.cu
 td_status td_skinny_open(cuda_backend *b, td_error *err);
@@ -41,29 +41,30 @@ bool td_skinny_encode_map(cuda_backend *b, CUtensorMap *map, td_dtype type, uint
                           const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box);
 void td_skinny_plan_weight(cuda_backend *b, td_cuda_weight *w);
 bool td_skinny_linear(cuda_backend *b,
-                      const of_rows<td_linear_params> *p); // false: not done
-uint32_t td_skinny_rows_max(const td_cuda_weight *w);      // 0: it cannot serve this weight
+                      const params_with_rows<td_linear_params> *p); // false: not done
+uint32_t td_skinny_rows_max(const td_cuda_weight *w);               // 0: it cannot serve this weight
 // Picks a tile's number of weight rows: a multiple of unit, at most `most`. It minimises the work of the
 // busiest SM, where each tile also has a small fixed cost.
 uint32_t td_skinny_tile_rows(uint32_t n_out, uint32_t n_sms, uint32_t unit, uint32_t most);
 
 // gemm_fused.cu
-bool td_fused_linear(cuda_backend *b, const of_rows<td_linear_params> *p); // false: not done
+bool td_fused_linear(cuda_backend *b, const params_with_rows<td_linear_params> *p); // false: not done
 
 // gemm_skinny_swiglu.cu: the same contracts as td_gemm_swiglu_* below
 td_status td_skinny_swiglu_open(cuda_backend *b, td_error *err);
-bool td_skinny_swiglu_is_faster(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p);
-bool td_skinny_swiglu_linear(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool forced);
+bool td_skinny_swiglu_is_faster(const cuda_backend *b, const params_with_rows<td_linear_swiglu_params> *p);
+bool td_skinny_swiglu_linear(cuda_backend *b, const params_with_rows<td_linear_swiglu_params> *p,
+                             bool forced);
 
 // gemm_swiglu.cu
 td_status td_gemm_swiglu_open(cuda_backend *b, td_error *err);
 bool td_gemm_swiglu_serves(const cuda_backend *b, const td_cuda_weight *w,
                            uint32_t width); // for some row counts
 bool td_gemm_swiglu_is_faster(const cuda_backend *b,
-                              const of_rows<td_linear_swiglu_params> *p); // than two ops
+                              const params_with_rows<td_linear_swiglu_params> *p); // than two ops
 // Returns false if it did nothing. forced: also run where two ops would be faster, for any row count that the
 // kernel can do.
-bool td_gemm_swiglu_linear(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool forced);
+bool td_gemm_swiglu_linear(cuda_backend *b, const params_with_rows<td_linear_swiglu_params> *p, bool forced);
 
 // linear.cu
 uint32_t

@@ -26,33 +26,33 @@ void td_cuda_prepare_slot(td_backend *be, uint32_t slot, const td_sampling *samp
 
 // ---- a step ----
 
-// The place in a block's pinned memory that is copied to `on_device`.
-template <typename T> static T *staging(const logits_processors *e, uint32_t block, T *on_device)
+// The place in a buffer's pinned memory that is copied to `on_device`.
+template <typename T> static T *staging(const logits_processors *e, uint32_t buffer, T *on_device)
 {
-  return (T *)(e->blocks[block].staging + ((unsigned char *)on_device - e->device));
+  return (T *)(e->buffers[buffer].staging + ((unsigned char *)on_device - e->device));
 }
 
-static void request_logprobs(logits_processors *e, uint32_t block, uint32_t entry, const td_plan_logits *l,
+static void request_logprobs(logits_processors *e, uint32_t buffer, uint32_t entry, const td_plan_logits *l,
                              const td_sampling *s, uint32_t vocab)
 {
   uint32_t n_top = s->n_top < vocab ? s->n_top : vocab;
   if (l->target == TD_SAMPLE_HERE && !s->wants_logprobs)
     return;
-  staging(e, block, e->logprob_requests)[e->n_logprob_requests++] = {entry, l->target, n_top};
+  staging(e, buffer, e->logprob_requests)[e->n_logprob_requests++] = {entry, l->target, n_top};
   e->top_stride = n_top > e->top_stride ? n_top : e->top_stride;
 }
 
-static void add_special(logits_processors *e, uint32_t block, uint32_t entry, uint32_t index,
+static void add_special(logits_processors *e, uint32_t buffer, uint32_t entry, uint32_t index,
                         const uint32_t *mask, uint32_t *n_masks)
 {
   special_entry special = {entry, index, mask ? (*n_masks)++ : NO_MASK};
   if (mask)
-    memcpy(staging(e, block, e->masks) + (size_t)special.mask * e->mask_words, mask,
+    memcpy(staging(e, buffer, e->masks) + (size_t)special.mask * e->mask_words, mask,
            e->mask_words * sizeof *mask);
   if (index == TD_NO_STATE)
-    staging(e, block, e->masked)[e->n_masked++] = special;
+    staging(e, buffer, e->masked)[e->n_masked++] = special;
   else
-    staging(e, block, e->stateful)[e->n_stateful++] = special;
+    staging(e, buffer, e->stateful)[e->n_stateful++] = special;
 }
 
 static void clear_entries(logits_processors *e)
@@ -61,12 +61,12 @@ static void clear_entries(logits_processors *e)
 }
 
 // Lists the entries that are not plain. Returns the number of masks.
-static uint32_t list_entries(cuda_backend *b, uint32_t block, const td_plan *plan,
+static uint32_t list_entries(cuda_backend *b, uint32_t buffer, const td_plan *plan,
                              const td_sample_input *input)
 {
   logits_processors *e = b->sampling.processors;
   uint32_t n_masks = 0;
-  uint8_t *skip = staging(e, block, e->skip);
+  uint8_t *skip = staging(e, buffer, e->skip);
   clear_entries(e);
   for (uint32_t i = 0; i < plan->n_logits; i++) {
     const td_plan_logits *l = &plan->logits[i];
@@ -78,9 +78,9 @@ static uint32_t list_entries(cuda_backend *b, uint32_t block, const td_plan *pla
     TD_BUG_ON(!is_scored && !is_late && index == TD_NO_STATE &&
               !td_sampling_is_plain(&b->sampling.host[slot]));
     if (is_special)
-      add_special(e, block, i, index, mask, &n_masks);
+      add_special(e, buffer, i, index, mask, &n_masks);
     if (!is_late)
-      request_logprobs(e, block, i, l, &b->sampling.host[slot], b->config.max_vocab);
+      request_logprobs(e, buffer, i, l, &b->sampling.host[slot], b->config.max_vocab);
     skip[i] = is_late || is_special;
     e->n_skipped += skip[i];
   }
@@ -89,33 +89,33 @@ static uint32_t list_entries(cuda_backend *b, uint32_t block, const td_plan *pla
 
 // Kernels of the step before may still read the last copy, so the copy waits for consumed. It waits for
 // nothing else: it runs beside the step's forward.
-static void upload(cuda_backend *b, uint32_t block, size_t bytes)
+static void upload(cuda_backend *b, uint32_t buffer, size_t bytes)
 {
   logits_processors *e = b->sampling.processors;
   record_error(&b->device, cudaStreamWaitEvent(e->upload_stream, e->consumed));
-  record_error(&b->device, cudaMemcpyAsync(e->device, e->blocks[block].staging, bytes, cudaMemcpyHostToDevice,
-                                           e->upload_stream));
+  record_error(&b->device, cudaMemcpyAsync(e->device, e->buffers[buffer].staging, bytes,
+                                           cudaMemcpyHostToDevice, e->upload_stream));
   record_error(&b->device, cudaEventRecord(e->uploaded, e->upload_stream));
   record_error(&b->device, cudaStreamWaitEvent(b->device.stream, e->uploaded));
 }
 
-void td_cuda_begin_sampling(cuda_backend *b, uint32_t block, const td_plan *plan,
+void td_cuda_begin_sampling(cuda_backend *b, uint32_t buffer, const td_plan *plan,
                             const td_sample_input *input)
 {
   logits_processors *e = b->sampling.processors;
-  uint32_t n_masks = list_entries(b, block, plan, input);
+  uint32_t n_masks = list_entries(b, buffer, plan, input);
   unsigned char *end = n_masks > 0 ? (unsigned char *)(e->masks + (size_t)n_masks * e->mask_words)
                                    : (unsigned char *)(e->logprob_requests + e->n_logprob_requests);
-  e->blocks[block].n_logprob_requests = e->n_logprob_requests;
-  e->blocks[block].top_stride = e->top_stride;
+  e->buffers[buffer].n_logprob_requests = e->n_logprob_requests;
+  e->buffers[buffer].top_stride = e->top_stride;
   if (e->n_skipped > 0 || e->n_logprob_requests > 0)
-    upload(b, block, end - e->device);
+    upload(b, buffer, end - e->device);
 }
 
-void td_cuda_end_sampling(cuda_backend *b, uint32_t block, const td_plan *plan)
+void td_cuda_end_sampling(cuda_backend *b, uint32_t buffer, const td_plan *plan)
 {
   logits_processors *e = b->sampling.processors;
-  sampling_block *k = &e->blocks[block];
+  sampling_buffer *k = &e->buffers[buffer];
   if (e->n_logprob_requests > 0)
     record_error(&b->device,
                  cudaMemcpyAsync(k->logprobs, e->logprobs, plan->n_logits * TD_STEP_IDS * sizeof *k->logprobs,
@@ -129,9 +129,9 @@ void td_cuda_end_sampling(cuda_backend *b, uint32_t block, const td_plan *plan)
   clear_entries(e);
 }
 
-void td_cuda_read_sampling(const cuda_backend *b, uint32_t block, td_outcome *out)
+void td_cuda_read_sampling(const cuda_backend *b, uint32_t buffer, td_outcome *out)
 {
-  const sampling_block *k = &b->sampling.processors->blocks[block];
+  const sampling_buffer *k = &b->sampling.processors->buffers[buffer];
   out->logprobs = k->n_logprob_requests > 0 ? k->logprobs : nullptr;
   out->top = k->top_stride > 0 ? k->top : nullptr;
   out->top_stride = k->top_stride;
@@ -149,7 +149,7 @@ static td_status open_upload_stream(logits_processors *e, td_error *err)
   return error == cudaSuccess ? TD_OK : td_cuda_fail(err, error, "no stream for sampling");
 }
 
-// The layout of what goes up, the same in device memory and in each block. Masks are last, so that a step
+// The layout of what goes up, the same in device memory and in each buffer. Masks are last, so that a step
 // without masks copies little.
 static td_status allocate_lists(cuda_backend *b, logits_processors *e, td_error *err)
 {
@@ -190,7 +190,7 @@ td_status td_cuda_make_sampling(cuda_backend *b, td_error *err)
   TD_TRY(allocate_lists(b, e, err));
   TD_TRY(td_cuda_alloc_array(&b->device, n_logits * TD_STEP_IDS, &e->logprobs, err));
   TD_TRY(td_cuda_alloc_array(&b->device, n_logits * TD_TOP_TOKENS_MAX, &e->top, err));
-  for (sampling_block &k : e->blocks) {
+  for (sampling_buffer &k : e->buffers) {
     cudaError_t error = cudaMallocHost((void **)&k.staging, e->device_bytes);
     if (error == cudaSuccess)
       error = cudaMallocHost((void **)&k.logprobs, n_logits * TD_STEP_IDS * sizeof *k.logprobs);
@@ -216,7 +216,7 @@ void td_cuda_free_sampling(cuda_backend *b)
     cudaEventDestroy(e->uploaded);
   if (e->consumed)
     cudaEventDestroy(e->consumed);
-  for (sampling_block &k : e->blocks) {
+  for (sampling_buffer &k : e->buffers) {
     if (k.staging)
       cudaFreeHost(k.staging);
     if (k.logprobs)

@@ -26,8 +26,8 @@ struct logprob_request {
   uint32_t n_top;
 };
 
-// What goes up for one step's sampling, and what comes back. There are two in alternation, like step blocks.
-struct sampling_block {
+// What goes up for one step's sampling, and what comes back. There are two in alternation, like step buffers.
+struct sampling_buffer {
   unsigned char *staging;     // pinned, same layout as logits_processors::device
   td_token_logprob *logprobs; // pinned, [max_logits][TD_STEP_IDS]
   td_top_token *top;          // pinned, [max_logits][TD_TOP_TOKENS_MAX]
@@ -41,7 +41,7 @@ struct logits_processors {
   td_sample_state *state_host;
   uint16_t *words_host; // [max_vocab]; these two: buffers in which a new state is made
 
-  sampling_block blocks[2];
+  sampling_buffer buffers[2];
   cudaStream_t upload_stream; // stream of the copies to the device
   cudaEvent_t uploaded;       // recorded on that stream
   cudaEvent_t consumed;       // recorded on the device's stream: after it, the next copy may overwrite
@@ -66,10 +66,10 @@ void td_cuda_free_sampling(cuda_backend *b);
 void td_cuda_prepare_slot(td_backend *be, uint32_t slot, const td_sampling *sampling,
                           const td_sample_history *history);
 // begin: before a step's sampling is queued. end: after it was queued. read: when the step has ended.
-void td_cuda_begin_sampling(cuda_backend *b, uint32_t block, const td_plan *plan,
+void td_cuda_begin_sampling(cuda_backend *b, uint32_t buffer, const td_plan *plan,
                             const td_sample_input *input);
-void td_cuda_end_sampling(cuda_backend *b, uint32_t block, const td_plan *plan);
-void td_cuda_read_sampling(const cuda_backend *b, uint32_t block, td_outcome *out);
+void td_cuda_end_sampling(cuda_backend *b, uint32_t buffer, const td_plan *plan);
+void td_cuda_read_sampling(const cuda_backend *b, uint32_t buffer, td_outcome *out);
 
 // logprob.cu
 void td_cuda_logprobs(cuda_backend *b, const float *logits, uint32_t vocab);

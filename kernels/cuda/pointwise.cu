@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(NORM_THREADS_MAX)
 
 void td_cuda_rmsnorm(cuda_backend *b, const td_rmsnorm_params *params, uint32_t n_rows)
 {
-  const of_rows<td_rmsnorm_params> of = {*params, n_rows}, *p = &of;
+  const params_with_rows<td_rmsnorm_params> with_rows = {*params, n_rows}, *p = &with_rows;
   TD_BUG_ON(p->width > NORM_THREADS_MAX * NORM_CHUNKS_MAX * 8);
   unsigned threads = std::min((unsigned)NORM_THREADS_MAX, (p->width / 8 + 31) / 32 * 32);
   uint32_t most = std::max(1u, NORM_SM_THREADS / threads) * (uint32_t)b->device.n_sms;
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(SWIGLU_THREADS)
 
 void td_cuda_swiglu(cuda_backend *b, const td_swiglu_params *params, uint32_t n_rows)
 {
-  const of_rows<td_swiglu_params> of = {*params, n_rows}, *p = &of;
+  const params_with_rows<td_swiglu_params> with_rows = {*params, n_rows}, *p = &with_rows;
   dim3 grid(p->n, (p->width / 8 + SWIGLU_THREADS - 1) / SWIGLU_THREADS);
   queue_kernel(&b->device, swiglu_kernel, grid, SWIGLU_THREADS, 0, at<bf16>(p->gate_up), at<bf16>(p->out),
                p->width);

@@ -98,7 +98,7 @@ td_linear_params td_cuda_gate_up_linear(const td_linear_swiglu_params &g)
 void td_cuda_linear_swiglu(cuda_backend *b, const td_linear_swiglu_params *g, uint32_t n_rows)
 {
   bool forced = !g->gate_up.addr;
-  const of_rows<td_linear_swiglu_params> op = {*g, n_rows};
+  const params_with_rows<td_linear_swiglu_params> op = {*g, n_rows};
   if (td_skinny_swiglu_linear(b, &op, forced) || td_gemm_swiglu_linear(b, &op, forced))
     return;
   if (forced) {

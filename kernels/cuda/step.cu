@@ -6,7 +6,7 @@
 // immediately and the device does not idle in between. If the sampling may have to wait for the host, two
 // events measure that wait.
 //
-// Two packed blocks alternate: the host packs step k + 1 while the device still runs step k. Both steps are
+// Two packed buffers alternate: the host packs step k + 1 while the device still runs step k. Both steps are
 // in one stream, so step k + 1 reads the ids that step k sampled without a detour through the host. The first
 // error of a step is kept, and td_cuda_wait returns it.
 #include "kernels/cuda/attention.cuh"
@@ -33,7 +33,7 @@ enum { N_SECTIONS = KV_GROUPS + 2 * GROUP_SLOTS };
 typedef struct packed_header {
   uint32_t counts[GROUP_SLOTS][N_COUNTS];
   struct {
-    uint32_t at, n_dwords; // offset in the block and length, both in units of 4 bytes
+    uint32_t at, n_dwords; // offset in the buffer and length, both in units of 4 bytes
   } section[N_SECTIONS];
 } packed_header;
 
@@ -59,10 +59,10 @@ static size_t packed_bytes_max(const cuda_backend *b)
   return bytes;
 }
 
-// Reserves n_bytes for a section in the block being packed.
+// Reserves n_bytes for a section in the buffer being packed.
 static void *pack_section(cuda_backend *b, uint32_t id, size_t n_bytes)
 {
-  step_block *k = &b->frame.blocks[b->frame.packing];
+  step_buffer *k = &b->frame.buffers[b->frame.packing];
   packed_header *h = (packed_header *)k->packed;
   void *at = k->packed + k->n_packed;
   h->section[id].at = (uint32_t)(k->n_packed / 4);
@@ -104,7 +104,7 @@ static void pack_groups(cuda_backend *b, packed_header *h)
 
 static void pack_plan(cuda_backend *b, const td_plan *plan)
 {
-  step_block *k = &b->frame.blocks[b->frame.packing];
+  step_buffer *k = &b->frame.buffers[b->frame.packing];
   packed_header *h = (packed_header *)k->packed;
   k->n_packed = (sizeof *h + SECTION_ALIGN - 1) / SECTION_ALIGN * SECTION_ALIGN;
   memcpy(pack_section(b, TOKEN_IDS, plan->n_tokens * sizeof(int32_t)), plan->token_ids,
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(UNPACK_THREADS) unpack_kernel(const uint32_t *
 
 static void begin_step(cuda_backend *b, const td_plan *plan)
 {
-  step_block *k = &b->frame.blocks[b->frame.packing];
+  step_buffer *k = &b->frame.buffers[b->frame.packing];
   TD_BUG_ON(plan->n_tokens > b->config.max_tokens || plan->n_rows > b->config.max_rows || k->under_way);
   TD_BUG_ON(plan->n_logits > b->base.max_logits);
   TD_BUG_ON(plan->n_page_updates > b->frame.max_page_updates ||
@@ -215,19 +215,19 @@ void td_cuda_submit(td_backend *be, td_compiled *forward, const td_plan *plan)
   cuda_backend *b = self(be);
   cuda_program *p = program_of(forward);
   begin_step(b, plan);
-  bool captured = b->frame.blocks[b->frame.packing].captured = p && td_cuda_launch_captured(b, p);
+  bool captured = b->frame.buffers[b->frame.packing].captured = p && td_cuda_launch_captured(b, p);
   if (p && !captured)
     td_cuda_run(b, *p);
   b->frame.packing ^= 1;
 }
 
-// The block of the step whose sampling has not been queued yet.
-static step_block *block_to_sample(cuda_backend *b) { return &b->frame.blocks[b->frame.packing ^ 1]; }
+// The buffer of the step whose sampling has not been queued yet.
+static step_buffer *buffer_to_sample(cuda_backend *b) { return &b->frame.buffers[b->frame.packing ^ 1]; }
 
 bool td_cuda_forward_ended(td_backend *be)
 {
   cuda_backend *b = self(be);
-  step_block *k = block_to_sample(b);
+  step_buffer *k = buffer_to_sample(b);
   if (!k->may_wait)
     record_error(&b->device, cudaEventRecord(k->forward_end, b->device.stream));
   k->may_wait = true;
@@ -243,16 +243,16 @@ bool td_cuda_forward_ended(td_backend *be)
 void td_cuda_sample_step(td_backend *be, td_compiled *sampling, const td_sample_input *input)
 {
   cuda_backend *b = self(be);
-  step_block *k = block_to_sample(b);
+  step_buffer *k = buffer_to_sample(b);
   if (k->may_wait)
     record_error(&b->device, cudaEventRecord(k->sampling_begin, b->device.stream));
   k->is_late = input && input->late;
   if (k->is_late)
     memcpy(k->late, input->late, k->plan->n_logits);
-  td_cuda_begin_sampling(b, (uint32_t)(k - b->frame.blocks), k->plan, input);
+  td_cuda_begin_sampling(b, (uint32_t)(k - b->frame.buffers), k->plan, input);
   if (sampling)
     td_cuda_run(b, *program_of(sampling));
-  td_cuda_end_sampling(b, (uint32_t)(k - b->frame.blocks), k->plan);
+  td_cuda_end_sampling(b, (uint32_t)(k - b->frame.buffers), k->plan);
   if (k->plan->n_logits > 0)
     record_error(&b->device,
                  cudaMemcpyAsync(k->sampled, b->frame.sampled, k->plan->n_logits * sizeof(int32_t),
@@ -263,13 +263,13 @@ void td_cuda_sample_step(td_backend *be, td_compiled *sampling, const td_sample_
 
 // Sets busy_us, the step's device time without the wait for its sampling, and idle_us. idle_us is that wait
 // plus the idle time since the end of the step before. Long idle times do not count, because then there was
-// no work. If the other block is already under way again, it holds the step after this one, and the end of
+// no work. If the other buffer is already under way again, it holds the step after this one, and the end of
 // the step before is in its other phase.
-static void measure_times(cuda_backend *b, const step_block *k, td_outcome *out)
+static void measure_times(cuda_backend *b, const step_buffer *k, td_outcome *out)
 {
   enum { WORKING_GAP_MS = 5 };
   float busy_ms = 0, idle_ms = 0, waited_ms = 0;
-  const step_block *before = &b->frame.blocks[k == &b->frame.blocks[0]];
+  const step_buffer *before = &b->frame.buffers[k == &b->frame.buffers[0]];
   cudaEvent_t end_before = before->end[before->under_way ? before->phase ^ 1 : before->phase];
   record_error(&b->device, cudaEventElapsedTime(&busy_ms, k->begin[k->phase], k->end[k->phase]));
   if (b->frame.has_run)
@@ -284,7 +284,7 @@ static void measure_times(cuda_backend *b, const step_block *k, td_outcome *out)
 }
 
 // Sets n_ids and flags of the outcome from the sampled ids.
-static void read_sampled(step_block *k)
+static void read_sampled(step_buffer *k)
 {
   const td_plan *plan = k->plan;
   for (uint32_t i = 0; i < plan->n_logits; i++) {
@@ -298,10 +298,10 @@ static void read_sampled(step_block *k)
 td_status td_cuda_wait(td_backend *be, td_outcome *out, td_error *err)
 {
   cuda_backend *b = self(be);
-  step_block *k =
+  step_buffer *k =
       &b->frame
-           .blocks[b->frame.blocks[b->frame.packing].under_way ? b->frame.packing
-                                                               : b->frame.packing ^ 1]; // the older of two
+           .buffers[b->frame.buffers[b->frame.packing].under_way ? b->frame.packing
+                                                                 : b->frame.packing ^ 1]; // the older of two
   TD_BUG_ON(!k->under_way);
   k->under_way = false;
   record_error(&b->device, cudaEventSynchronize(k->end[k->phase]));
@@ -315,7 +315,7 @@ td_status td_cuda_wait(td_backend *be, td_outcome *out, td_error *err)
   out->ids = k->sampled;
   out->n_ids = k->n_ids;
   out->flags = k->flags;
-  td_cuda_read_sampling(b, (uint32_t)(k - b->frame.blocks), out);
+  td_cuda_read_sampling(b, (uint32_t)(k - b->frame.buffers), out);
   out->captured = k->captured;
   measure_times(b, k, out);
   return TD_OK;
@@ -340,8 +340,8 @@ td_status td_cuda_fit_packed(cuda_backend *b, td_error *err)
   size_t need = packed_bytes_max(b);
   if (need <= b->frame.packed_bytes)
     return TD_OK;
-  TD_BUG_ON(b->frame.blocks[0].under_way || b->frame.blocks[1].under_way);
-  for (step_block &k : b->frame.blocks) {
+  TD_BUG_ON(b->frame.buffers[0].under_way || b->frame.buffers[1].under_way);
+  for (step_buffer &k : b->frame.buffers) {
     cudaError_t e = k.packed ? cudaFreeHost(k.packed) : cudaSuccess;
     k.packed = nullptr;
     if (e == cudaSuccess)
@@ -368,7 +368,7 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
   b->sampling.is_changed = (uint8_t *)calloc(c->max_slots, sizeof *b->sampling.is_changed);
   if (!b->sampling.host || !b->sampling.changed || !b->sampling.is_changed)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the step's frame");
-  for (step_block &k : b->frame.blocks) {
+  for (step_buffer &k : b->frame.buffers) {
     k.n_ids = (uint8_t *)calloc(n_logits, 1);
     k.flags = (uint8_t *)calloc(n_logits, 1);
     k.late = (uint8_t *)calloc(n_logits, 1);
@@ -405,7 +405,7 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
 
 void td_cuda_free_step_memory(cuda_backend *b)
 {
-  for (step_block &k : b->frame.blocks) {
+  for (step_buffer &k : b->frame.buffers) {
     if (k.packed)
       cudaFreeHost(k.packed);
     if (k.sampled)
