@@ -24,7 +24,7 @@ static void check_text(const char *s)
 static void check_tree(const cJSON *item, unsigned depth, bool in_object)
 {
   for (; item; item = item->next) {
-    FUZZ_CHECK(depth <= 64); /* 64 arrays, and what stands in the last */
+    FUZZ_CHECK(depth <= 64); /* 64 arrays, and the contents of the last */
     n_values++;
     FUZZ_CHECK((item->string != NULL) == in_object);
     if (in_object)

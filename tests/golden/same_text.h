@@ -10,7 +10,7 @@
 
 enum { SAME_TEXT_BYTES = 1 << 16 };
 
-/* The first line that differs is told. */
+/* Reports the first line that differs. */
 static inline bool same_text_is(const char *name, const char *got, const char *want)
 {
   for (int line = 1; *got || *want; line++) {

@@ -10,7 +10,7 @@
 
 enum { MAX_ROWS = 256, MAX_SLOTS = 2 * MAX_ROWS, MAX_TOKENS = 40, MAX_VOCAB = 152064 };
 
-/* A request, told by what the CPU chose. */
+/* A request, updated with the tokens that the CPU chose. */
 typedef struct request {
   td_sampling sampling;
   td_logit_bias bias[TD_LOGIT_BIAS_MAX];
@@ -96,7 +96,7 @@ static void run(side *s, td_devptr logits, uint32_t vocab, const td_sample_input
 
 static bool same_bits(float a, float b) { return memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b)); }
 
-/* What one entry was told on both sides. */
+/* The results of one entry on both sides. */
 static const char *difference(const td_outcome *a, const td_outcome *b, uint32_t i, bool wants,
                               uint32_t n_top)
 {

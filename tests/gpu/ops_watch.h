@@ -12,7 +12,7 @@ enum { WATCH_STEP_S = 120 }; /* under racecheck a step takes several seconds */
  * seconds. */
 void watch_steps(uint32_t seconds);
 
-/* Of the backend that is opened. */
+/* For the backend that is opened. */
 void watch_policy(const char *name);
 
 /* The current test. seed: state of the random numbers. */

@@ -301,7 +301,7 @@ static run take_run(uint32_t n, uint32_t *used)
 }
 
 typedef struct batch_kind {
-  uint32_t n_rows, n_levels, node_pages, own_pages; /* at most so many */
+  uint32_t n_rows, n_levels, node_pages, own_pages; /* upper bound */
   uint32_t alike;                 /* how many of 4 rows have no private token except the last */
   uint32_t n_chunks, first_chunk; /* rows from number first_chunk on that are chunks */
 } batch_kind;
@@ -311,7 +311,7 @@ typedef struct in_use {
   uint32_t n_free, n_last, n_blank;
 } in_use;
 
-/* Of a row, beside its last page. */
+/* For a row, next to its last page. */
 static uint32_t most_pages(const head_shape *h) { return (KEYS_MAX - h->page_tokens) / h->page_tokens; }
 
 static batch_kind any_kind(const head_shape *h)
@@ -424,7 +424,7 @@ static float *attend(const head_shape *h, td_compiled *compiled)
   return fetch(out, (size_t)plan->n_tokens * h->n_heads * h->head_dim, false);
 }
 
-/* What was new has been written. */
+/* The new tokens have been written. */
 static void grow_rows(const head_shape *h, uint8_t grown[ROWS_MAX])
 {
   for (uint32_t r = 0; r < plan->n_rows; r++) {

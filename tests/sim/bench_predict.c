@@ -105,7 +105,7 @@ static double probe_memory_us(void)
 
 /* ---- steps ---- */
 
-/* Of three kinds: decodes, prompts, both. */
+/* Steps of three kinds: decodes, prompts, both. */
 static void draw(kind *k, const td_engine *e, uint32_t context, uint32_t kv_tokens)
 {
   uint32_t max_rows = e->backend->max_rows < ROWS_MAX ? e->backend->max_rows : ROWS_MAX,

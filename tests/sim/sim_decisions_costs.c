@@ -6,7 +6,7 @@
 #include "sim_decisions.h"
 #include "sim_world.h"
 
-/* What is below is rounding's. */
+/* Smaller differences are rounding. */
 #define NOTHING 1e-9
 
 static double rounded(double x) { return x < NOTHING ? 0 : x; }

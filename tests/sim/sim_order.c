@@ -60,7 +60,7 @@ void sim_order_verify_place(sim_world *w, uint32_t i)
                    start <= (int64_t)slot->terms.ttft_deadline_us);
 }
 
-/* What is so before the plan. */
+/* The state before the plan. */
 void sim_order_note(sim_world *w)
 {
   sim_fair_note(w);
@@ -180,7 +180,7 @@ static bool verify_place(const sim_world *w, uint32_t i)
 {
   places p = places_of(w); /* before the start */
   uint32_t n_free = w->config.max_running - p.n_running, account = (uint32_t)w->slots[i].terms.account;
-  if (i == sim_fair_front(w)) { /* somebody gave it */
+  if (i == sim_fair_front(w)) { /* another request gave it */
     SIM_CHECK(w, n_free > 0);
     return false;
   }

@@ -112,7 +112,7 @@ static void verify_repeated(sim_world *w)
   w->totals->repeating_steps += plan->repeated_kv_tokens > 0;
 }
 
-/* What each policy is. */
+/* The rules of each policy. */
 static void verify_policy(sim_world *w)
 {
   const td_plan *plan = w->plan;

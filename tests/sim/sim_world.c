@@ -480,7 +480,7 @@ static void verify_ahead(sim_world *w)
   for (uint32_t i = 0; i < SIM_ACCOUNTS; i++)
     w->served[i] = td_sched_account_served(w->sched, i);
   uint32_t front = sim_order_front(w);
-  if (front == SIM_MAX_SLOTS) /* what is free is kept for others */
+  if (front == SIM_MAX_SLOTS) /* free places are kept for others */
     return;
   SIM_CHECK(w, w->slots[front].order <= w->scratch_order &&
                    w->next->step <= w->scratch_step + MAX_STEPS_PAST_QUEUE);

@@ -49,7 +49,7 @@ typedef struct device {
   td_status fails_as;                             /* as this */
   uint32_t submit_in_capture;                     /* or during the first capture of this many rows */
   uint32_t capture_fails_at;                      /* for this many rows, first or repeated, */
-  bool only_anew;                                 /* or anew alone */
+  bool only_anew;                                 /* or repeated captures alone */
   td_status capture_fails_as;
   uint32_t least_of[MAX_ROWS + 1]; /* fewest rows for a captured step; 0: it is not captured */
   bool captured[2];                /* of the steps under way */

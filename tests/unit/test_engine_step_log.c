@@ -71,7 +71,7 @@ static void test_in_turns(void **state)
     td_step_log_write(log, &(td_engine_step){.step = 6 + TD_STEP_LOG_RECORDS + step});
   assert_int_equal(td_step_log_read(log, &cursor, out, 1, &missed), 1);
   assert_true(missed == 10 && out[0].step == 16 + TD_STEP_LOG_RECORDS);
-  cursor = UINT64_MAX; /* of no log: as if all had been read */
+  cursor = UINT64_MAX; /* without a log: as if all had been read */
   assert_int_equal(td_step_log_read(log, &cursor, out, 8, &missed), 0);
   assert_true(cursor == 15 + 2 * TD_STEP_LOG_RECORDS && missed == 10);
   free(log);

@@ -10,7 +10,7 @@
 
 #include "pull/sha256.h"
 
-/* Of bytes (7 i + 3) mod 256. */
+/* SHA-256 of the bytes (7 i + 3) mod 256. */
 static const struct {
   size_t n;
   const char *hex;

@@ -20,7 +20,7 @@ enum {
   CONTEXT = 2048,
   SEEN_MAX = 4000,
   ENDS_AHEAD = 16,
-  GAP_ENDS = 48, /* of 16, chance moves the gap by a quarter */
+  GAP_ENDS = 48, /* with 16, chance changes the gap by a quarter */
   ENDS_MAX = 60000,
   STEPS_APART = 10
 };

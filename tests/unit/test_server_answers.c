@@ -341,7 +341,7 @@ static void test_note_for_the_log(void **state)
   td_choice choices[3] = {
       {.n_prompt = 7, .n_cached = 1, .n_generated = 2, .submit_us = 1000, .first_run_us = 3500},
       {.n_prompt = 8, .n_cached = 2, .n_generated = 3, .submit_us = 1000, .first_run_us = 2000},
-      {.n_prompt = 9, .n_cached = 4, .n_generated = 5, .first_run_us = 5000}, /* of no known begin */
+      {.n_prompt = 9, .n_cached = 4, .n_generated = 5, .first_run_us = 5000}, /* without a known begin */
   };
   choices[0].first_token_us = 4000;
   choices[0].last_token_us = 9000;

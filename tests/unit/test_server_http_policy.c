@@ -394,7 +394,7 @@ static void test_accepted(void **state)
     assert_string_equal(o.body, cases[i].body);
     assert_int_equal(o.method, cases[i].method);
     assert_int_equal(o.keep_alive, cases[i].keep_alive);
-    /* what follows stays for the next request, to the byte */
+    /* the rest is kept for the next request, to the byte */
     char *two = repeat(cases[i].text, "X", 1, "GET / HTTP/1.1\r\n" H "\r\n");
     feed_all_ways(two, strlen(two), &o);
     assert_int_equal(o.event, TD_HTTP_IS_DONE);

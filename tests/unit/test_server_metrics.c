@@ -336,7 +336,7 @@ static void test_what_is_not_there(void **state)
   td_buf_deinit(&out);
 }
 
-/* A border belongs to its bucket, for every border of every histogram. */
+/* A bound belongs to its bucket, for every bound of every histogram. */
 static void test_borders(void **state)
 {
   td_metrics m;
