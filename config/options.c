@@ -162,7 +162,7 @@ bool td_option_is_bytes(const td_option_row *r)
   return r->kind == TD_OPTION_LIMIT && strncmp(td_limits[r->limit].unit, "bytes", 5) == 0;
 }
 
-size_t td_option_find_no_text(const char *s, size_t n)
+size_t td_option_find_invalid_text(const char *s, size_t n)
 {
   for (size_t i = 0, len; i < n; i += len) {
     const unsigned char *at = (const unsigned char *)s + i;
@@ -173,7 +173,7 @@ size_t td_option_find_no_text(const char *s, size_t n)
   return 0;
 }
 
-/* ---- taking a value ---- */
+/* ---- setting a value ---- */
 
 /* What every error message names. */
 typedef struct place {
@@ -208,10 +208,10 @@ static td_status refuse_word(const place *p, const char *value)
 }
 
 /* added: append to the list instead of replacing it. */
-static td_status take_text(td_options *o, const place *p, const char *value, bool added)
+static td_status set_text(td_options *o, const place *p, const char *value, bool added)
 {
   const td_option_row *r = p->row;
-  size_t n = strlen(value), bad = td_option_find_no_text(value, n);
+  size_t n = strlen(value), bad = td_option_find_invalid_text(value, n);
   if (bad > 0)
     return REFUSE(p, "byte %zu of the value is not text", bad);
   if (r->words && index_of(value, r->words) < 0)
@@ -226,7 +226,7 @@ static td_status take_text(td_options *o, const place *p, const char *value, boo
   return TD_OK;
 }
 
-static td_status take_level(td_options *o, const place *p, const char *value)
+static td_status set_level(td_options *o, const place *p, const char *value)
 {
   int i = index_of(value, log_levels);
   if (i < 0)
@@ -249,7 +249,7 @@ static double size_of_letter(char c)
   }
 }
 
-static td_status take_limit(td_options *o, const place *p, const char *value)
+static td_status set_limit(td_options *o, const place *p, const char *value)
 {
   const td_limit *l = &td_limits[p->row->limit];
   bool bytes = td_option_is_bytes(p->row);
@@ -270,7 +270,7 @@ static td_status take_limit(td_options *o, const place *p, const char *value)
 }
 
 /* Digits, optionally with a point and more digits: no sign, exponent, hex or infinity. */
-static td_status take_number(td_options *o, const place *p, const char *value)
+static td_status set_number(td_options *o, const place *p, const char *value)
 {
   const td_limit *l = &td_limits[p->row->limit];
   bool whole = p->row->limit == TD_LIMIT_TOP_K, no_zero = p->row->limit == TD_LIMIT_TOP_P;
@@ -286,19 +286,19 @@ static td_status take_number(td_options *o, const place *p, const char *value)
   return TD_OK;
 }
 
-td_status td_option_take(td_options *o, int row, const char *value, const char *where, int32_t from,
-                         td_error *err)
+td_status td_option_set(td_options *o, int row, const char *value, const char *where, int32_t from,
+                        td_error *err)
 {
   const place p = {&td_option_rows[row], where, err};
   td_status st = TD_OK;
   switch (p.row->kind) {
   case TD_OPTION_SECTION: TD_BUG_ON(true); break;
   case TD_OPTION_TEXT:
-    st = take_text(o, &p, value, p.row->is_list && from == TD_FROM_COMMAND_LINE && o->from[row] == from);
+    st = set_text(o, &p, value, p.row->is_list && from == TD_FROM_COMMAND_LINE && o->from[row] == from);
     break;
-  case TD_OPTION_LEVEL: st = take_level(o, &p, value); break;
-  case TD_OPTION_NUMBER: st = take_number(o, &p, value); break;
-  case TD_OPTION_LIMIT: st = take_limit(o, &p, value); break;
+  case TD_OPTION_LEVEL: st = set_level(o, &p, value); break;
+  case TD_OPTION_NUMBER: st = set_number(o, &p, value); break;
+  case TD_OPTION_LIMIT: st = set_limit(o, &p, value); break;
   }
   if (st == TD_OK)
     o->from[row] = from;

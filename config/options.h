@@ -71,14 +71,14 @@ void td_options_init(td_options *o);
 TD_MUST_CHECK td_status td_options_read(td_options *o, int argc, char **argv, td_options_action *action,
                                         td_error *err);
 TD_MUST_CHECK td_status td_options_read_file(td_options *o, const char *path, td_error *err);
-enum { TD_OPTION_NEWS_BYTES = 512 };
+enum { TD_OPTION_CHANGES_BYTES = 512 };
 /* Names of options whose values differ, as "a, b": those that were updated, and those that need a restart. */
-typedef struct td_options_news {
-  char taken[TD_OPTION_NEWS_BYTES], kept[TD_OPTION_NEWS_BYTES];
-} td_options_news;
+typedef struct td_options_changes {
+  char updated[TD_OPTION_CHANGES_BYTES], needs_restart[TD_OPTION_CHANGES_BYTES];
+} td_options_changes;
 /* Copies from next, which has been read again, the options that may change while the daemon runs. Keeps the
  * rest. */
-void td_options_renew(td_options *now, const td_options *next, td_options_news *news);
+void td_options_reload(td_options *now, const td_options *next, td_options_changes *changes);
 /* Logs a warning for each variable that looks like a misspelled option. */
 void td_options_warn_of_variables(void);
 /* The --help text, made from the tables. */

@@ -43,8 +43,8 @@ static td_status read_environment(td_options *o, td_error *err)
     const td_option_row *r = &td_option_rows[i];
     const char *value = r->kind != TD_OPTION_SECTION ? variable(r->name) : NULL;
     if (value)
-      TD_TRY(td_option_take(o, i, value, td_option_spelled(r->name, TD_FROM_ENVIRONMENT, where),
-                            TD_FROM_ENVIRONMENT, err));
+      TD_TRY(td_option_set(o, i, value, td_option_spelled(r->name, TD_FROM_ENVIRONMENT, where),
+                           TD_FROM_ENVIRONMENT, err));
   }
   return TD_OK;
 }
@@ -138,7 +138,7 @@ td_status td_options_read(td_options *o, int argc, char **argv, td_options_actio
   for (int i = 1; i < argc; i++) {
     TD_TRY(read_argument(argc, argv, &i, &a, err));
     if (a.row >= 0)
-      TD_TRY(td_option_take(o, a.row, a.value, "command line", TD_FROM_COMMAND_LINE, err));
+      TD_TRY(td_option_set(o, a.row, a.value, "command line", TD_FROM_COMMAND_LINE, err));
   }
   if (o->model[0] == '\0' && *action != TD_ACTION_PRINT_CONFIG)
     return td_fail_param(err, TD_ERR_CONFIG, "model", "no model given: --model PATH (see --help)");

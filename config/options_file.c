@@ -37,7 +37,7 @@ static bool read_line(options_file *f, char *line, size_t size, td_status *st, t
   if (n > 0 && line[n - 1] == '\r')
     n--;
   line[n] = '\0';
-  size_t bad = td_option_find_no_text(line, n);
+  size_t bad = td_option_find_invalid_text(line, n);
   if (bad > 0) {
     *st = td_fail(err, TD_ERR_CONFIG, "%s: byte %zu of the line is not text", f->where, bad);
     return false;
@@ -95,7 +95,7 @@ static td_status read_bare(options_file *f, const char *key, char *s, td_error *
   return TD_OK;
 }
 
-static td_status take_line(options_file *f, char *line, td_error *err)
+static td_status parse_line(options_file *f, char *line, td_error *err)
 {
   char *key = trim(line), *equals = strchr(key, '=');
   if (*key == '\0' || is_comment(*key))
@@ -114,7 +114,7 @@ static td_status take_line(options_file *f, char *line, td_error *err)
   f->seen[row] = true;
   char *value = trim(equals + 1);
   TD_TRY(is_quote(*value) ? read_quoted(f, key, value, err) : read_bare(f, key, value, err));
-  return td_option_take(f->o, row, value, f->where, f->line, err);
+  return td_option_set(f->o, row, value, f->where, f->line, err);
 }
 
 td_status td_options_read_file(td_options *o, const char *path, td_error *err)
@@ -122,7 +122,7 @@ td_status td_options_read_file(td_options *o, const char *path, td_error *err)
   static const char bom[] = "\xEF\xBB\xBF";
   options_file f = {.o = o, .path = path};
   size_t size = td_limit_max(TD_LIMIT_OPTIONS_LINE_BYTES) + 1;
-  if (strlen(path) >= sizeof o->config || td_option_find_no_text(path, strlen(path)) > 0)
+  if (strlen(path) >= sizeof o->config || td_option_find_invalid_text(path, strlen(path)) > 0)
     return td_fail_param(err, TD_ERR_CONFIG, "config", "%s: not text, or longer than %zu bytes", path,
                          sizeof o->config - 1);
   snprintf(o->config, sizeof o->config, "%s", path);
@@ -138,7 +138,7 @@ td_status td_options_read_file(td_options *o, const char *path, td_error *err)
   td_status st = TD_OK;
   errno = 0;
   while (st == TD_OK && read_line(&f, line, size, &st, err))
-    st = take_line(&f, f.line == 1 && strncmp(line, bom, 3) == 0 ? line + 3 : line, err);
+    st = parse_line(&f, f.line == 1 && strncmp(line, bom, 3) == 0 ? line + 3 : line, err);
   if (st == TD_OK && ferror(f.file))
     st = td_fail_param(err, TD_ERR_CONFIG, "config", "%s: %s", path, strerror(errno));
   fclose(f.file);

@@ -31,7 +31,7 @@ bool td_option_key_equal(const char *a, const char *b);
 /* Returns the row of a key, or -1. */
 int td_option_find(const char *key);
 /* Whether the option may change while the daemon runs (SIGHUP). */
-bool td_option_renews(const td_option_row *r);
+bool td_option_is_reloadable(const td_option_row *r);
 /* Whether K, M or G may follow the number. */
 bool td_option_is_bytes(const td_option_row *r);
 /* The value of a TEXT option in o. */
@@ -41,11 +41,11 @@ static inline const char *td_option_text(const td_options *o, const td_option_ro
 }
 /* The position, from 1, of the first byte that is not text. Text is UTF-8 without control characters except
  * tabs. 0: all bytes are. */
-size_t td_option_find_no_text(const char *s, size_t n);
+size_t td_option_find_invalid_text(const char *s, size_t n);
 /* Parses and stores a value. `where` ("/etc/tandem.conf:12", "TANDEM_LISTEN", "command line") is used in
  * messages. */
-TD_MUST_CHECK td_status td_option_take(td_options *o, int row, const char *value, const char *where,
-                                       int32_t from, td_error *err);
+TD_MUST_CHECK td_status td_option_set(td_options *o, int row, const char *value, const char *where,
+                                      int32_t from, td_error *err);
 
 enum { TD_OPTION_KEY_BYTES = 64 };
 /* Spells a key for its place: `a_b` in a file, TANDEM_A_B in the environment, --a-b on the command line. */

@@ -14,13 +14,13 @@
 
 enum { TD_SHARE_ALPHA = 3 };
 
-/* Whether a holder may take `more`. taken: by all holders together; held: by this one. A holder without
+/* Whether a holder may take `more`. used: by all holders together; own: by this one. A holder without
  * anything always gets its first unit if one is left. */
-static inline bool td_share_allows(uint64_t total, uint64_t taken, uint64_t held, uint64_t more)
+static inline bool td_share_allows(uint64_t total, uint64_t used, uint64_t own, uint64_t more)
 {
-  if (taken > total || more > total - taken)
+  if (used > total || more > total - used)
     return false;
-  return held + more <= 1 || held + more <= TD_SHARE_ALPHA * (total - taken - more);
+  return own + more <= 1 || own + more <= TD_SHARE_ALPHA * (total - used - more);
 }
 
 /* The most that a single holder may have. */

@@ -106,15 +106,15 @@ static void warn_of_places(const td_server *s)
 
 static void apply(td_server *s, const td_options *next, td_keys *keys, const td_ranges *proxies)
 {
-  td_options_news news;
-  td_options_renew(s->options, next, &news);
+  td_options_changes changes;
+  td_options_reload(s->options, next, &changes);
   td_log_set_level(s->options->log_level);
   s->trusted_proxies = *proxies;
   take_keys(s, keys);
-  if (*news.taken)
-    td_info("SIGHUP: new values of %s", news.taken);
-  if (*news.kept)
-    td_warn("SIGHUP: changed, but taken at a restart only: %s", news.kept);
+  if (*changes.updated)
+    td_info("SIGHUP: new values of %s", changes.updated);
+  if (*changes.needs_restart)
+    td_warn("SIGHUP: changed, but taken at a restart only: %s", changes.needs_restart);
   warn_of_copy(s->options->api_key_file);
   warn_of_places(s);
   td_info("SIGHUP: options and keys are read again");

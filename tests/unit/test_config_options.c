@@ -351,19 +351,19 @@ static void test_renewal(void **state)
 {
   td_options now, next;
   td_error err;
-  td_options_news news;
+  td_options_changes changes;
   assert_int_equal(read_text(&now, "log_level = debug\nworkers = 3\nwatchers = 5\n", &err), TD_OK);
   assert_int_equal(read_text(&next, "\nworkers = 4\ncors_origin = *\nwatchers = 5\n", &err), TD_OK);
-  td_options_renew(&now, &next, &news);
-  assert_string_equal(news.taken, "cors_origin, log_level");
-  assert_string_equal(news.kept, "workers");
+  td_options_reload(&now, &next, &changes);
+  assert_string_equal(changes.updated, "cors_origin, log_level");
+  assert_string_equal(changes.needs_restart, "workers");
   assert_int_equal(now.log_level, TD_LOG_INFO);
   assert_string_equal(now.cors_origin, "*");
   assert_int_equal(now.from[td_option_find("cors_origin")], 3);
   assert_int_equal(td_option(&now, TD_LIMIT_WORKERS), 3);
   unsigned n = 0;
   for (int i = 0; i < td_n_option_rows; i++)
-    n += td_option_renews(&td_option_rows[i]);
+    n += td_option_is_reloadable(&td_option_rows[i]);
   assert_int_equal(n, N_RENEWABLE); /* each name in the list is an option */
 }
 
@@ -406,7 +406,7 @@ static void test_where_values_come_from(void **state)
 static td_status take(td_options *o, const char *key, const char *value, td_error *err)
 {
   int row = td_option_find(key);
-  return row < 0 ? TD_ERR_CONFIG : td_option_take(o, row, value, "test", TD_FROM_COMMAND_LINE, err);
+  return row < 0 ? TD_ERR_CONFIG : td_option_set(o, row, value, "test", TD_FROM_COMMAND_LINE, err);
 }
 
 /* Every option of the tables can be set to its bounds and not beyond, and is in the help. */

@@ -41,7 +41,7 @@ static void set(td_options *o, const char *name, const char *value, int32_t from
   td_error err;
   int row = td_option_find(name);
   assert_true(row >= 0);
-  if (td_option_take(o, row, value, "test", from, &err) != TD_OK)
+  if (td_option_set(o, row, value, "test", from, &err) != TD_OK)
     fail_msg("%s", err.message);
 }
 
@@ -254,11 +254,11 @@ static void test_each_word(void **state)
       td_options o;
       td_error err;
       td_options_init(&o);
-      if (td_option_take(&o, row, word, "test", 1, &err) != TD_OK)
+      if (td_option_set(&o, row, word, "test", 1, &err) != TD_OK)
         fail_msg("%s", err.message);
       snprintf(longer, sizeof longer, "%s_", word);
-      assert_int_not_equal(td_option_take(&o, row, longer, "test", 1, &err), TD_OK);
-      assert_int_not_equal(td_option_take(&o, row, "", "test", 1, &err), TD_OK);
+      assert_int_not_equal(td_option_set(&o, row, longer, "test", 1, &err), TD_OK);
+      assert_int_not_equal(td_option_set(&o, row, "", "test", 1, &err), TD_OK);
       if (td_option_rows[row].kind == TD_OPTION_TEXT)
         assert_string_equal(td_option_text(&o, &td_option_rows[row]), word);
     }
