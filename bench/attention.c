@@ -396,7 +396,7 @@ static void report(const bench *b)
 
 /* Puts the daemon's own policy first, because the table shows its plan's host time. Heads without plans have
  * only that policy. */
-static void take_policies(bench *b)
+static void read_policies(bench *b)
 {
   const td_attention_policy *policy;
   const char *const given = b->policy_names;
@@ -420,7 +420,7 @@ static void read_options(bench *b)
 {
   if (b->head_dim != 64 && b->head_dim != 96 && b->head_dim != 128 && b->head_dim != 256)
     td_tool_die("--head-dim: 64, 96, 128 or 256");
-  take_policies(b);
+  read_policies(b);
   td_cells_request r = {.head_dim = (uint32_t)b->head_dim,
                         .steps_of_a_trace = (uint32_t)b->trace_steps,
                         .max_keys = (uint32_t)b->max_keys,

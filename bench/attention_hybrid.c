@@ -312,7 +312,7 @@ static double flop_of(const bench *b, const cell *c)
   return 4 * pairs * c->n_heads * b->head_dim;
 }
 
-static void tell(bench *b, const cell *c, const char *name)
+static void add_result(bench *b, const cell *c, const char *name)
 {
   uint32_t n_groups = c->group_rows > 0 ? (c->rows + c->group_rows - 1) / c->group_rows : c->rows;
   double keys = (double)c->rows * c->row_context - (double)(c->rows - n_groups) * c->shared;
@@ -369,7 +369,7 @@ static void measure_cell(bench *b, const cell *c)
         b->cuts[i].us[b->cuts[i].n++] = op_us(b, &b->cuts[i]);
   for (size_t i = 0; i < b->n_cuts; i++)
     measure_hot(b, &b->cuts[i]);
-  tell(b, c, name);
+  add_result(b, c, name);
   free(first);
 }
 
@@ -404,7 +404,7 @@ static void add_cell(bench *b, cell c)
 }
 
 /* "32/8 1024@8192 + 64x8192, 4096 by 8; ...": of 64 decodes, every 8 share 4,096 tokens. */
-static void take_mixes(bench *b, const char *mixes)
+static void read_mixes(bench *b, const char *mixes)
 {
   for (const char *at = mixes; at; at = strchr(at, ';') ? strchr(at, ';') + 1 : NULL) {
     cell c = {0};
@@ -429,14 +429,14 @@ static void make_cells(bench *b)
                          .n_kv_heads = all_heads[h][1],
                          .chunk = chunks[i][0],
                          .context = chunks[i][1]});
-  take_mixes(b, b->mixes ? b->mixes : listed);
+  read_mixes(b, b->mixes ? b->mixes : listed);
   if (b->n_cells == 0)
     td_tool_die("no cell is left to measure");
 }
 
 /* Reads --cuts: "auto", "serial", "alone", a named cut, or
  * TILES:SPLIT_KEYS:SMS_BESIDE[:COLOCATED_KEYS[:BESIDE_KEYS]]. */
-static void take_cuts(bench *b)
+static void read_cuts(bench *b)
 {
   for (const char *at = b->cut_names; at && b->n_cuts < CUTS_MAX;
        at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
@@ -518,7 +518,7 @@ int td_bench_hybrid(int argc, char **argv)
     write_cells(&b);
     return 0;
   }
-  take_cuts(&b);
+  read_cuts(&b);
   b.figures = cJSON_CreateArray();
   measure_all(&b);
   if (b.options.json)

@@ -50,7 +50,7 @@ static void wake(void *arg)
   pthread_mutex_unlock(&b->lock);
 }
 
-static void wait_news(bench *b)
+static void wait_for_news(bench *b)
 {
   pthread_mutex_lock(&b->lock);
   while (!b->news)
@@ -68,7 +68,7 @@ static void start(bench *b, const td_options *o)
   td_tool_check(td_engine_create(o, &b->engine, &err), &err);
   td_tool_check(td_engine_start(b->engine, wake, b, &err), &err);
   while (td_engine_get_state(b->engine) == TD_ENGINE_LOADING)
-    wait_news(b);
+    wait_for_news(b);
   if (td_engine_get_state(b->engine) != TD_ENGINE_READY) {
     td_engine_failure(b->engine, &err);
     td_tool_die("the model was not loaded: %s", err.message);
@@ -103,11 +103,11 @@ static void begin(bench *b, run *r, const job *j)
 }
 
 /* Waits for news and takes it into r->last. */
-static void follow(bench *b, run *r)
+static void collect_updates(bench *b, run *r)
 {
   td_engine_update u[16];
   uint32_t n;
-  wait_news(b);
+  wait_for_news(b);
   do {
     n = td_engine_poll(b->engine, u, 16);
     for (uint32_t i = 0; i < n; i++) {
@@ -147,7 +147,7 @@ static uint64_t count_tokens(const run *r)
 static void finish(bench *b, run *r)
 {
   while (count_ended(r) < r->n)
-    follow(b, r);
+    collect_updates(b, r);
   for (uint32_t i = 0; i < r->n; i++)
     td_engine_release(b->engine, r->tickets[i]);
 }
@@ -176,11 +176,11 @@ static double measure_batch(bench *b, const job *j)
   run r;
   begin(b, &r, j);
   while (count_begun(&r) < j->n)
-    follow(b, &r);
+    collect_updates(b, &r);
   double begin_s = td_tool_now_s();
   uint64_t begin_tokens = count_tokens(&r);
   while (count_ended(&r) == 0)
-    follow(b, &r);
+    collect_updates(b, &r);
   double took = td_tool_now_s() - begin_s;
   uint64_t tokens = count_tokens(&r) - begin_tokens;
   finish(b, &r);

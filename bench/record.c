@@ -6,20 +6,20 @@
 
 #include "loadgen/tool.h"
 
-static void add_piece(td_record *r, double at_s, uint32_t n_tokens)
+static void add_token_event(td_record *r, double at_s, uint32_t n_tokens)
 {
-  td_tool_grow((void **)&r->pieces, &r->cap, r->n_pieces + 1, sizeof *r->pieces);
-  r->pieces[r->n_pieces++] = (td_piece){at_s, n_tokens};
+  td_tool_grow((void **)&r->token_events, &r->cap, r->n_token_events + 1, sizeof *r->token_events);
+  r->token_events[r->n_token_events++] = (td_token_event){at_s, n_tokens};
 }
 
-static bool die(td_record *r, td_request_result why, const char *detail)
+static bool end_with_error(td_record *r, td_request_result why, const char *detail)
 {
   r->result = why;
   snprintf(r->detail, sizeof r->detail, "%s", detail);
   return false;
 }
 
-bool td_record_take(td_record *r, const td_event *e, double at_s)
+bool td_record_add_event(td_record *r, const td_event *e, double at_s)
 {
   if (e->has_usage) { /* some servers send usage with every event; the last one counts */
     r->has_usage = true;
@@ -29,23 +29,23 @@ bool td_record_take(td_record *r, const td_event *e, double at_s)
   }
   switch (e->kind) {
   case TD_EVENT_TOKENS:
-    r->counted = (r->n_pieces == 0 || r->counted) && e->counted;
-    add_piece(r, at_s, e->n_tokens);
+    r->counted = (r->n_token_events == 0 || r->counted) && e->counted;
+    add_token_event(r, at_s, e->n_tokens);
     break;
   case TD_EVENT_MAYBE: r->maybe_s = at_s; break;
   case TD_EVENT_DONE: r->has_done = true; break;
-  case TD_EVENT_ERROR: return die(r, TD_RESULT_ERROR_EVENT, e->error);
-  case TD_EVENT_BAD: return die(r, TD_RESULT_BROKEN_ANSWER, "an event is not a JSON object");
+  case TD_EVENT_ERROR: return end_with_error(r, TD_RESULT_ERROR_EVENT, e->error);
+  case TD_EVENT_BAD: return end_with_error(r, TD_RESULT_BROKEN_ANSWER, "an event is not a JSON object");
   case TD_EVENT_NOTHING: break;
   }
   return true;
 }
 
-static uint32_t piece_tokens(const td_record *r)
+static uint32_t count_tokens(const td_record *r)
 {
   uint32_t n = 0;
-  for (size_t i = 0; i < r->n_pieces; i++)
-    n += r->pieces[i].n_tokens;
+  for (size_t i = 0; i < r->n_token_events; i++)
+    n += r->token_events[i].n_tokens;
   return n;
 }
 
@@ -54,18 +54,18 @@ static uint32_t piece_tokens(const td_record *r)
 void td_record_end(td_record *r, double at_s)
 {
   uint32_t want = r->has_usage ? r->usage_out : r->n_out;
-  if (r->maybe_s > 0 && piece_tokens(r) < want)
-    add_piece(r, r->maybe_s, 1);
+  if (r->maybe_s > 0 && count_tokens(r) < want)
+    add_token_event(r, r->maybe_s, 1);
   r->end_s = at_s;
   if (r->result != TD_RESULT_OPEN)
     return;
   if (r->has_done || r->has_usage)
     r->result = TD_RESULT_DONE;
   else
-    die(r, TD_RESULT_NO_DONE, "the stream ended without [DONE]");
+    end_with_error(r, TD_RESULT_NO_DONE, "the stream ended without [DONE]");
 }
 
-uint32_t td_record_tokens(const td_record *r) { return r->has_usage ? r->usage_out : piece_tokens(r); }
+uint32_t td_record_tokens(const td_record *r) { return r->has_usage ? r->usage_out : count_tokens(r); }
 
 /* ---- figures ---- */
 
@@ -76,24 +76,24 @@ typedef struct lists {
 static double own_p99(const td_record *r, td_stats_list *scratch)
 {
   scratch->n = 0;
-  for (size_t i = 1; i < r->n_pieces; i++)
-    td_stats_add(scratch, r->pieces[i].at_s - r->pieces[i - 1].at_s);
+  for (size_t i = 1; i < r->n_token_events; i++)
+    td_stats_add(scratch, r->token_events[i].at_s - r->token_events[i - 1].at_s);
   return scratch->n > 0 ? td_stats_summarise(scratch).p99 * 1e3 : 0;
 }
 
-static void take_times(const td_record *r, const td_measure_config *config, td_record_measures *m, lists *l,
-                       td_stats_list *scratch)
+static void add_times(const td_record *r, const td_measure_config *config, td_record_measures *m, lists *l,
+                      td_stats_list *scratch)
 {
   double worst_ms = 0, ttft_ms;
-  if (r->n_pieces == 0) {
+  if (r->n_token_events == 0) {
     m->all.n_no_first_token++;
     return;
   }
-  const td_piece *first = &r->pieces[0], *last = &r->pieces[r->n_pieces - 1];
+  const td_token_event *first = &r->token_events[0], *last = &r->token_events[r->n_token_events - 1];
   ttft_ms = (first->at_s - r->due_s) * 1e3;
   td_stats_add(&l->ttft, ttft_ms);
-  for (size_t i = 1; i < r->n_pieces; i++) {
-    double gap_ms = (r->pieces[i].at_s - r->pieces[i - 1].at_s) * 1e3;
+  for (size_t i = 1; i < r->n_token_events; i++) {
+    double gap_ms = (r->token_events[i].at_s - r->token_events[i - 1].at_s) * 1e3;
     td_stats_add(&l->tbt, gap_ms);
     worst_ms = gap_ms > worst_ms ? gap_ms : worst_ms;
   }
@@ -108,10 +108,10 @@ static void take_times(const td_record *r, const td_measure_config *config, td_r
   m->all.n_good += ttft_ms <= config->slo_ttft_ms && own_p99(r, scratch) <= config->slo_tbt_ms;
 }
 
-static void take_counts(const td_record *r, td_record_measures *m)
+static void add_counts(const td_record *r, td_record_measures *m)
 {
   m->all.by_result[r->result]++;
-  m->n_events += r->n_pieces;
+  m->n_events += r->n_token_events;
   if (r->result != TD_RESULT_DONE)
     return;
   uint32_t n = td_record_tokens(r);
@@ -121,7 +121,7 @@ static void take_counts(const td_record *r, td_record_measures *m)
   m->tokens_cached += r->usage_cached;
   m->tokens_asked += r->n_out;
   m->all.tokens_out += n;
-  m->n_merged += n > r->n_pieces ? n - (uint32_t)r->n_pieces : 0;
+  m->n_merged += n > r->n_token_events ? n - (uint32_t)r->n_token_events : 0;
   m->all_usage &= r->has_usage;
   m->all_counted &= r->counted;
 }
@@ -130,15 +130,16 @@ static void take_counts(const td_record *r, td_record_measures *m)
  * request's events. */
 static double tokens_until(const td_record *r, double until)
 {
-  uint32_t pieces = piece_tokens(r), by = 0;
-  for (size_t i = 0; i < r->n_pieces && r->pieces[i].at_s <= until; i++)
-    by += r->pieces[i].n_tokens;
-  return pieces == 0 ? 0
-                     : (double)by * (r->result == TD_RESULT_DONE ? (double)td_record_tokens(r) / pieces : 1);
+  uint32_t n_all = count_tokens(r), n_arrived = 0;
+  for (size_t i = 0; i < r->n_token_events && r->token_events[i].at_s <= until; i++)
+    n_arrived += r->token_events[i].n_tokens;
+  return n_all == 0
+             ? 0
+             : (double)n_arrived * (r->result == TD_RESULT_DONE ? (double)td_record_tokens(r) / n_all : 1);
 }
 
-static void take_throughput(const td_record *records, size_t n, const td_measure_config *config,
-                            td_record_measures *m)
+static void add_throughput(const td_record *records, size_t n, const td_measure_config *config,
+                           td_record_measures *m)
 {
   double tokens = 0, in = 0, done = 0, until = config->window_s > 0 ? config->window_s : m->end_s;
   m->all.seconds = config->window_s > 0 ? config->window_s : m->end_s - m->begin_s;
@@ -162,10 +163,10 @@ static void take_throughput(const td_record *records, size_t n, const td_measure
  * and the window's borders cut none. */
 static double pace(const td_record *r, double low, double high, td_stats_list *gaps)
 {
-  const td_piece *first = NULL, *last = NULL;
+  const td_token_event *first = NULL, *last = NULL;
   double tokens = 0;
-  for (size_t i = 0; i < r->n_pieces; i++) {
-    const td_piece *p = &r->pieces[i];
+  for (size_t i = 0; i < r->n_token_events; i++) {
+    const td_token_event *p = &r->token_events[i];
     if (p->at_s < low || p->at_s > high)
       continue;
     if (first) {
@@ -179,17 +180,17 @@ static double pace(const td_record *r, double low, double high, td_stats_list *g
   return tokens > 0 && last->at_s > first->at_s ? tokens / (last->at_s - first->at_s) : 0;
 }
 
-static void take_in_step(const td_record *records, size_t n, td_record_measures *m, lists *l)
+static void add_in_step(const td_record *records, size_t n, td_record_measures *m, lists *l)
 {
   double low = -INFINITY, high = INFINITY;
   for (size_t i = 0; i < n; i++) {
     const td_record *r = &records[i];
     if (r->warm)
       continue;
-    if (r->result != TD_RESULT_DONE || r->n_pieces < 2)
+    if (r->result != TD_RESULT_DONE || r->n_token_events < 2)
       return;
-    low = fmax(low, r->pieces[0].at_s);
-    high = fmin(high, r->pieces[r->n_pieces - 1].at_s);
+    low = fmax(low, r->token_events[0].at_s);
+    high = fmin(high, r->token_events[r->n_token_events - 1].at_s);
   }
   for (size_t i = 0; i < n && high > low; i++)
     if (!records[i].warm)
@@ -210,12 +211,12 @@ void td_record_measure(const td_record *records, size_t n, const td_measure_conf
     m->all.n_sent++;
     m->begin_s = fmin(m->begin_s, records[i].sent_s);
     m->end_s = fmax(m->end_s, records[i].end_s);
-    take_counts(&records[i], m);
-    take_times(&records[i], config, m, &l, &scratch);
+    add_counts(&records[i], m);
+    add_times(&records[i], config, m, &l, &scratch);
   }
   if (m->all.n_sent > 0)
-    take_throughput(records, n, config, m);
-  take_in_step(records, n, m, &l);
+    add_throughput(records, n, config, m);
+  add_in_step(records, n, m, &l);
   m->all.ttft = td_stats_summarise(&l.ttft);
   m->all.tbt = td_stats_summarise(&l.tbt);
   m->all.tpot = td_stats_summarise(&l.tpot);

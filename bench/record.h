@@ -5,16 +5,16 @@
 #include "bench/sse.h"
 #include "loadgen/measures.h"
 
-typedef struct td_piece {
+typedef struct td_token_event {
   double at_s; /* seconds since the run began */
   uint32_t n_tokens;
-} td_piece;
+} td_token_event;
 
 typedef struct td_record {
   uint32_t n_in, n_out; /* tokens requested */
   double due_s, sent_s, end_s;
-  td_piece *pieces;
-  size_t n_pieces, cap;
+  td_token_event *token_events;
+  size_t n_token_events, cap;
   double maybe_s; /* time of the last event that may carry a token (TD_EVENT_MAYBE); 0: none */
   bool has_usage, has_done, counted, warm;
   uint32_t usage_in, usage_out, usage_cached;
@@ -25,7 +25,7 @@ typedef struct td_record {
 
 /* Records an event that arrived at at_s. Returns false if the event ends the request with an error (result
  * and detail are set). */
-bool td_record_take(td_record *r, const td_event *e, double at_s);
+bool td_record_add_event(td_record *r, const td_event *e, double at_s);
 /* Call at the end of the answer. Decides whether the last event was a token, and sets the result if it is
  * still open. */
 void td_record_end(td_record *r, double at_s);

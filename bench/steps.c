@@ -300,7 +300,7 @@ typedef struct times {
   td_stats_list alone, pace;
 } times;
 
-static void take_times(steps *s, double (*alone)(void *), bool paced, uint32_t n_turns, times *t)
+static void measure_times(steps *s, double (*alone)(void *), bool paced, uint32_t n_turns, times *t)
 {
   int n = ((int)s->n_min + (int)n_turns - 1) / (int)n_turns;
   td_stage_time(alone, s, WARM, n, 0.2 / n_turns, s->max_seconds / n_turns, &t->alone);
@@ -310,7 +310,7 @@ static void take_times(steps *s, double (*alone)(void *), bool paced, uint32_t n
   }
 }
 
-static void tell_times(steps *s, const cell *c, const char *without, times *t)
+static void report_times(steps *s, const cell *c, const char *without, times *t)
 {
   td_stats_summary alone = td_stats_summarise(&t->alone), pace = td_stats_summarise(&t->pace);
   report(s, c, without, &alone, &pace);
@@ -325,11 +325,11 @@ static void measure(steps *s, const cell *c, double (*alone)(void *), bool paced
   times whole = {0}, part = {0};
   for (uint32_t i = 0; i < (s->without ? 2 * TURNS : 1); i++) {
     s->now = i % 2 ? s->part : s->whole;
-    take_times(s, alone, paced, s->without ? TURNS : 1, i % 2 ? &part : &whole);
+    measure_times(s, alone, paced, s->without ? TURNS : 1, i % 2 ? &part : &whole);
   }
-  tell_times(s, c, NULL, &whole);
+  report_times(s, c, NULL, &whole);
   if (s->without)
-    tell_times(s, c, s->without, &part);
+    report_times(s, c, s->without, &part);
 }
 
 static void skip(const char *what, uint32_t a, uint32_t b)

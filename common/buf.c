@@ -195,7 +195,7 @@ void td_buf_consume(td_buf *b, size_t n)
   b->len_bytes -= n;
 }
 
-char *td_buf_take(td_buf *b, size_t *len_bytes)
+char *td_buf_detach(td_buf *b, size_t *len_bytes)
 {
   if (b->failed || !buf_reserve(b, 0))
     return NULL;

@@ -37,6 +37,6 @@ void td_buf_append_json_string(td_buf *b, const char *s, size_t n);
 /* Drops the first n bytes (n <= len). */
 void td_buf_consume(td_buf *b, size_t n);
 /* Gives the bytes to the caller, who must free() them; b is empty afterwards. NULL if failed. */
-char *td_buf_take(td_buf *b, size_t *len_bytes);
+char *td_buf_detach(td_buf *b, size_t *len_bytes);
 
 #endif

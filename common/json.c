@@ -19,7 +19,7 @@ typedef struct guard {
   size_t nodes16;   /* values counted, in sixteenths */
   size_t numbers;   /* numbers inside arrays that counted as 1/16 */
   size_t n_inexact; /* numbers that restore_numbers may have to change */
-  bool takes_nul;
+  bool allows_nul;
   size_t n_nul; /* occurrences of \\u0000 in strings */
   size_t key;   /* where the last key begins */
   const char *ids_key;
@@ -66,7 +66,7 @@ static td_status guard_escape(guard *g)
   int u = g->n - g->i >= 6 ? hex4(g->s + g->i + 2) : -1;
   if (u < 0)
     return bad(g, "\\u needs four hex digits");
-  if (u == 0 && !g->takes_nul)
+  if (u == 0 && !g->allows_nul)
     return bad(g, "\\u0000 is not accepted");
   g->n_nul += u == 0;
   if (u >= 0xDC00 && u <= 0xDFFF)
@@ -558,7 +558,7 @@ td_status td_json_parse_ids(const char *text, size_t n, const td_json_limits *li
              .n = n,
              .limits = limits,
              .err = err,
-             .takes_nul = true,
+             .allows_nul = true,
              .ids_key = ids_key};
   *out = NULL;
   TD_TRY(guard_document(&g));

@@ -5,7 +5,7 @@
 
 _Thread_local td_progress *td_progress_here;
 
-void td_progress_note(td_progress *p)
+void td_progress_touch(td_progress *p)
 {
   if (!p)
     return;

@@ -15,21 +15,21 @@
 enum { TD_PROGRESS_UNITS = 4096 };
 
 typedef struct td_progress {
-  size_t n_units;         /* since the last note; used by the job's thread only */
-  _Atomic uint64_t at_us; /* CLOCK_MONOTONIC of the last note */
+  size_t n_units;         /* since at_us was stored; used by the job's thread only */
+  _Atomic uint64_t at_us; /* CLOCK_MONOTONIC of the last sign of progress */
 } td_progress;
 
 /* The progress of the job on this thread. NULL: it has no watchdog. */
 extern _Thread_local td_progress *td_progress_here;
 
 /* [job's thread] Stores the time: a job begins, or a part of it has ended that counts no units. */
-void td_progress_note(td_progress *p);
+void td_progress_touch(td_progress *p);
 
 static inline void td_progress_add(size_t n_units)
 {
   td_progress *p = td_progress_here;
   if (p && (p->n_units += n_units) >= TD_PROGRESS_UNITS)
-    td_progress_note(p);
+    td_progress_touch(p);
 }
 
 #endif

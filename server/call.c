@@ -220,7 +220,7 @@ static bool read_fields(td_call *call)
     return false;
   }
   td_buf_deinit(&call->body);
-  td_progress_note(td_progress_here); /* parsing itself reports no progress: its time is linear */
+  td_progress_touch(td_progress_here); /* parsing itself reports no progress: its time is linear */
   const td_engine_info *info = call->info;
   td_api_request *r = &call->request;
   td_request_rules rules = {info->default_sampling, info->vocab, call->strict_fields};
@@ -244,7 +244,7 @@ static bool read_fields(td_call *call)
   const td_message_rules message_rules = {info->template_has_developer, call->json_nodes};
   if (ok && r->messages) /* the cast is safe: the call owns the tree */
     ok = td_messages_normalise((cJSON *)r->messages, &message_rules, &r->unknown, &call->error);
-  td_progress_note(td_progress_here);
+  td_progress_touch(td_progress_here);
   return ok;
 }
 

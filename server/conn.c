@@ -229,7 +229,7 @@ static bool queue(td_conn *c, td_buf *buf)
 {
   write_request *r = malloc(sizeof *r);
   size_t n = 0;
-  char *data = r ? td_buf_take(buf, &n) : NULL;
+  char *data = r ? td_buf_detach(buf, &n) : NULL;
   if (!data) {
     free(r);
     c->note.code = OUT_OF_MEMORY;

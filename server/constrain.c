@@ -15,7 +15,7 @@ bool td_call_compile_grammar(td_call *call, const td_grammar_source *source, con
     return true;
   if (td_engine_compile_grammar(call->engine, source, &call->grammar, &err) == TD_OK) {
     call->grammar_field = field;
-    td_progress_note(td_progress_here);
+    td_progress_touch(td_progress_here);
     return true;
   }
   snprintf(err.param, sizeof err.param, "%s", field);

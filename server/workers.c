@@ -114,7 +114,7 @@ static void begin(td_workers *w, worker *t, td_job *job)
 {
   t->job = job;
   t->counted_us = td_clock_us();
-  td_progress_note(&t->progress);
+  td_progress_touch(&t->progress);
   job->work->n_large += is_large(job);
   w->n_running++;
 }

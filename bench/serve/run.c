@@ -33,8 +33,8 @@ typedef struct run {
   td_buf body;
   double begin_s, stop_s, cut_s; /* stop: no request is sent later; cut: requests still open are aborted */
   size_t next;                   /* index of the next request to send */
-  uint32_t n_open, n_owed;       /* owed: closed streams that wait for the next tick after a failure */
-  uint32_t n_held;               /* closed streams that wait for the last warm request to end */
+  uint32_t n_open, n_to_resend;  /* n_to_resend: closed streams that wait for the next tick after a failure */
+  uint32_t n_waiting_for_warm;   /* closed streams that wait for the last warm request to end */
   uint64_t n_tokens;
   size_t n_done, n_failed;
   active *all;
@@ -46,7 +46,7 @@ typedef struct run {
 static double now_s(const run *r) { return td_tool_now_s() - r->begin_s; }
 
 static void send_next(run *r);
-static void send_held(run *r);
+static void send_waiting(run *r);
 
 /* ---- one request ---- */
 
@@ -91,7 +91,7 @@ static void on_data(void *arg, const char *json, size_t n)
   if (rec->result != TD_RESULT_OPEN)
     return;
   td_event_read(json, n, &e);
-  td_record_take(rec, &e, td_http_read_s(a->run->http) - a->run->begin_s);
+  td_record_add_event(rec, &e, td_http_read_s(a->run->http) - a->run->begin_s);
   if (e.kind == TD_EVENT_TOKENS)
     a->run->n_tokens += e.n_tokens;
 }
@@ -154,9 +154,9 @@ static void settle(active *a)
     return;
   if (ok)
     send_next(r);
-  send_held(r);
+  send_waiting(r);
   if (!ok)
-    r->n_owed++; /* wait for the tick: a server that refuses must not be flooded */
+    r->n_to_resend++; /* wait for the tick: a server that refuses must not be flooded */
 }
 
 static void on_end(void *arg, td_http_end why, const char *detail)
@@ -218,27 +218,27 @@ static void send_request(run *r, const td_load_request *q)
 static bool may_send(const run *r) { return r->next < r->cell->load.n && now_s(r) < r->stop_s; }
 
 /* Whether the next request is the first that counts, while warm ones are still under way. */
-static bool is_held(const run *r)
+static bool must_wait_for_warm(const run *r)
 {
   return r->cell->n_warm > 0 && r->next == r->cell->n_warm && r->n_open > 0;
 }
 
 static void send_next(run *r)
 {
-  if (may_send(r) && is_held(r))
-    r->n_held++;
+  if (may_send(r) && must_wait_for_warm(r))
+    r->n_waiting_for_warm++;
   else if (may_send(r))
     send_request(r, &r->cell->load.requests[r->next++]);
 }
 
-/* Sends the requests that were held, if they need not wait any more. send_next may fail immediately and call
- * this function again, so n_held is cleared first. */
-static void send_held(run *r)
+/* Sends the requests that wait for the warm ones, if they need not wait any more. send_next may fail
+ * immediately and call this function again, so n_waiting_for_warm is cleared first. */
+static void send_waiting(run *r)
 {
-  if (is_held(r))
+  if (must_wait_for_warm(r))
     return;
-  uint32_t held = r->n_held;
-  for (r->n_held = 0; held > 0; held--)
+  uint32_t n = r->n_waiting_for_warm;
+  for (r->n_waiting_for_warm = 0; n > 0; n--)
     send_next(r);
 }
 
@@ -287,8 +287,8 @@ static void on_tick(uv_timer_t *t)
     else if (now - record_of(a)->sent_s > r->config->timeout_s)
       abort_active(a, TD_RESULT_TIMEOUT);
   }
-  for (uint32_t owed = r->n_owed; owed > 0; owed--) {
-    r->n_owed--;
+  for (uint32_t n = r->n_to_resend; n > 0; n--) {
+    r->n_to_resend--;
     send_next(r);
   }
   show(r);
@@ -364,7 +364,7 @@ void td_run_cell(uv_loop_t *loop, td_http_client *http, const td_run_config *con
 void td_run_result_deinit(td_run_result *r)
 {
   for (size_t i = 0; i < r->n; i++)
-    free(r->records[i].pieces);
+    free(r->records[i].token_events);
   free(r->records);
   td_stats_deinit(&r->late_ms);
   *r = (td_run_result){0};

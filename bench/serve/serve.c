@@ -226,11 +226,11 @@ static void write_tokens(FILE *f, const td_cell *c, const td_run_result *r)
             "%s,\"token_s\":[",
             c->name, rec->due_s, rec->sent_s, rec->n_in, rec->n_out, td_request_result_names[rec->result],
             rec->warm ? "true" : "false");
-    for (size_t k = 0; k < rec->n_pieces; k++)
-      fprintf(f, "%s%.6f", k ? "," : "", rec->pieces[k].at_s);
+    for (size_t k = 0; k < rec->n_token_events; k++)
+      fprintf(f, "%s%.6f", k ? "," : "", rec->token_events[k].at_s);
     fprintf(f, "],\"tokens\":[");
-    for (size_t k = 0; k < rec->n_pieces; k++)
-      fprintf(f, "%s%u", k ? "," : "", rec->pieces[k].n_tokens);
+    for (size_t k = 0; k < rec->n_token_events; k++)
+      fprintf(f, "%s%u", k ? "," : "", rec->token_events[k].n_tokens);
     fprintf(f, "]}\n");
   }
 }
@@ -288,9 +288,9 @@ static bool run_cell(serve *s, const td_cell *c)
   add_own_cost(o, &r, &late_p99, &cpu_share);
   print_notes(&r, &m, late_p99, cpu_share);
   write_tokens(s->tokens, c, &r);
-  bool any = m.all.n_done > 0;
+  bool any_done = m.all.n_done > 0;
   td_run_result_deinit(&r);
-  return any;
+  return any_done;
 }
 
 static void begin_report(serve *s, int argc, char **argv)
@@ -412,9 +412,9 @@ int td_bench_serve(int argc, char **argv)
   connect_to(&s);
   warm_up(&s);
   begin_report(&s, argc, argv);
-  bool any = true;
+  bool all_done = true;
   for (size_t i = 0; i < s.n_cells; i++) {
-    any &= run_cell(&s, &s.cells[i]);
+    all_done &= run_cell(&s, &s.cells[i]);
     td_load_deinit(&s.cells[i].load);
     write_report(&s);
   }
@@ -423,5 +423,5 @@ int td_bench_serve(int argc, char **argv)
   uv_loop_close(&s.loop);
   if (s.tokens && fclose(s.tokens) != 0)
     td_tool_die("%s: %m", s.tokens_file);
-  return any ? 0 : 1;
+  return all_done ? 0 : 1;
 }

@@ -129,7 +129,7 @@ static void test_events(void **state)
 static void take(td_record *r, const char *json, double at_s)
 {
   td_event e = read_event(json);
-  td_record_take(r, &e, at_s);
+  td_record_add_event(r, &e, at_s);
 }
 
 static const char token[] = "{\"choices\":[{\"text\":\"a\",\"finish_reason\":null}]}";
@@ -145,8 +145,8 @@ static void test_last_event(void **state)
   take(&r, "{\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":3}}", 3);
   take(&r, "[DONE]", 3);
   td_record_end(&r, 3.5);
-  assert_true(r.result == TD_RESULT_DONE && r.n_pieces == 3 && td_record_tokens(&r) == 3);
-  free(r.pieces);
+  assert_true(r.result == TD_RESULT_DONE && r.n_token_events == 3 && td_record_tokens(&r) == 3);
+  free(r.token_events);
   /* the end is a separate event (llama-server) */
   r = (td_record){.n_out = 9};
   take(&r, token, 1);
@@ -154,14 +154,14 @@ static void test_last_event(void **state)
   take(&r, last, 3);
   take(&r, "{\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}", 3);
   td_record_end(&r, 3.5);
-  assert_true(r.result == TD_RESULT_DONE && r.n_pieces == 2 && td_record_tokens(&r) == 2);
-  free(r.pieces);
+  assert_true(r.result == TD_RESULT_DONE && r.n_token_events == 2 && td_record_tokens(&r) == 2);
+  free(r.token_events);
   /* a stream that breaks off */
   r = (td_record){.n_out = 9};
   take(&r, token, 1);
   td_record_end(&r, 2);
   assert_int_equal(r.result, TD_RESULT_NO_DONE);
-  free(r.pieces);
+  free(r.token_events);
   r = (td_record){.n_out = 9};
   take(&r, "{\"error\":{\"message\":\"gone\"}}", 1);
   take(&r, "[DONE]", 1);
@@ -206,7 +206,7 @@ static void test_measures(void **state)
   assert_true(fabs(m.all.out_tokens_per_s - 17 / 1.155) < 1e-6 &&
               fabs(m.all.requests_per_s - 1 / 1.155) < 1e-6);
   for (int i = 0; i < 4; i++)
-    free(r[i].pieces);
+    free(r[i].token_events);
 }
 
 static void test_while_all_decode(void **state)
@@ -225,7 +225,7 @@ static void test_while_all_decode(void **state)
   assert_true(m.in_step && fabs(m.in_step_s - 0.9) < 1e-9 && m.in_step_tbt.n == 18);
   assert_true(fabs(m.in_step_tokens_per_s - 20) < 1e-6);
   for (int i = 0; i < 2; i++)
-    free(r[i].pieces);
+    free(r[i].token_events);
 }
 
 /* ---- options and floors ---- */

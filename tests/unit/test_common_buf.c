@@ -36,12 +36,12 @@ static void test_buf_grows(void **state)
   assert_string_equal(b.data, "");
   td_buf_append(&b, "a\0b", 3);
   size_t n;
-  char *taken = td_buf_take(&b, &n);
+  char *taken = td_buf_detach(&b, &n);
   assert_int_equal(n, 3);
   assert_memory_equal(taken, "a\0b", 4);
   free(taken);
   assert_null(b.data);
-  taken = td_buf_take(&b, &n); /* nothing is an empty string, not NULL */
+  taken = td_buf_detach(&b, &n); /* nothing is an empty string, not NULL */
   assert_string_equal(taken, "");
   free(taken);
   td_buf_deinit(&b);
@@ -65,7 +65,7 @@ static void test_buf_cap(void **state)
   td_buf_consume(&b, 100);
   td_buf_append_char(&b, 'y'); /* failures are sticky, so that one check at the end is enough */
   assert_int_equal(b.len_bytes, 0);
-  assert_null(td_buf_take(&b, NULL));
+  assert_null(td_buf_detach(&b, NULL));
   td_buf_clear(&b);
   td_buf_append_str(&b, "again");
   assert_false(b.failed);
