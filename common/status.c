@@ -14,7 +14,7 @@ static void message_clean(char *s)
   size_t len = strlen(s), i = 0;
   while (i < len) {
     size_t n = td_utf8_sequence_length((const unsigned char *)s + i, len - i);
-    if (n == 0 || (unsigned char)s[i] < 0x20 || s[i] == 0x7f) {
+    if (n == 0 || td_utf8_is_control((const unsigned char *)s + i)) {
       s[i] = '?';
       n = 1;
     }

@@ -55,6 +55,19 @@ static void an_error_may_quote_itself(void **state)
   assert_string_equal(err.param, "file");
 }
 
+/* Control characters, C1 too, and bytes that are no UTF-8 become '?'; other characters stay. */
+static void messages_have_no_control_characters(void **state)
+{
+  static const char text[] = "a\x01\t\n\x7f\xc2\x80-\xc2\x9b\xc2\x9f-\xc2\xa0\xc3\xa9\xe2\x82\xac\xff";
+  static const char clean[] = "a????\?\?-\?\?\?\?-\xc2\xa0\xc3\xa9\xe2\x82\xac?";
+  td_error err;
+  assert_int_equal(td_fail_param(&err, TD_ERR_IO, text, "%s", text), TD_ERR_IO);
+  assert_string_equal(err.param, clean);
+  assert_string_equal(err.message, clean);
+  assert_int_equal(td_error_prefix(&err, "\xc2\x85"), TD_ERR_IO);
+  assert_memory_equal(err.message, "\?\?: a", 5);
+}
+
 static void nobody_need_ask(void **state)
 {
   assert_int_equal(td_fail(NULL, TD_ERR_NOMEM, "none"), TD_ERR_NOMEM);
@@ -66,6 +79,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(texts_of_every_length),
       cmocka_unit_test(an_error_may_quote_itself),
+      cmocka_unit_test(messages_have_no_control_characters),
       cmocka_unit_test(nobody_need_ask),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
