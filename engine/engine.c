@@ -71,20 +71,13 @@ td_status td_engine_set_accounts(td_engine *e, uint32_t n, td_error *err)
   return TD_OK;
 }
 
-/* LOADING becomes READY; any other state stays. */
-static void become_ready(td_engine *e)
-{
-  int loading = TD_ENGINE_LOADING;
-  atomic_compare_exchange_strong(&e->state, &loading, TD_ENGINE_READY);
-}
-
 static void *engine_thread(void *arg)
 {
   td_engine *e = arg;
   td_error err = {0};
   td_status st = td_engine_load(e, &err);
   if (st == TD_OK) {
-    become_ready(e);
+    atomic_store(&e->state, TD_ENGINE_READY);
     e->wake(e->wake_arg);
     st = td_engine_run(e, &err);
   }
