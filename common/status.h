@@ -48,8 +48,8 @@ typedef struct td_error {
 #define TD_PRINTF(fmt_at, args_at) __attribute__((format(printf, fmt_at, args_at)))
 
 /* Fills *err (may be NULL) and returns code, so that `return td_fail(...)` works. Longer messages are cut to
- * the buffer. In message and param, '?' replaces each byte of a control character or of invalid UTF-8, so that
- * text from files or clients can be quoted safely. */
+ * the buffer. In message and param, '?' replaces each byte of a control character or of invalid UTF-8, so
+ * that text from files or clients can be quoted safely. */
 td_status td_fail(td_error *err, td_status code, const char *fmt, ...) TD_PRINTF(3, 4);
 
 /* The same, naming the request field or option at fault. */

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "common/clock.h"
-#include "common/log.h"
 #include "scheduler/order.h"
 
 td_status td_engine_create(const td_options *options, td_engine **out, td_error *err)
@@ -112,19 +111,12 @@ void td_engine_failure(const td_engine *e, td_error *out)
   *out = e->failure;
 }
 
-static void wake_engine(td_engine *e)
-{
-  uint64_t one = 1;
-  if (write(e->wake_fd, &one, sizeof one) < 0)
-    td_warn("waking the engine: %s", strerror(errno));
-}
-
 void td_engine_stop(td_engine *e)
 {
   if (!e->thread_started)
     return;
   atomic_store(&e->stop_requested, true);
-  wake_engine(e);
+  td_engine_wake_thread(e);
   pthread_join(e->thread, NULL);
   e->thread_started = false;
 }
@@ -189,7 +181,7 @@ uint32_t td_engine_read_kv_events(td_engine *e, const td_engine_kv_event **out, 
   bool must_wake_engine;
   uint32_t n = td_kv_feed_read(&e->kv_feed, out, max, &must_wake_engine);
   if (must_wake_engine)
-    wake_engine(e);
+    td_engine_wake_thread(e);
   return n;
 }
 

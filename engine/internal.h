@@ -242,6 +242,12 @@ static inline bool td_engine_embeds(const td_engine *e) { return strcmp(e->optio
  * token that is never computed (vectors.c). */
 static inline uint32_t td_engine_beyond_context(const td_engine *e) { return td_engine_embeds(e) ? 1 : 0; }
 
+/* The slot of the plan's i-th logits entry. */
+static inline uint32_t td_engine_slot_of(const td_plan *plan, uint32_t i)
+{
+  return plan->rows[plan->logits[i].row].slot;
+}
+
 /* The compiled programs and backend that dummy steps run on. */
 static inline td_stepper td_engine_stepper(const td_engine *e)
 {
@@ -304,6 +310,8 @@ TD_MUST_CHECK td_status td_engine_measure_times(td_engine *e, uint32_t page_toke
 /* requests.c */
 TD_MUST_CHECK td_status td_engine_requests_init(td_engine *e, td_error *err);
 void td_engine_requests_deinit(td_engine *e);
+/* Any thread: makes the idle engine thread look for work. */
+void td_engine_wake_thread(td_engine *e);
 /* Engine thread: puts a slot into the outbox, so that the loop looks at it. */
 void td_engine_notify_slot(td_engine *e, uint32_t slot);
 /* Engine thread: the request has ended. Publishes that immediately, or, if a fill of its mask is running,

@@ -81,7 +81,7 @@ void td_engine_requests_deinit(td_engine *e)
 
 /* ---- loop thread ---- */
 
-static void wake_engine(td_engine *e)
+void td_engine_wake_thread(td_engine *e)
 {
   uint64_t one = 1;
   if (write(e->wake_fd, &one, sizeof one) < 0)
@@ -92,7 +92,7 @@ static void send_command(td_engine *e, uint32_t kind, uint32_t slot)
 {
   TD_BUG_ON(!td_ring_push(&e->inbox, (td_ring_item){kind, slot, e->slots[slot].generation}));
   if (atomic_exchange(&e->is_asleep, false)) /* an engine that is awake checks the inbox after the step */
-    wake_engine(e);
+    td_engine_wake_thread(e);
 }
 
 /* A request that the engine could never serve is the client's error (TD_ERR_REQUEST). */

@@ -37,7 +37,7 @@ bool td_engine_copy_sampling_arrays(const td_engine *e, td_slot *s)
 void td_engine_prepare_sampling(td_engine *e, const td_plan *plan)
 {
   for (uint32_t i = 0; i < plan->n_logits; i++) {
-    uint32_t slot = plan->rows[plan->logits[i].row].slot;
+    uint32_t slot = td_engine_slot_of(plan, i);
     const td_slot *s = &e->slots[slot];
     if (plan->logits[i].target != TD_SAMPLE_HERE || !s->active || td_sampling_is_plain(&s->request.sampling))
       continue;

@@ -40,13 +40,11 @@ void td_engine_free_step_memory(td_engine *e)
 
 /* ---- masks ---- */
 
-static uint32_t slot_of(const td_plan *plan, uint32_t i) { return plan->rows[plan->logits[i].row].slot; }
-
 /* A request that ended with the step before, after this one was planned, is not active. Its slot may belong
  * to the loop again. */
 static bool obeys_mask(const td_engine *e, const td_plan *plan, uint32_t i)
 {
-  const td_slot *s = &e->slots[plan->rows[plan->logits[i].row].slot];
+  const td_slot *s = &e->slots[td_engine_slot_of(plan, i)];
   return plan->logits[i].target == TD_SAMPLE_HERE && s->active && s->mask;
 }
 
@@ -76,7 +74,7 @@ static uint32_t collect_masks(td_engine *e, const td_plan *plan, uint8_t *late)
 {
   uint32_t n_late = 0;
   for (uint32_t i = 0; i < plan->n_logits; i++) {
-    uint32_t slot = plan->rows[plan->logits[i].row].slot;
+    uint32_t slot = td_engine_slot_of(plan, i);
     bool obeys = obeys_mask(e, plan, i), made = obeys && td_masks_is_made(e->masks, slot);
     e->row_masks[i] = made ? e->slots[slot].mask : NULL;
     late[i] = obeys && !made;
@@ -155,7 +153,7 @@ static void judge_tokens(td_engine *e)
   const td_plan *plan = e->plan;
   TD_BUG_ON(e->outcome.n_logits != plan->n_logits);
   for (uint32_t i = 0; i < plan->n_logits; i++) {
-    uint32_t slot = slot_of(plan, i);
+    uint32_t slot = td_engine_slot_of(plan, i);
     e->sampled[i] = e->outcome.ids[i * TD_STEP_IDS];
     e->verdict[i] = TD_TOKEN_GOES_ON;
     if (e->slots[slot].active && plan->logits[i].target == TD_SAMPLE_HERE)
@@ -201,7 +199,7 @@ static void publish_token(td_engine *e, uint32_t slot, bool stop, uint64_t now_u
 static void publish_entry(td_engine *e, uint32_t i, uint64_t now_us)
 {
   const td_plan *plan = e->plan;
-  uint32_t slot = plan->rows[plan->logits[i].row].slot;
+  uint32_t slot = td_engine_slot_of(plan, i);
   if (!e->slots[slot].active || e->verdict[i] == TD_TOKEN_LATE)
     return;
   store_logprobs(e, &e->slots[slot], i);
@@ -217,7 +215,7 @@ void td_engine_commit(td_engine *e)
   uint32_t n_finished;
   judge_tokens(e);
   for (uint32_t i = 0; i < plan->n_logits; i++) {
-    uint32_t slot = plan->rows[plan->logits[i].row].slot;
+    uint32_t slot = td_engine_slot_of(plan, i);
     if (e->slots[slot].active && e->slots[slot].n_new == 0) {
       td_sched_slot_info first = td_sched_slot(e->sched, slot);
       atomic_store(&e->slots[slot].first_run_us, first.first_run_us);

@@ -38,7 +38,7 @@ td_status td_engine_copy_vectors(td_engine *e, td_error *err)
     return TD_OK;
   td_devptr vectors = td_program_buffer_at(e->program, "vectors");
   for (uint32_t i = 0; i < plan->n_logits; i++) {
-    uint32_t slot = plan->rows[plan->logits[i].row].slot;
+    uint32_t slot = td_engine_slot_of(plan, i);
     td_slot *s = &e->slots[slot];
     if (!s->active || plan->logits[i].target != TD_SAMPLE_HERE)
       continue;
