@@ -272,7 +272,7 @@ uint32_t td_engine_read_kv_events(td_engine *e, const td_engine_kv_event **out, 
 /* Where the step times come from: the device class, steps that were served, or a calibration, in an earlier
  * run or this one. */
 typedef enum td_times_source {
-  TD_TIMES_NONE,
+  TD_TIMES_NONE, /* until the model is loaded */
   TD_TIMES_BUILT_IN,
   TD_TIMES_LEARNED,
   TD_TIMES_KEPT,

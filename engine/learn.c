@@ -61,7 +61,7 @@ void td_engine_learn_step(td_engine *e, const td_step_work *w, double calibrated
 {
   if (is_measured(e))
     record_factor(&e->learned, w->n_rows > w->n_decode_rows, calibrated_us, measured_us);
-  else if (e->cost_source != TD_TIMES_NONE)
+  else
     learn_table(e, w, measured_us);
 }
 
@@ -167,7 +167,7 @@ static void save_table(const td_engine *e)
 
 void td_engine_save_learned(td_engine *e)
 {
-  if (!*e->cost_path || e->cost_source == TD_TIMES_NONE)
+  if (!*e->cost_path)
     return;
   if (is_measured(e))
     save_factors(e);

@@ -34,8 +34,7 @@ static void handle_submit(td_engine *e, uint32_t slot, uint32_t generation, doub
   s->active_generation = generation;
   e->n_masked += s->mask != NULL;
   s->n_new = 0;
-  atomic_store(&s->predicted_queue_us,
-               e->cost_source == TD_TIMES_NONE ? UINT64_MAX : (uint64_t)fmin(wait_us, 1e15));
+  atomic_store(&s->predicted_queue_us, (uint64_t)fmin(wait_us, 1e15));
   e->backend->ops->set_sampling(e->backend, slot, &s->request.sampling);
   if (td_sched_submit(e->sched, slot, &r, td_clock_us(), NULL) != TD_OK) {
     /* td_engine_submit has refused requests that can never fit, so this is our bug, not the client's error */
@@ -317,6 +316,7 @@ td_status td_engine_run(td_engine *e, td_error *err)
 {
   bool under_way = false;
   uint64_t last_end_us = 0;
+  TD_BUG_ON(e->cost_source == TD_TIMES_NONE); /* td_engine_load has set it */
   update_stats(e, 0, NULL);
   while (under_way || !atomic_load(&e->stop_requested)) {
     if (!under_way && !plan_step(e)) {

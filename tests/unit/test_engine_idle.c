@@ -250,6 +250,7 @@ static void start_with(uint32_t n_pieces, int64_t tune_ms, int64_t capture_ms)
                .n_pieces = n_pieces};
   assert_int_equal(td_engine_create(&o, &d.e, &err), TD_OK);
   d.e->backend = &d.base;
+  d.e->cost_source = TD_TIMES_KEPT;
   d.e->info.max_context_tokens = CONTEXT;
   d.e->info.vocab = 1000;
   d.e->wake = wake;
@@ -600,7 +601,6 @@ static void steps_that_will_be_captured_teach_nothing(void **state)
     start_with(0, -1, captures ? -1 : 0);
     d.base.pipeline_depth = 2;
     d.e->cost = (td_cost_model){.n_points = 2, .tokens = {1, 2}, .tokens_us = {STEP_US, STEP_US}};
-    d.e->cost_source = TD_TIMES_KEPT;
     submit_longer(d.e, 100);
     run(TD_OK);
     for (uint32_t i = 1; i < d.n_events; i++) {

@@ -108,6 +108,7 @@ static td_engine *make_engine(const char *depth)
   setenv("TANDEM_PIPELINE", depth, 1);
   assert_int_equal(td_backend_create("cpu", &b, &e->backend, &err), TD_OK);
   unsetenv("TANDEM_PIPELINE");
+  e->cost_source = TD_TIMES_KEPT;
   e->info.max_context_tokens = N_CONTEXT;
   e->info.vocab = N_VOCAB;
   e->desc.eos_ids[0] = EOS;

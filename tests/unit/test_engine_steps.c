@@ -217,6 +217,7 @@ static td_engine *make_engine(device *d, uint32_t depth)
   assert_int_equal(td_engine_create(&o, &e, &err), TD_OK);
   *d = (device){.base = {.ops = &device_ops, .pipeline_depth = depth}, .engine = e};
   e->backend = &d->base;
+  e->cost_source = TD_TIMES_KEPT;
   e->info.max_context_tokens = N_CONTEXT;
   e->info.vocab = N_VOCAB;
   e->desc.eos_ids[0] = EOS;
