@@ -30,7 +30,8 @@ static void set_sizes(td_device *d)
   d->kv_token_bytes = (double)td_kv_token_bytes(&kv);
 }
 
-/* Scales GEMMs by parameters, decode attention by KV bytes, prompt attention by heads. */
+/* Scales GEMMs by parameters, decode attention by KV bytes, prompt attention by heads, and the constant of
+ * hybrid steps by layers, as td_cost_guess does. */
 static void scale_cost(td_cost_model *m, const td_device *from, const td_device *to)
 {
   td_floor_model a = td_floor_make(&from->shape, 0, 0), b = td_floor_make(&to->shape, 0, 0);
@@ -38,9 +39,12 @@ static void scale_cost(td_cost_model *m, const td_device *from, const td_device 
   double kv = to->kv_token_bytes / from->kv_token_bytes, pairs = b.attention_flop / a.attention_flop;
   for (uint32_t i = 0; i < m->n_points; i++)
     m->tokens_us[i] *= products;
+  m->logits_us_per_row *= products;
+  m->hybrid_us *= (double)to->shape.n_layers / from->shape.n_layers;
   m->decode_us_per_kv_token *= kv;
   m->hybrid_us_per_kv_token *= kv;
   m->prefill_us_per_kv_token *= kv;
+  m->prefill_us_per_thin_token *= kv;
   m->prefill_us_per_pair *= pairs;
 }
 

@@ -523,6 +523,7 @@ static void test_devices(void **state)
   NEAR(td_device_all_reduce_us(8192, 4096), 138 + 2 * (138 - 76.9), 1e-12);
   assert_int_equal(td_device_h200("qwen2.5-7b", &qwen, &err), TD_OK);
   assert_true(qwen.cost.decode_us_per_kv_token < one.cost.decode_us_per_kv_token); /* 28 layers of 4 heads */
+  NEAR(qwen.cost.hybrid_us, one.cost.hybrid_us * 28 / 32, 1e-12);
   assert_int_equal(td_device_h200("gpt-5", &qwen, &err), TD_ERR_CONFIG);
 }
 
