@@ -3,10 +3,10 @@
  * an offline load. */
 #include <stdio.h>
 
-#include "capacity/curve.h"
+#include "capacity/modes.h"
 #include "capacity/report.h"
 
-static td_status run_cell(const td_scene *s, const td_cell *cell, cJSON *runs, td_error *err)
+static td_status run_cell(const td_scenario *s, const td_cell *cell, cJSON *runs, td_error *err)
 {
   td_replay_result r;
   td_replay_config c = s->replay;
@@ -20,15 +20,15 @@ static td_status run_cell(const td_scene *s, const td_cell *cell, cJSON *runs, t
   return TD_OK;
 }
 
-int td_plan_closed(const td_scene_options *o, const td_scene *s, cJSON *json)
+int td_capacity_run_streams(const td_scenario_options *o, const td_scenario *s, cJSON *json)
 {
   td_error err;
   cJSON *runs = json ? cJSON_GetObjectItem(json, "runs") : NULL;
   printf("\n");
-  td_plan_print_slo(s);
+  td_capacity_print_slo(s);
   td_result_head(o->preset ? o->preset : "closed streams");
   for (size_t i = 0; i < s->n_closed; i++)
     if (run_cell(s, &s->closed[i], runs, &err) != TD_OK)
-      return td_plan_failed(&err);
+      return td_capacity_fail(&err);
   return 0;
 }

@@ -1,7 +1,7 @@
 /* Compares policies on one load: the highest rate that each holds within the SLO, then the TBT of each at
  * one rate. A static chunk is policy sarathi with that many step_tokens. vLLM's scheduler is the same with
  * 2048 or 8192. */
-#include "capacity/curve.h"
+#include "capacity/modes.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -26,48 +26,48 @@ typedef struct row {
   td_replay_result result;
 } row;
 
-static row make_row(const td_scene *s, const char *name, td_policy policy, uint32_t step_tokens,
+static row make_row(const td_scenario *s, const char *name, td_policy policy, uint32_t step_tokens,
                     double slo_ms)
 {
   row r = {.config = s->replay};
   snprintf(r.name, sizeof r.name, "%s", name);
-  r.config.lane.sched.policy = policy;
-  r.config.lane.sched.step_tokens = step_tokens;
-  r.config.lane.sched.tbt_slo_us = (uint64_t)(slo_ms * 1e3);
+  r.config.daemon.sched.policy = policy;
+  r.config.daemon.sched.step_tokens = step_tokens;
+  r.config.daemon.sched.tbt_slo_us = (uint64_t)(slo_ms * 1e3);
   return r;
 }
 
 /* The daemon's default, or with --tbt-slo-ms. */
-static row default_row(const td_scene *s)
+static row default_row(const td_scenario *s)
 {
-  const td_sched_config *c = &s->replay.lane.sched;
+  const td_sched_config *c = &s->replay.daemon.sched;
   return make_row(s, "tandem, default", TD_POLICY_TANDEM, c->step_tokens, (double)c->tbt_slo_us * 1e-3);
 }
 
-static row static_row(const td_scene *s, uint32_t chunk)
+static row static_row(const td_scenario *s, uint32_t chunk)
 {
   char name[48];
   snprintf(name, sizeof name, "static %u", chunk);
   row r = make_row(s, name, TD_POLICY_SARATHI, chunk, 0);
-  if (r.config.lane.sched.max_running > chunk)
-    r.config.lane.sched.max_running = chunk;
+  if (r.config.daemon.sched.max_running > chunk)
+    r.config.daemon.sched.max_running = chunk;
   return r;
 }
 
 /* Whole prompts: the step must take the longest request and all decodes. */
-static row orca_row(const td_scene *s)
+static row orca_row(const td_scenario *s)
 {
   uint32_t longest = 0;
   for (size_t i = 0; i < s->source.load.n; i++) {
     uint32_t n = s->source.load.requests[i].n_in + s->source.load.requests[i].n_out;
     longest = n > longest ? n : longest;
   }
-  row r = make_row(s, "orca", TD_POLICY_ORCA, longest + s->replay.lane.sched.max_running, 0);
-  r.config.lane.sched.max_context_tokens = longest;
+  row r = make_row(s, "orca", TD_POLICY_ORCA, longest + s->replay.daemon.sched.max_running, 0);
+  r.config.daemon.sched.max_context_tokens = longest;
   return r;
 }
 
-static td_status find_highest(const td_scene *s, row *r, cJSON *to, td_error *err)
+static td_status find_highest(const td_scenario *s, row *r, cJSON *to, td_error *err)
 {
   td_search_result found;
   TD_TRY(td_search(&s->source, &r->config, TOLERANCE, &found, err));
@@ -83,7 +83,7 @@ static td_status find_highest(const td_scene *s, row *r, cJSON *to, td_error *er
   return TD_OK;
 }
 
-static td_status run_at(const td_scene *s, row *r, double rate, cJSON *to, td_error *err)
+static td_status run_at(const td_scenario *s, row *r, double rate, cJSON *to, td_error *err)
 {
   r->config.slo.tbt_p99_ms = INFINITY;
   td_source_set_rate(&s->source, rate, &r->config);
@@ -97,12 +97,13 @@ static td_status run_at(const td_scene *s, row *r, double rate, cJSON *to, td_er
 }
 
 /* The smallest SLO at which `tandem` still holds the rate: how short the TBT can be for this throughput. */
-static td_status smallest_slo(const td_scene *s, double rate, double high_ms, double *out_ms, td_error *err)
+static td_status smallest_slo(const td_scenario *s, double rate, double high_ms, double *out_ms,
+                              td_error *err)
 {
   double low_ms = 0;
   while (high_ms - low_ms > 0.02 * high_ms) {
     double middle_ms = (low_ms + high_ms) / 2;
-    row r = make_row(s, "", TD_POLICY_TANDEM, s->replay.lane.sched.step_tokens, middle_ms);
+    row r = make_row(s, "", TD_POLICY_TANDEM, s->replay.daemon.sched.step_tokens, middle_ms);
     td_replay_result result = {0};
     r.config.slo.tbt_p99_ms = INFINITY;
     td_source_set_rate(&s->source, rate, &r.config);
@@ -117,19 +118,19 @@ static td_status smallest_slo(const td_scene *s, double rate, double high_ms, do
   return TD_OK;
 }
 
-static td_status compare_rates(const td_scene *s, double slo_ms, row *best_static, row *told, row *untold,
-                               cJSON *to, td_error *err)
+static td_status compare_rates(const td_scenario *s, double slo_ms, row *best_static, row *with_slo,
+                               row *with_default_slo, cJSON *to, td_error *err)
 {
   char name[48];
-  uint32_t step_tokens = s->replay.lane.sched.step_tokens;
+  uint32_t step_tokens = s->replay.daemon.sched.step_tokens;
   printf("Highest rate with TBT p99 <= %g ms, half of the requests begun within %g ms:\n\n", slo_ms,
          s->replay.slo.queue_p50_ms);
   td_result_head("policy");
   snprintf(name, sizeof name, "tandem, SLO %g ms", slo_ms);
-  *told = make_row(s, name, TD_POLICY_TANDEM, step_tokens, slo_ms);
-  TD_TRY(find_highest(s, told, to, err));
-  *untold = default_row(s);
-  TD_TRY(find_highest(s, untold, to, err));
+  *with_slo = make_row(s, name, TD_POLICY_TANDEM, step_tokens, slo_ms);
+  TD_TRY(find_highest(s, with_slo, to, err));
+  *with_default_slo = default_row(s);
+  TD_TRY(find_highest(s, with_default_slo, to, err));
   best_static->rate = 0;
   for (int i = 0; i < N_STATIC; i++) {
     row r = static_row(s, static_chunks[i]);
@@ -144,18 +145,18 @@ static td_status compare_rates(const td_scene *s, double slo_ms, row *best_stati
   if (best_static->rate > 0)
     printf("\ntandem holds %.2fx the rate of the best static chunk (%s) with the SLO as told, %.2fx by "
            "default.\n",
-           told->rate / best_static->rate, best_static->name, untold->rate / best_static->rate);
+           with_slo->rate / best_static->rate, best_static->name, with_default_slo->rate / best_static->rate);
   return TD_OK;
 }
 
-static td_status compare_gaps(const td_scene *s, double rate, double slo_ms, cJSON *to, td_error *err)
+static td_status compare_tbts(const td_scenario *s, double rate, double slo_ms, cJSON *to, td_error *err)
 {
   enum { SMALLEST, THIRD, DEFAULT, N_OURS };
-  uint32_t step_tokens = s->replay.lane.sched.step_tokens;
+  uint32_t step_tokens = s->replay.daemon.sched.step_tokens;
   double our_slo_ms;
   row rows[N_OURS + N_VLLM];
   char name[48];
-  printf("\nGaps at one rate, %.3f requests/s:\n\n", rate);
+  printf("\nTBT at one rate, %.3f requests/s:\n\n", rate);
   td_result_head("policy");
   for (int i = N_OURS; i < N_OURS + N_VLLM; i++) {
     rows[i] = static_row(s, vllm_budgets[i - N_OURS]);
@@ -170,7 +171,7 @@ static td_status compare_gaps(const td_scene *s, double rate, double slo_ms, cJS
   rows[DEFAULT] = default_row(s);
   for (int i = 0; i < N_OURS; i++)
     TD_TRY(run_at(s, &rows[i], rate, to, err));
-  printf("\n(The first SLO is the smallest that holds the rate, the second a third of the gaps of %s.)\n",
+  printf("\n(The first SLO is the smallest that holds the rate, the second a third of the TBT p99 of %s.)\n",
          rows[N_OURS].name);
   for (int k = 0; k < N_OURS; k++)
     for (int i = N_OURS; i < N_OURS + N_VLLM; i++)
@@ -180,21 +181,21 @@ static td_status compare_gaps(const td_scene *s, double rate, double slo_ms, cJS
   return TD_OK;
 }
 
-int td_plan_compare(const td_scene_options *o, const td_scene *s, cJSON *json)
+int td_capacity_run_comparison(const td_scenario_options *o, const td_scenario *s, cJSON *json)
 {
   td_error err;
-  row best, told, untold;
+  row best, with_slo, with_default_slo;
   double slo_ms = s->replay.slo.tbt_p99_ms;
   cJSON *tops = json ? cJSON_GetObjectItem(json, "highest") : NULL,
         *runs = json ? cJSON_GetObjectItem(json, "runs") : NULL;
   if (isinf(slo_ms)) {
     td_fail_param(&err, TD_ERR_CONFIG, "slo-tbt", "--compare needs --slo-tbt: without it no gap is too long");
-    return td_plan_failed(&err);
+    return td_capacity_fail(&err);
   }
-  if (compare_rates(s, slo_ms, &best, &told, &untold, tops, &err) != TD_OK)
-    return td_plan_failed(&err);
-  double rate = s->n_rates > 0 ? s->rates[0] : COMPARED_SHARE * told.rate;
-  if (rate > 0 && compare_gaps(s, rate, slo_ms, runs, &err) != TD_OK)
-    return td_plan_failed(&err);
+  if (compare_rates(s, slo_ms, &best, &with_slo, &with_default_slo, tops, &err) != TD_OK)
+    return td_capacity_fail(&err);
+  double rate = s->n_rates > 0 ? s->rates[0] : COMPARED_SHARE * with_slo.rate;
+  if (rate > 0 && compare_tbts(s, rate, slo_ms, runs, &err) != TD_OK)
+    return td_capacity_fail(&err);
   return 0;
 }

@@ -1,5 +1,5 @@
 /* The highest rate that keeps the SLO, latencies by rate, and the gain of a second device. */
-#include "capacity/curve.h"
+#include "capacity/modes.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@ static const double TOLERANCE = 0.01;
 static const double shares[] = {0.25, 0.5, 0.7, 0.85, 0.95, 1, 1.1, 1.25};
 enum { N_SHARES = sizeof shares / sizeof *shares };
 
-int td_plan_failed(const td_error *err)
+int td_capacity_fail(const td_error *err)
 {
   fprintf(stderr, "tandem-plan: %s\n", err->message);
   return err->code == TD_ERR_CONFIG || err->code == TD_ERR_REQUEST ? 64 : 1;
@@ -25,8 +25,8 @@ static void add_run(cJSON *runs, const char *name, double rate, const td_replay_
 
 /* A preset is made again at each rate, like tandem-bench serve makes it: some presets draw their prompts
  * by the rate. */
-static td_status run_preset(const td_scene_options *o, const td_scene *s, double rate, td_replay_result *r,
-                            td_error *err)
+static td_status run_preset(const td_scenario_options *o, const td_scenario *s, double rate,
+                            td_replay_result *r, td_error *err)
 {
   static td_cell cells[TD_CELLS_MAX];
   size_t n;
@@ -39,8 +39,8 @@ static td_status run_preset(const td_scene_options *o, const td_scene *s, double
   return st;
 }
 
-static td_status run_rate(const td_scene_options *o, const td_scene *s, double rate, td_replay_result *r,
-                          td_error *err)
+static td_status run_rate(const td_scenario_options *o, const td_scenario *s, double rate,
+                          td_replay_result *r, td_error *err)
 {
   td_replay_config c = s->replay;
   if (o->preset && o->seconds > 0)
@@ -77,11 +77,11 @@ static void print_highest(const char *name, const td_slo *slo, const td_search_r
     td_result_row(name, r->rate, &r->at);
 }
 
-static td_status two_as_one(const td_scene *s, double *rate, cJSON *runs, td_error *err)
+static td_status two_as_one(const td_scenario *s, double *rate, cJSON *runs, td_error *err)
 {
   td_search_result r;
   td_device tp = td_device_tp2(&s->device);
-  td_replay_config c = td_scene_on(s, &tp);
+  td_replay_config c = td_scenario_replay_on(s, &tp);
   TD_TRY(td_search(&s->source, &c, TOLERANCE, &r, err));
   print_highest("2 GPUs as one (TP2)", &c.slo, &r);
   add_run(runs, "highest, TP2", r.rate, &c, &r.at);
@@ -89,7 +89,7 @@ static td_status two_as_one(const td_scene *s, double *rate, cJSON *runs, td_err
   return TD_OK;
 }
 
-static td_status second_device(const td_scene *s, double one, cJSON *runs, td_error *err)
+static td_status second_device(const td_scenario *s, double one, cJSON *runs, td_error *err)
 {
   td_search_result r;
   td_replay_config c = s->replay;
@@ -108,7 +108,7 @@ static td_status second_device(const td_scene *s, double one, cJSON *runs, td_er
   return TD_OK;
 }
 
-void td_plan_print_slo(const td_scene *s)
+void td_capacity_print_slo(const td_scenario *s)
 {
   const td_slo *slo = &s->replay.slo;
   printf("SLO:");
@@ -119,12 +119,12 @@ void td_plan_print_slo(const td_scene *s)
   printf(" half of the requests begin within %g ms, none refused\n\n", slo->queue_p50_ms);
 }
 
-static td_status highest(const td_scene_options *o, const td_scene *s, cJSON *runs, double *rate,
+static td_status highest(const td_scenario_options *o, const td_scenario *s, cJSON *runs, double *rate,
                          td_error *err)
 {
   td_search_result r;
   TD_TRY(td_search(&s->source, &s->replay, TOLERANCE, &r, err));
-  td_plan_print_slo(s);
+  td_capacity_print_slo(s);
   td_result_head("highest rate held");
   print_highest(s->device.tensor_parallel == 2 ? "2 GPUs as one (TP2)"
                 : s->replay.n_replicas > 1     ? "all replicas"
@@ -139,7 +139,8 @@ static td_status highest(const td_scene_options *o, const td_scene *s, cJSON *ru
   return TD_OK;
 }
 
-static td_status curve(const td_scene_options *o, const td_scene *s, double best, cJSON *runs, td_error *err)
+static td_status curve(const td_scenario_options *o, const td_scenario *s, double best, cJSON *runs,
+                       td_error *err)
 {
   size_t n = s->n_rates > 0 ? s->n_rates : best > 0 ? N_SHARES : 0;
   if (n == 0)
@@ -158,16 +159,16 @@ static td_status curve(const td_scene_options *o, const td_scene *s, double best
   return TD_OK;
 }
 
-int td_plan_curve(const td_scene_options *o, const td_scene *s, cJSON *runs)
+int td_capacity_run_curve(const td_scenario_options *o, const td_scenario *s, cJSON *runs)
 {
   td_error err;
   double best = 0;
   cJSON *points = runs ? cJSON_GetObjectItem(runs, "runs") : NULL,
         *tops = runs ? cJSON_GetObjectItem(runs, "highest") : NULL;
   if (!o->no_search && highest(o, s, tops, &best, &err) != TD_OK)
-    return td_plan_failed(&err);
+    return td_capacity_fail(&err);
   if (curve(o, s, best, points, &err) != TD_OK)
-    return td_plan_failed(&err);
+    return td_capacity_fail(&err);
   if (s->n_rates > 0 || best > 0)
     printf("\nrows: decoding in a step; busy: of the device's time; KV, most: share of the pages that "
            "requests hold, mean and "

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "capacity/curve.h"
+#include "capacity/modes.h"
 
 static const char about[] =
     "Simulates the daemon's scheduler on a load, each step taking as long as the cost model says, and prints "
@@ -15,7 +15,7 @@ static const char about[] =
     "scripts/bench_report.py --svg\n"
     "OUT.svg FILE... draws what --json wrote, beside results of tandem-bench serve if you like.";
 
-static cJSON *begin_json(const td_scene_options *o, const td_scene *s, int argc, char **argv)
+static cJSON *begin_json(const td_scenario_options *o, const td_scenario *s, int argc, char **argv)
 {
   cJSON *json = cJSON_CreateObject();
   cJSON_AddStringToObject(json, "tool", "tandem-plan " TD_VERSION);
@@ -27,7 +27,7 @@ static cJSON *begin_json(const td_scene_options *o, const td_scene *s, int argc,
   return json;
 }
 
-static void print_load(const td_scene *s, bool recorded)
+static void print_load(const td_scenario *s, bool recorded)
 {
   double in = 0, out = 0, n = (double)s->source.load.n;
   for (size_t i = 0; i < s->source.load.n; i++) {
@@ -40,9 +40,9 @@ static void print_load(const td_scene *s, bool recorded)
   printf("\n\n");
 }
 
-static void print_scene(const td_scene *s)
+static void print_scenario(const td_scenario *s)
 {
-  const td_sched_config *c = &s->replay.lane.sched;
+  const td_sched_config *c = &s->replay.daemon.sched;
   printf("%s; %llu KV tokens in pages of %u; policy %s, at most %u rows and %u tokens a step\n",
          s->device.name, (unsigned long long)s->device.n_kv_tokens, c->page_tokens,
          td_policy_names[c->policy], c->max_running, c->step_tokens);
@@ -52,33 +52,33 @@ static void print_scene(const td_scene *s)
            td_cost_learned(&s->device.cost, false), td_cost_learned(&s->device.cost, true));
 }
 
-static int run_mode(const td_scene_options *o, const td_scene *s, cJSON *json)
+static int run_mode(const td_scenario_options *o, const td_scenario *s, cJSON *json)
 {
   if (s->n_closed > 0)
-    return td_plan_closed(o, s, json);
+    return td_capacity_run_streams(o, s, json);
   print_load(s, o->trace != NULL);
-  return o->compare ? td_plan_compare(o, s, json) : td_plan_curve(o, s, json);
+  return o->compare ? td_capacity_run_comparison(o, s, json) : td_capacity_run_curve(o, s, json);
 }
 
-static int run(const td_scene_options *o, int argc, char **argv)
+static int run(const td_scenario_options *o, int argc, char **argv)
 {
-  static td_scene scene; /* static: pointers to its device are kept */
+  static td_scenario scenario; /* static: pointers to its device are kept */
   td_error err;
-  if (td_scene_make(o, &scene, &err) != TD_OK)
-    return td_plan_failed(&err);
-  print_scene(&scene);
-  cJSON *json = o->json ? begin_json(o, &scene, argc, argv) : NULL;
-  int code = run_mode(o, &scene, json);
+  if (td_scenario_make(o, &scenario, &err) != TD_OK)
+    return td_capacity_fail(&err);
+  print_scenario(&scenario);
+  cJSON *json = o->json ? begin_json(o, &scenario, argc, argv) : NULL;
+  int code = run_mode(o, &scenario, json);
   if (json && code == 0)
     td_tool_write_json(o->json, json);
   cJSON_Delete(json);
-  td_scene_deinit(&scene);
+  td_scenario_deinit(&scenario);
   return code;
 }
 
 int main(int argc, char **argv)
 {
-  td_scene_options o = {
+  td_scenario_options o = {
       .in = "lognormal:10041:5551:512:31805", .out = "exp:471:20:2000", .seed = 1, .slack_percent = -1};
   const td_arg args[] = {
       {"--in", "LENGTH", "prompt tokens (the arXiv-like load of POD-Attention)", TD_ARG_TEXT, &o.in},

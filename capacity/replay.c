@@ -13,15 +13,15 @@ const double td_replay_stall_ms[2] = {200, 500};
 typedef struct replay {
   const td_load *load;
   const td_replay_config *config;
-  td_lane *lanes;
+  td_sim_daemon *daemons;
   double *ends_us; /* [n_replicas] end of the running step; infinite: idle */
-  td_life *lives;
+  td_sim_result *results;
   td_tally tally;
   size_t next, n_due; /* the next arrival; number of requests whose due_us is known */
   double cut_us, begin_us, end_us;
   size_t n_warm;                     /* requests that are not counted; begin_us is when the last of them
                                       * ended */
-  uint64_t tokens_in_window, n_gaps; /* n_gaps: number of TBTs that the whole load will have */
+  uint64_t tokens_in_window, n_tbts; /* n_tbts: number of TBTs that the whole load will have */
   bool stopped;
 } replay;
 
@@ -41,38 +41,38 @@ static void begin_tally(td_tally *t, const td_slo *slo)
 static td_status init(replay *r, td_error *err)
 {
   const td_replay_config *c = r->config;
-  r->lanes = td_tool_alloc(c->n_replicas, sizeof *r->lanes);
+  r->daemons = td_tool_alloc(c->n_replicas, sizeof *r->daemons);
   r->ends_us = td_tool_alloc(c->n_replicas, sizeof *r->ends_us);
-  r->lives = td_tool_alloc(r->load->n, sizeof *r->lives);
+  r->results = td_tool_alloc(r->load->n, sizeof *r->results);
   begin_tally(&r->tally, &c->slo);
   for (size_t i = 0; i < r->load->n; i++) {
-    r->lives[i].due_us = c->n_streams > 0 ? 0 : due_us(r, i);
-    r->n_gaps += r->load->requests[i].n_out - 1;
+    r->results[i].due_us = c->n_streams > 0 ? 0 : due_us(r, i);
+    r->n_tbts += r->load->requests[i].n_out - 1;
   }
   r->n_due = c->n_streams > 0 ? 0 : r->load->n;
-  double last_us = r->load->n > 0 ? r->lives[r->load->n - 1].due_us : 0;
+  double last_us = r->load->n > 0 ? r->results[r->load->n - 1].due_us : 0;
   r->cut_us = c->drain_s > 0 ? (c->window_s > 0 ? c->window_s * 1e6 : last_us) + c->drain_s * 1e6 : INFINITY;
   for (uint32_t i = 0; i < c->n_replicas; i++) {
     r->ends_us[i] = INFINITY;
-    TD_TRY(td_lane_init(&r->lanes[i], &c->lane, r->load, r->lives, &r->tally, err));
+    TD_TRY(td_sim_daemon_init(&r->daemons[i], &c->daemon, r->load, r->results, &r->tally, err));
   }
   return TD_OK;
 }
 
 static void deinit(replay *r)
 {
-  for (uint32_t i = 0; r->lanes && i < r->config->n_replicas; i++)
-    td_lane_deinit(&r->lanes[i]);
+  for (uint32_t i = 0; r->daemons && i < r->config->n_replicas; i++)
+    td_sim_daemon_deinit(&r->daemons[i]);
   td_tally_deinit(&r->tally);
-  free(r->lanes);
+  free(r->daemons);
   free(r->ends_us);
 }
 
 static void begin(replay *r, uint32_t i, double now_us)
 {
-  bool planned_ahead = r->lanes[i].has_next;
-  if (td_lane_begin(&r->lanes[i], now_us))
-    r->ends_us[i] = now_us + r->lanes[i].step_us + (planned_ahead ? 0 : r->config->host_us);
+  bool planned_ahead = r->daemons[i].has_next;
+  if (td_sim_daemon_begin_step(&r->daemons[i], now_us))
+    r->ends_us[i] = now_us + r->daemons[i].step_us + (planned_ahead ? 0 : r->config->host_us);
   else
     r->ends_us[i] = INFINITY;
 }
@@ -81,19 +81,19 @@ static void arrive(replay *r)
 {
   uint32_t to = 0;
   for (uint32_t i = 1; i < r->config->n_replicas; i++)
-    if (td_lane_load(&r->lanes[i]) < td_lane_load(&r->lanes[to]))
+    if (td_sim_daemon_n_requests(&r->daemons[i]) < td_sim_daemon_n_requests(&r->daemons[to]))
       to = i;
-  td_lane_send(&r->lanes[to], (uint32_t)r->next++);
+  td_sim_daemon_send(&r->daemons[to], (uint32_t)r->next++);
 }
 
 /* Requests that come at the same moment are planned together. */
 static void arrive_all(replay *r)
 {
-  double now_us = r->lives[r->next].due_us;
-  while (r->next < r->n_due && r->lives[r->next].due_us == now_us)
+  double now_us = r->results[r->next].due_us;
+  while (r->next < r->n_due && r->results[r->next].due_us == now_us)
     arrive(r);
   for (uint32_t i = 0; i < r->config->n_replicas; i++)
-    if (isinf(r->ends_us[i]) && r->lanes[i].n_inbox > 0)
+    if (isinf(r->ends_us[i]) && r->daemons[i].n_inbox > 0)
       begin(r, i, now_us + r->config->front_us);
 }
 
@@ -105,7 +105,7 @@ static void begin_counting(replay *r, double now_us)
   r->tokens_in_window = 0;
   begin_tally(&r->tally, &r->config->slo);
   for (uint32_t i = 0; i < r->config->n_replicas; i++)
-    td_lane_begin_sums(&r->lanes[i]);
+    td_sim_daemon_reset_sums(&r->daemons[i]);
 }
 
 /* Closed streams: each stream without a request in progress sends its next one. */
@@ -120,7 +120,7 @@ static void send_next(replay *r, double now_us)
     }
     if (n_open >= r->config->n_streams)
       return;
-    r->lives[r->n_due++].due_us = now_us;
+    r->results[r->n_due++].due_us = now_us;
   }
 }
 
@@ -128,7 +128,7 @@ static void end_step(replay *r, uint32_t i)
 {
   double now_us = r->ends_us[i];
   uint64_t before = r->tally.tokens_out;
-  td_lane_end(&r->lanes[i], now_us);
+  td_sim_daemon_end_step(&r->daemons[i], now_us);
   if (r->config->window_s <= 0 || now_us <= r->config->window_s * 1e6)
     r->tokens_in_window += r->tally.tokens_out - before;
   r->end_us = now_us;
@@ -140,7 +140,7 @@ static bool is_missed(const replay *r)
 {
   const td_tally *t = &r->tally;
   double n = (double)r->load->n;
-  return (double)t->n_over > 0.01 * (double)r->n_gaps + 1 || (double)t->n_late_first > 0.01 * n + 1 ||
+  return (double)t->n_over > 0.01 * (double)r->n_tbts + 1 || (double)t->n_late_first > 0.01 * n + 1 ||
          (double)t->n_late_start > 0.5 * n + 1 || t->by_result[TD_RESULT_HTTP_429] > 0;
 }
 
@@ -154,7 +154,7 @@ static void run(replay *r)
     for (uint32_t i = 1; i < r->config->n_replicas; i++)
       if (r->ends_us[i] < r->ends_us[first])
         first = i;
-    double arrival_us = r->next < r->n_due ? r->lives[r->next].due_us + r->config->front_us : INFINITY;
+    double arrival_us = r->next < r->n_due ? r->results[r->next].due_us + r->config->front_us : INFINITY;
     now_us = fmin(arrival_us, r->ends_us[first]);
     if (isinf(now_us))
       return;
@@ -175,9 +175,9 @@ static void run(replay *r)
 
 /* ---- results ---- */
 
-static td_stats_summary in_ms(const td_spread *us)
+static td_stats_summary in_ms(const td_log_histogram *us)
 {
-  td_stats_summary s = td_spread_summary(us);
+  td_stats_summary s = td_log_histogram_summary(us);
   double *v[] = {&s.mean, &s.min, &s.p50, &s.p90, &s.p99, &s.max};
   for (size_t i = 0; i < sizeof v / sizeof *v; i++)
     *v[i] /= 1e3;
@@ -189,24 +189,24 @@ static td_stats_summary in_ms(const td_spread *us)
 static size_t count_behind(const replay *r)
 {
   size_t n = 0;
-  double last_us = r->load->n > 0 ? r->lives[r->load->n - 1].due_us : 0;
+  double last_us = r->load->n > 0 ? r->results[r->load->n - 1].due_us : 0;
   if (r->config->n_streams > 0)
     return 0;
   for (size_t i = 0; i + 1 < r->load->n; i++)
-    n += !r->lives[i].has_run || r->lives[i].first_run_us > last_us;
+    n += !r->results[i].has_run || r->results[i].first_run_us > last_us;
   return n;
 }
 
 static void judge_requests(const replay *r, td_replay_result *out)
 {
-  td_spread tpot = {0}, e2e = {0};
+  td_log_histogram tpot = {0}, e2e = {0};
   td_measures *m = &out->m;
   const td_slo *slo = &r->config->slo;
   double window_us = r->config->window_s > 0 ? r->config->window_s * 1e6 : INFINITY;
   size_t n_in_window = 0;
   uint64_t in_window = 0;
   for (size_t i = r->n_warm; i < r->load->n; i++) {
-    const td_life *l = &r->lives[i];
+    const td_sim_result *l = &r->results[i];
     if (l->result == TD_RESULT_OPEN) {
       m->by_result[TD_RESULT_UNFINISHED]++;
       m->n_no_first_token += !l->has_run;
@@ -217,18 +217,18 @@ static void judge_requests(const replay *r, td_replay_result *out)
       continue;
     n_in_window += l->end_us <= window_us;
     m->tokens_in += r->load->requests[i].n_in;
-    td_spread_add(&e2e, l->end_us - l->due_us, 1);
+    td_log_histogram_add(&e2e, l->end_us - l->due_us, 1);
     if (l->n_tokens > 1)
-      td_spread_add(&tpot, (l->end_us - l->first_us) / (l->n_tokens - 1), 1);
+      td_log_histogram_add(&tpot, (l->end_us - l->first_us) / (l->n_tokens - 1), 1);
     for (int k = 0; k < 2; k++)
-      m->n_stalled[k] += l->longest_gap_us > td_replay_stall_ms[k] * 1e3;
+      m->n_stalled[k] += l->longest_tbt_us > td_replay_stall_ms[k] * 1e3;
     m->n_good +=
         l->first_us - l->due_us <= slo->ttft_p99_ms * 1e3 && l->n_over <= 0.01 * (double)(l->n_tokens - 1);
   }
   m->tpot = in_ms(&tpot);
   m->e2e = in_ms(&e2e);
-  td_spread_deinit(&tpot);
-  td_spread_deinit(&e2e);
+  td_log_histogram_deinit(&tpot);
+  td_log_histogram_deinit(&e2e);
   if (m->seconds > 0) {
     m->requests_per_s = (double)n_in_window / m->seconds;
     m->out_tokens_per_s = (double)r->tokens_in_window / m->seconds;
@@ -236,15 +236,15 @@ static void judge_requests(const replay *r, td_replay_result *out)
   }
 }
 
-static void judge_lanes(const replay *r, td_replay_result *out)
+static void judge_daemons(const replay *r, td_replay_result *out)
 {
   double busy_us = 0, owned = 0, cached = 0;
   uint64_t rows = 0, queried = 0, hit = 0;
   uint32_t most = 0, n = r->config->n_replicas;
   for (uint32_t i = 0; i < n; i++) {
-    const td_lane_sums *l = &r->lanes[i].sums;
+    const td_sim_daemon_sums *l = &r->daemons[i].sums;
     td_sched_stats s;
-    td_sched_get_stats(r->lanes[i].sched, &s);
+    td_sched_get_stats(r->daemons[i].sched, &s);
     busy_us += l->busy_us;
     owned += l->owned_pages_us;
     cached += l->cached_pages_us;
@@ -257,7 +257,7 @@ static void judge_lanes(const replay *r, td_replay_result *out)
     out->n_preemptions += s.preemptions - l->before.preemptions;
     out->n_evicted_pages += s.evicted_pages - l->before.evicted_pages;
   }
-  double pages = r->config->lane.sched.n_pages, steps = out->n_steps > 0 ? (double)out->n_steps : 1;
+  double pages = r->config->daemon.sched.n_pages, steps = out->n_steps > 0 ? (double)out->n_steps : 1;
   out->busy_share = r->end_us > r->begin_us ? busy_us / ((r->end_us - r->begin_us) * n) : 0;
   out->mean_decode_rows = (double)rows / steps;
   out->mean_step_ms = busy_us / 1e3 / steps;
@@ -290,12 +290,12 @@ static void judge(const replay *r, td_replay_result *out)
                             .stopped = r->stopped};
   memcpy(out->m.by_result, t->by_result, sizeof out->m.by_result);
   judge_requests(r, out);
-  judge_lanes(r, out);
+  judge_daemons(r, out);
   out->held = is_held(r, out);
 }
 
-td_status td_replay_lives(const td_load *load, const td_replay_config *config, td_replay_result *out,
-                          td_life **lives, td_error *err)
+td_status td_replay_with_results(const td_load *load, const td_replay_config *config, td_replay_result *out,
+                                 td_sim_result **results, td_error *err)
 {
   replay r = {.load = load, .config = config};
   if (config->n_replicas < 1 || config->n_replicas > TD_REPLAY_REPLICAS_MAX)
@@ -306,14 +306,14 @@ td_status td_replay_lives(const td_load *load, const td_replay_config *config, t
     judge(&r, out);
   }
   deinit(&r);
-  if (st == TD_OK && lives)
-    *lives = r.lives;
+  if (st == TD_OK && results)
+    *results = r.results;
   else
-    free(r.lives);
+    free(r.results);
   return st;
 }
 
 td_status td_replay(const td_load *load, const td_replay_config *config, td_replay_result *out, td_error *err)
 {
-  return td_replay_lives(load, config, out, NULL, err);
+  return td_replay_with_results(load, config, out, NULL, err);
 }

@@ -5,7 +5,7 @@
 #ifndef TD_CAPACITY_REPLAY_H
 #define TD_CAPACITY_REPLAY_H
 
-#include "capacity/lane.h"
+#include "capacity/sim_daemon.h"
 
 extern const double td_replay_stall_ms[2];
 
@@ -19,7 +19,7 @@ typedef struct td_slo {
 } td_slo;
 
 typedef struct td_replay_config {
-  td_lane_config lane;
+  td_sim_daemon_config daemon;
   uint32_t n_replicas; /* each request goes to the replica with the fewest requests */
   double speed;        /* factor on the load's arrival rate */
   uint32_t n_streams;  /* closed: this many requests at a time, and the next is sent when one has ended; 0:
@@ -52,8 +52,8 @@ typedef struct td_replay_result {
 
 TD_MUST_CHECK td_status td_replay(const td_load *load, const td_replay_config *config, td_replay_result *out,
                                   td_error *err);
-/* The same, with the result of each request. The caller frees *lives. */
-TD_MUST_CHECK td_status td_replay_lives(const td_load *load, const td_replay_config *config,
-                                        td_replay_result *out, td_life **lives, td_error *err);
+/* The same, with the result of each request. The caller frees *results. */
+TD_MUST_CHECK td_status td_replay_with_results(const td_load *load, const td_replay_config *config,
+                                               td_replay_result *out, td_sim_result **results, td_error *err);
 
 #endif

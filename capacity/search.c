@@ -16,7 +16,7 @@ double td_source_rate(const td_load *load)
  * begin with. */
 static double guess(const td_source *s, const td_replay_config *c)
 {
-  const td_cost_model *m = c->lane.cost;
+  const td_cost_model *m = c->daemon.cost;
   double token_us = td_cost_tokens_us(m, 2048) / 2048, us = 0;
   for (size_t i = 0; i < s->load.n; i++) {
     double in = s->load.requests[i].n_in, out = s->load.requests[i].n_out;

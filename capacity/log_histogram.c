@@ -1,6 +1,6 @@
-/* See spread.h. A bucket is the exponent and the first ten bits of the mantissa of a double, so buckets
- * are in the order of their values. */
-#include "capacity/spread.h"
+/* See log_histogram.h. A bucket is the exponent and the first ten bits of the mantissa of a double, so
+ * buckets are in the order of their values. */
+#include "capacity/log_histogram.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -37,13 +37,13 @@ static double value_of(uint32_t bucket)
   return v;
 }
 
-void td_spread_deinit(td_spread *s)
+void td_log_histogram_deinit(td_log_histogram *s)
 {
   free(s->counts);
-  *s = (td_spread){0};
+  *s = (td_log_histogram){0};
 }
 
-void td_spread_add(td_spread *s, double v, uint64_t n)
+void td_log_histogram_add(td_log_histogram *s, double v, uint64_t n)
 {
   if (n == 0)
     return;
@@ -59,7 +59,7 @@ void td_spread_add(td_spread *s, double v, uint64_t n)
 }
 
 /* The value at that rank, counted from 0. */
-static double at_rank(const td_spread *s, uint64_t rank)
+static double at_rank(const td_log_histogram *s, uint64_t rank)
 {
   uint64_t seen = 0;
   uint32_t i = 0;
@@ -70,7 +70,7 @@ static double at_rank(const td_spread *s, uint64_t rank)
   return fmin(fmax(value_of(i), s->min), s->max);
 }
 
-double td_spread_at(const td_spread *s, double q)
+double td_log_histogram_quantile(const td_log_histogram *s, double q)
 {
   if (s->n == 0)
     return NAN;
@@ -80,13 +80,13 @@ double td_spread_at(const td_spread *s, double q)
   return part > 0 ? low + part * (at_rank(s, rank + 1) - low) : low;
 }
 
-td_stats_summary td_spread_summary(const td_spread *s)
+td_stats_summary td_log_histogram_summary(const td_log_histogram *s)
 {
   return (td_stats_summary){.n = s->n,
                             .mean = s->n > 0 ? s->sum / (double)s->n : NAN,
                             .min = s->n > 0 ? s->min : NAN,
-                            .p50 = td_spread_at(s, 0.5),
-                            .p90 = td_spread_at(s, 0.9),
-                            .p99 = td_spread_at(s, 0.99),
+                            .p50 = td_log_histogram_quantile(s, 0.5),
+                            .p90 = td_log_histogram_quantile(s, 0.9),
+                            .p99 = td_log_histogram_quantile(s, 0.99),
                             .max = s->n > 0 ? s->max : NAN};
 }

@@ -10,24 +10,25 @@
 
 #include <cmocka.h>
 
-#include "capacity/pace.h"
+#include "capacity/measured_steps.h"
 
-static td_status read_text(const char *text, bool given, td_pace *out, td_error *err)
+static td_status read_text(const char *text, bool given, td_measured_steps *out, td_error *err)
 {
   char path[] = "/tmp/pace-XXXXXX";
   int fd = mkstemp(path);
   assert_true(fd >= 0);
   assert_int_equal(write(fd, text, strlen(text)), strlen(text));
   close(fd);
-  *out = (td_pace){0};
-  td_status st = given ? td_pace_read_given(path, out, err) : td_pace_read(path, out, err);
+  *out = (td_measured_steps){0};
+  td_status st =
+      given ? td_measured_steps_read_times(path, out, err) : td_measured_steps_read_slowdowns(path, out, err);
   unlink(path);
   return st;
 }
 
 static void the_nearest_step_of_the_kind(void **state)
 {
-  td_pace p;
+  td_measured_steps p;
   td_error err;
   assert_int_equal(read_text("0.5 0 2\n1 1 3\n1.5 0 0.5\r\n4 0 1.25\n", false, &p, &err), TD_OK);
   const struct {
@@ -36,19 +37,20 @@ static void the_nearest_step_of_the_kind(void **state)
                {2.7e6, {0.5, 3}}, {2.8e6, {1.25, 3}}, {1e9, {1.25, 3}}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     for (int kind = 0; kind < 2; kind++)
-      assert_true(td_pace_at(&p, cases[i].at_us, kind) == cases[i].factors[kind]);
-  td_pace_deinit(&p);
-  assert_true(td_pace_at(&p, 5, true) == 1); /* nothing is known about steps that were never seen */
+      assert_true(td_measured_steps_slowdown_at(&p, cases[i].at_us, kind) == cases[i].factors[kind]);
+  td_measured_steps_deinit(&p);
+  assert_true(td_measured_steps_slowdown_at(&p, 5, true) ==
+              1); /* nothing is known about steps that were never seen */
 }
 
 static void given_times(void **state)
 {
-  td_pace p;
+  td_measured_steps p;
   td_error err;
   assert_int_equal(read_text("100\n0\n2.5e3\n", true, &p, &err), TD_OK);
-  assert_int_equal(p.n_given, 3);
-  assert_true(p.given_us[0] == 100 && p.given_us[1] == 0 && p.given_us[2] == 2500);
-  td_pace_deinit(&p);
+  assert_int_equal(p.n_times, 3);
+  assert_true(p.times_us[0] == 100 && p.times_us[1] == 0 && p.times_us[2] == 2500);
+  td_measured_steps_deinit(&p);
 }
 
 static void names_the_line(void **state)
@@ -62,12 +64,12 @@ static void names_the_line(void **state)
                {"1 0 nan\n", "three numbers", false}, {"5\n-5\n", ":2: the micro", true},
                {"5\nfive\n", "not a number", true}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    td_pace p;
+    td_measured_steps p;
     td_error err = {0};
     assert_int_equal(read_text(cases[i].text, cases[i].given, &p, &err), TD_ERR_CONFIG);
     if (!strstr(err.message, cases[i].says))
       fail_msg("'%s' does not say '%s'", err.message, cases[i].says);
-    td_pace_deinit(&p);
+    td_measured_steps_deinit(&p);
   }
 }
 

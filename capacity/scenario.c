@@ -1,6 +1,6 @@
-/* See scene.h. Defaults are the daemon's on a GPU, so that a run without options predicts a daemon without
+/* See scenario.h. Defaults are the daemon's on a GPU, so that a run without options predicts a daemon without
  * options. */
-#include "capacity/scene.h"
+#include "capacity/scenario.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -56,7 +56,7 @@ static td_status read_calibration(const char *path, td_device *d, td_error *err)
   return TD_OK;
 }
 
-static td_status make_device(const td_scene_options *o, td_device *d, td_error *err)
+static td_status make_device(const td_scenario_options *o, td_device *d, td_error *err)
 {
   TD_TRY(td_device_h200(o->model ? o->model : "llama3-8b", d, err));
   if (o->memory_gib > 0)
@@ -101,9 +101,9 @@ static td_status read_correction(const char *text, double out[2], td_error *err)
   return TD_OK;
 }
 
-static td_status make_daemon(const td_scene_options *o, td_scene *s, td_error *err)
+static td_status make_daemon(const td_scenario_options *o, td_scenario *s, td_error *err)
 {
-  td_sched_config *c = &s->replay.lane.sched;
+  td_sched_config *c = &s->replay.daemon.sched;
   c->n_slots = (uint32_t)given(o->queue_requests, td_limit_default(TD_LIMIT_QUEUE_REQUESTS));
   c->max_running = (uint32_t)given(o->running, GPU_RUNNING);
   c->step_tokens = (uint32_t)given(o->step_tokens, GPU_STEP_TOKENS);
@@ -119,8 +119,8 @@ static td_status make_daemon(const td_scene_options *o, td_scene *s, td_error *e
   c->reads_shared_once = !s->device.is_cpu;
   if (c->max_running > c->n_slots)
     c->max_running = c->n_slots;
-  s->replay.lane.queue_tokens = (uint64_t)given(o->queue_tokens, td_limit_default(TD_LIMIT_QUEUE_TOKENS));
-  s->replay.lane.ahead = !o->not_ahead;
+  s->replay.daemon.queue_tokens = (uint64_t)given(o->queue_tokens, td_limit_default(TD_LIMIT_QUEUE_TOKENS));
+  s->replay.daemon.ahead = !o->not_ahead;
   s->replay.n_replicas = (uint32_t)given(o->replicas, 1);
   s->replay.host_us = o->host_us;
   s->replay.front_us = o->front_us;
@@ -129,26 +129,26 @@ static td_status make_daemon(const td_scene_options *o, td_scene *s, td_error *e
                            .ttft_p99_ms = given(o->slo_ttft_ms, SLO_TTFT_MS),
                            .queue_p50_ms = given(o->slo_queue_ms, 2000)};
   if (o->correction) { /* replaces the calibration's learned factors */
-    TD_TRY(read_correction(o->correction, s->replay.lane.correction, err));
+    TD_TRY(read_correction(o->correction, s->replay.daemon.correction, err));
     s->device.cost.learned[0] = s->device.cost.learned[1] = 0;
   }
   return read_policy(o->policy, &c->policy, err);
 }
 
-td_replay_config td_scene_on(const td_scene *s, const td_device *d)
+td_replay_config td_scenario_replay_on(const td_scenario *s, const td_device *d)
 {
   td_replay_config c = s->replay;
-  uint64_t n_pages = d->n_kv_tokens / c.lane.sched.page_tokens;
-  c.lane.cost = &d->cost;
-  c.lane.sched.cost = &d->cost;
-  c.lane.sched.n_pages = n_pages > INT32_MAX ? INT32_MAX : (uint32_t)n_pages;
+  uint64_t n_pages = d->n_kv_tokens / c.daemon.sched.page_tokens;
+  c.daemon.cost = &d->cost;
+  c.daemon.sched.cost = &d->cost;
+  c.daemon.sched.n_pages = n_pages > INT32_MAX ? INT32_MAX : (uint32_t)n_pages;
   return c;
 }
 
 /* ---- the load ---- */
 
 /* A preset is either one load that runs at any rate, or a list of cells of closed streams. */
-static td_status make_preset(const td_scene_options *o, td_scene *s, td_error *err)
+static td_status make_preset(const td_scenario_options *o, td_scenario *s, td_error *err)
 {
   double one = 1;
   size_t n;
@@ -162,7 +162,7 @@ static td_status make_preset(const td_scene_options *o, td_scene *s, td_error *e
 }
 
 /* Without --requests each stream sends one request, like in tandem-bench serve. */
-static td_status make_streams(const td_scene_options *o, td_scene *s, td_load_spec spec, td_error *err)
+static td_status make_streams(const td_scenario_options *o, td_scenario *s, td_load_spec spec, td_error *err)
 {
   double streams[TD_CELLS_MAX];
   size_t n;
@@ -180,7 +180,7 @@ static td_status make_streams(const td_scene_options *o, td_scene *s, td_load_sp
   return TD_OK;
 }
 
-static td_status make_lengths(const td_scene_options *o, td_scene *s, td_error *err)
+static td_status make_lengths(const td_scenario_options *o, td_scenario *s, td_error *err)
 {
   td_load_spec spec = {.seed = (uint64_t)o->seed,
                        .rate = 1,
@@ -195,7 +195,7 @@ static td_status make_lengths(const td_scene_options *o, td_scene *s, td_error *
 }
 
 /* Closed streams have no rate, so options about a rate are refused. */
-static td_status check_closed(const td_scene_options *o, const td_scene *s, td_error *err)
+static td_status check_closed(const td_scenario_options *o, const td_scenario *s, td_error *err)
 {
   if (s->n_closed > 0 && (o->compare || s->n_rates > 0))
     return td_fail_param(err, TD_ERR_CONFIG, o->compare ? "compare" : "rate",
@@ -204,7 +204,7 @@ static td_status check_closed(const td_scene_options *o, const td_scene *s, td_e
   return TD_OK;
 }
 
-static td_status make_source(const td_scene_options *o, td_scene *s, td_error *err)
+static td_status make_source(const td_scenario_options *o, td_scenario *s, td_error *err)
 {
   s->source.rate = 1; /* the rate that the load was drawn for: the real one differs by chance, like in
                        * tandem-bench serve */
@@ -222,7 +222,7 @@ static td_status make_source(const td_scene_options *o, td_scene *s, td_error *e
   return check_closed(o, s, err);
 }
 
-static td_status read_rates(const td_scene_options *o, td_scene *s, td_error *err)
+static td_status read_rates(const td_scenario_options *o, td_scenario *s, td_error *err)
 {
   if (o->rates)
     TD_TRY(td_tool_read_list(o->rates, s->rates, TD_CELLS_MAX, &s->n_rates, err));
@@ -234,7 +234,7 @@ static td_status read_rates(const td_scene_options *o, td_scene *s, td_error *er
 
 /* Counts are converted to unsigned integers, where a fraction below 1 would become 0, which has another
  * meaning. */
-static td_status check_numbers(const td_scene_options *o, td_error *err)
+static td_status check_numbers(const td_scenario_options *o, td_error *err)
 {
   const struct {
     const char *name;
@@ -271,8 +271,8 @@ static td_status check_numbers(const td_scene_options *o, td_error *err)
   return TD_OK;
 }
 
-/* Paces and logs belong to one daemon and one run. */
-static td_status make_pace(const td_scene_options *o, td_scene *s, td_error *err)
+/* Slowdowns and logs belong to one daemon and one run. */
+static td_status make_measured_steps(const td_scenario_options *o, td_scenario *s, td_error *err)
 {
   if (!o->pace && !o->step_times && !o->log_steps)
     return TD_OK;
@@ -281,40 +281,40 @@ static td_status make_pace(const td_scene_options *o, td_scene *s, td_error *err
                          "--pace, --step-times and --log-steps are of one run of one daemon: give "
                          "--no-search, and not more than one --rate");
   if (o->pace)
-    TD_TRY(td_pace_read(o->pace, &s->pace, err));
+    TD_TRY(td_measured_steps_read_slowdowns(o->pace, &s->measured_steps, err));
   if (o->step_times)
-    TD_TRY(td_pace_read_given(o->step_times, &s->pace, err));
+    TD_TRY(td_measured_steps_read_times(o->step_times, &s->measured_steps, err));
   if (o->pace || o->step_times)
-    s->replay.lane.pace = &s->pace;
+    s->replay.daemon.measured_steps = &s->measured_steps;
   if (!o->log_steps)
     return TD_OK;
-  s->replay.lane.log = fopen(o->log_steps, "we");
-  if (!s->replay.lane.log)
+  s->replay.daemon.log = fopen(o->log_steps, "we");
+  if (!s->replay.daemon.log)
     return td_fail(err, TD_ERR_IO, "%s: %m", o->log_steps);
-  fputs(td_lane_log_head, s->replay.lane.log);
+  fputs(td_sim_daemon_log_head, s->replay.daemon.log);
   return TD_OK;
 }
 
-td_status td_scene_make(const td_scene_options *o, td_scene *s, td_error *err)
+td_status td_scenario_make(const td_scenario_options *o, td_scenario *s, td_error *err)
 {
-  *s = (td_scene){0};
+  *s = (td_scenario){0};
   TD_TRY(check_numbers(o, err));
   TD_TRY(make_device(o, &s->device, err));
   TD_TRY(make_daemon(o, s, err));
-  s->replay = td_scene_on(s, &s->device);
+  s->replay = td_scenario_replay_on(s, &s->device);
   TD_TRY(read_rates(o, s, err));
   TD_TRY(make_source(o, s, err));
   if (o->no_search && s->n_rates == 0) /* runs a trace at its recorded rate */
     s->rates[s->n_rates++] = s->source.rate;
-  return make_pace(o, s, err);
+  return make_measured_steps(o, s, err);
 }
 
-void td_scene_deinit(td_scene *s)
+void td_scenario_deinit(td_scenario *s)
 {
   td_load_deinit(&s->source.load);
   for (size_t i = 0; i < s->n_closed; i++)
     td_load_deinit(&s->closed[i].load);
-  td_pace_deinit(&s->pace);
-  if (s->replay.lane.log)
-    fclose(s->replay.lane.log);
+  td_measured_steps_deinit(&s->measured_steps);
+  if (s->replay.daemon.log)
+    fclose(s->replay.daemon.log);
 }
