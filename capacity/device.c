@@ -44,7 +44,7 @@ static void scale_cost(td_cost_model *m, const td_device *from, const td_device 
   m->decode_us_per_kv_token *= kv;
   m->hybrid_us_per_kv_token *= kv;
   m->prefill_us_per_kv_token *= kv;
-  m->prefill_us_per_thin_token *= kv;
+  m->prefill_us_per_short_chunk_key *= kv;
   m->prefill_us_per_pair *= pairs;
 }
 

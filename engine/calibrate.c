@@ -76,7 +76,8 @@ static td_step_work work_of(const timed_case *k)
                         .decode_kv_tokens = (uint64_t)k->n_decodes * k->decode_context,
                         .prefill_pairs = k->n_chunks * td_cost_pairs(k->chunk_tokens, kv_len),
                         .prefill_kv_tokens = (uint64_t)k->n_chunks * kv_len,
-                        .prefill_thin_tokens = k->n_chunks * td_cost_thin_tokens(k->chunk_tokens, kv_len)};
+                        .prefill_short_chunk_keys =
+                            k->n_chunks * td_cost_short_chunk_keys(k->chunk_tokens, kv_len)};
 }
 
 static void add_case(calibration *c, timed_case k)

@@ -310,7 +310,7 @@ typedef struct td_engine_stats {
   double cost_correction[2]; /* learned factors on steps without and with prompts */
   /* predicted for a request that arrives now; the fields below: see td_sched_forecast */
   double queue_delay_us;
-  double next_end_us, end_gap_us, prompt_token_us;
+  double next_end_us, end_interval_us, prompt_token_us;
   uint64_t heartbeat_us; /* CLOCK_MONOTONIC: when the engine last began or ended a step, or woke up idle */
   bool in_step;          /* a step is running; if heartbeat_us is also old, the engine is stuck */
   uint64_t longest_predicted_us; /* of all steps so far, including the running one; 0: not known */

@@ -175,8 +175,8 @@ struct td_engine {
   td_engine_idle idle;
   td_engine_captures captures;
   td_sched *sched;
-  td_cost_model cost; /* the cost model as it was at start */
-  double cost_unsure; /* its relative error: see cost_learn.h */
+  td_cost_model cost;      /* the cost model as it was at start */
+  double cost_uncertainty; /* its relative error: see cost_learn.h */
   td_times_source cost_source;
   uint64_t n_learned_before; /* steps that cost was learned from in earlier runs */
   char cost_identity[TD_COST_IDENTITY_BYTES - TD_TIMES_HISTORY_BYTES];
@@ -291,7 +291,7 @@ TD_MUST_CHECK td_status td_engine_capture_needed(td_engine *e, uint32_t n_rows, 
 void td_engine_mark_stale(td_engine *e, uint32_t least_rows, uint32_t most_rows);
 TD_MUST_CHECK td_status td_engine_recapture_stale(td_engine *e, td_error *err);
 
-/* times.c; engine thread, at start: sets cost, cost_unsure and cost_source. */
+/* times.c; engine thread, at start: sets cost, cost_uncertainty and cost_source. */
 void td_engine_load_times(td_engine *e, uint32_t page_tokens);
 /* Reads the file of step times as it is now. */
 TD_MUST_CHECK td_status td_engine_read_times(const td_engine *e, bool *found, td_kept_times *out,

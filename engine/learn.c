@@ -31,7 +31,7 @@ static bool is_measured(const td_engine *e) { return e->cost_source > TD_TIMES_L
 
 void td_engine_begin_learning(td_engine *e)
 {
-  td_cost_learner_init(&e->learned.learner, &e->cost, e->cost_unsure);
+  td_cost_learner_init(&e->learned.learner, &e->cost, e->cost_uncertainty);
 }
 
 static void record_factor(td_engine_learned *l, bool with_prompts, double calibrated_us, double measured_us)

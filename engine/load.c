@@ -317,10 +317,10 @@ static void log_slo(const td_engine *e, const td_sched_config *sc, double slo_us
   if (slo_us == 0)
     td_info("policy %s: steps of up to %u tokens, however long they take", e->options.policy,
             sc->step_tokens);
-  else if (sc->tbt_pace.decode_times > 0)
+  else if (sc->adaptive_slo.decode_factor > 0)
     td_info("policy %s: a step with prompts takes at most %.3g times what its answers take alone, but never "
             "less than %.0f ms nor more than %.0f ms",
-            e->options.policy, sc->tbt_pace.decode_times, (double)sc->tbt_pace.least_us * 1e-3,
+            e->options.policy, sc->adaptive_slo.decode_factor, (double)sc->adaptive_slo.least_us * 1e-3,
             slo_us * 1e-3);
   else
     td_info("policy %s: a step with prompts takes at most %.0f ms", e->options.policy, slo_us * 1e-3);
@@ -346,7 +346,7 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                             e->backend->on_device && !td_option(&e->options, TD_LIMIT_BATCH_INVARIANT),
                         .hash_seed = td_random_u64(),
                         .n_accounts = e->n_accounts,
-                        .tells_pages = e->kv_feed.events != NULL};
+                        .emits_page_events = e->kv_feed.events != NULL};
   if (sc.tbt_slo_us == 0)
     td_sched_set_default_slo(&sc, e->backend->on_device);
   td_sched_stats st;

@@ -51,7 +51,7 @@ void td_engine_record_forecast(td_engine *e, const td_sched_forecast *f)
 {
   e->stats.queue_delay_us = f->start_us;
   e->stats.next_end_us = f->next_end_us;
-  e->stats.end_gap_us = f->end_gap_us;
+  e->stats.end_interval_us = f->end_interval_us;
   e->stats.prompt_token_us = f->prompt_token_us;
 }
 
@@ -67,7 +67,7 @@ uint64_t td_engine_retry_after_us(td_engine *e, uint32_t n_prompt)
   td_engine_get_stats(e, &st);
   if (st.queue_delay_us <= 0)
     return 0;
-  double wait_us = st.next_end_us, gap_us = st.end_gap_us; /* room for a request: when the next one ends */
+  double wait_us = st.next_end_us, gap_us = st.end_interval_us; /* there is room when a request ends */
   uint32_t n_seen = st.n_running + st.n_waiting, n_rows = e->backend->max_rows;
   if (n_seen < n_rows &&
       n_seen < e->n_used_slots) /* the engine has not seen all of a burst: more places will be in use */

@@ -133,7 +133,7 @@ static void guess(td_engine *e, uint32_t page_tokens)
   /* a CPU backend gives the rates of its kind, not of this machine */
   bool is_known = e->backend->on_device && bytes_us > 0 && flop_us > 0;
   e->cost = td_cost_guess(c, &basis);
-  e->cost_unsure = is_known ? td_cost_guess_unsure(c, &basis) : TD_COST_UNSURE_GUESSED;
+  e->cost_uncertainty = is_known ? td_cost_guess_uncertainty(c, &basis) : TD_COST_UNCERTAINTY_GUESSED;
 }
 
 static void log_kept(const td_engine *e)
@@ -160,7 +160,7 @@ void td_engine_load_times(td_engine *e, uint32_t page_tokens)
     td_info("%s is not used: %s", e->cost_path, why.message);
   if (st == TD_OK && found) {
     e->cost = kept.cost;
-    e->cost_unsure = TD_COST_UNSURE_LEARNED;
+    e->cost_uncertainty = TD_COST_UNCERTAINTY_LEARNED;
     e->cost_source = kept.source;
     e->n_learned_before = kept.n_steps;
     log_kept(e);

@@ -20,7 +20,7 @@ static td_step_work with_chunk(td_step_work w, uint32_t q_len, uint32_t kv_len, 
   w.n_logits += n_logits;
   w.prefill_pairs += td_cost_pairs(q_len, kv_len);
   w.prefill_kv_tokens += kv_len;
-  w.prefill_thin_tokens += td_cost_thin_tokens(q_len, kv_len);
+  w.prefill_short_chunk_keys += td_cost_short_chunk_keys(q_len, kv_len);
   return w;
 }
 
@@ -64,7 +64,7 @@ td_status td_budget_init(td_budget *b, const td_sched_config *c, td_error *err)
     b->correction[kind] = fmin(fmax(td_cost_learned(c->cost, kind), 1 / CORRECTION_MAX), CORRECTION_MAX);
   if (c->policy == TD_POLICY_TANDEM)
     b->slo_us = (double)c->tbt_slo_us;
-  b->pace = c->tbt_pace;
+  b->adaptive_slo = c->adaptive_slo;
   return TD_OK;
 }
 
@@ -170,8 +170,9 @@ void td_budget_end_decodes(td_budget *b, td_budget_prompts prompts)
     return;
   double decodes_us = td_budget_predict_us(b, &b->work);
   b->target_us = b->slo_us;
-  if (b->pace.decode_times > 0)
-    b->target_us = fmin(b->slo_us, fmax((double)b->pace.least_us, b->pace.decode_times * decodes_us));
+  if (b->adaptive_slo.decode_factor > 0)
+    b->target_us =
+        fmin(b->slo_us, fmax((double)b->adaptive_slo.least_us, b->adaptive_slo.decode_factor * decodes_us));
   if (b->slo_us > 0)
     b->limit_us = fmax(b->target_us, (1 + FLOOR_SHARE) * decodes_us);
   if (prompts.n > 0)
@@ -279,7 +280,7 @@ void td_budget_remove_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, uint3
   b->work.n_logits -= n_logits;
   b->work.prefill_pairs -= td_cost_pairs(q_len, kv_len);
   b->work.prefill_kv_tokens -= kv_len;
-  b->work.prefill_thin_tokens -= td_cost_thin_tokens(q_len, kv_len);
+  b->work.prefill_short_chunk_keys -= td_cost_short_chunk_keys(q_len, kv_len);
 }
 
 void td_budget_observe(td_budget *b, const td_step_work *w, double measured_us)

@@ -33,7 +33,7 @@ typedef struct td_budget {
   bool has_cost;
   td_cost_model cost;
   double slo_us; /* 0: none */
-  td_tbt_pace pace;
+  td_adaptive_slo adaptive_slo;
   double correction[2]; /* measured / predicted of steps [without, with] prompts; starts at the cost
                          * model's `learned` */
   uint32_t n_observed[2];

@@ -55,13 +55,13 @@ static void check_pages(const td_sched *s, const td_request *r, uint32_t *pins, 
     pins[r->node]++;
 }
 
-/* Checks that each stripe is free or belongs to one running request. turns_us of the last plan is no
+/* Checks that each stripe is free or belongs to one running request. continue_by_us of the last plan is no
  * longer needed, so it is the scratch here; s->prefills still is needed (plan.c: light_before). */
 static void check_stripes(const td_sched *s)
 {
   const td_request_table *t = &s->table;
   uint32_t n = s->config.max_running;
-  uint64_t *mark = s->turns_us;
+  uint64_t *mark = s->continue_by_us;
   TD_BUG_ON(s->n_free_stripes + t->n_running != n);
   memset(mark, 0, n * sizeof *mark);
   for (uint32_t i = 0; i < s->n_free_stripes; i++)
@@ -77,7 +77,7 @@ static void check_stripes(const td_sched *s)
 static void check_waiting(const td_sched *s)
 {
   uint32_t n_following = 0;
-  uint64_t prompt_tokens = 0, expected_tokens = 0, asked_tokens = 0, counted[2] = {0};
+  uint64_t prompt_tokens = 0, expected_uncached_tokens = 0, max_new_tokens = 0, counted[2] = {0};
   for (uint32_t slot = 0; slot < s->config.n_slots; slot++) {
     const td_request *r = &s->table.requests[slot];
     const td_order_entry *e = &s->order.entries[slot];
@@ -101,15 +101,15 @@ static void check_waiting(const td_sched *s)
       continue;
     check_request(s, r);
     prompt_tokens += r->n_prompt;
-    expected_tokens += e->n_expected;
-    asked_tokens += r->max_tokens - r->n_prompt;
+    expected_uncached_tokens += e->n_expected_uncached;
+    max_new_tokens += r->max_tokens - r->n_prompt;
   }
   TD_BUG_ON(n_following != s->order.n_following || prompt_tokens != s->order.waiting_prompt_tokens);
   for (uint32_t i = 0; i < s->answers.n_used; i++)
     counted[0] += s->answers.accounts[i].waiting_tokens;
   for (uint32_t i = 0; i < TD_LENGTH_BINS; i++)
-    counted[1] += s->answers.asked_tokens[i];
-  TD_BUG_ON(counted[0] != expected_tokens || counted[1] != asked_tokens);
+    counted[1] += s->answers.max_new_tokens[i];
+  TD_BUG_ON(counted[0] != expected_uncached_tokens || counted[1] != max_new_tokens);
 }
 
 /* Checks that places and pages by account add up, and that places beyond an account's first leave room for

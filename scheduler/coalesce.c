@@ -120,7 +120,7 @@ bool td_coalesce_try(td_sched *s, uint32_t slot, const td_prefix_hit *hit)
   const td_request *r = &s->table.requests[slot];
   td_order_entry *e = &s->order.entries[slot];
   uint32_t pt = s->config.page_tokens,
-           wanted = td_sched_most_hits(s, r); /* the last token is always computed */
+           wanted = td_sched_max_hit_pages(s, r); /* the last token is always computed */
   bool inside = hit->n_pages > 0 && hit->n_node_pages < s->tree.nodes[hit->node].n_pages;
   if (!s->config.coalesces || e->n_follows == TD_COALESCE_MAX || hit->n_pages >= wanted || inside)
     return false;

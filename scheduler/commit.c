@@ -55,10 +55,10 @@ void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, c
     bool ends = append_token(r, sampled[at], verdict[at] == TD_TOKEN_ENDS);
     td_order_charge(&s->order, r->account, TD_ORDER_TOKEN_COST);
     if (ends) {
-      td_output_lengths_note(&s->answers, r->account, r->n_tokens - r->n_prompt,
-                             s->step - s->table.histories[row->slot].submit_step,
-                             r->n_tokens == r->max_tokens);
-      td_sched_leave(s, r);
+      td_output_lengths_observe(&s->answers, r->account, r->n_tokens - r->n_prompt,
+                                s->step - s->table.histories[row->slot].submit_step,
+                                r->n_tokens == r->max_tokens);
+      td_sched_release(s, r);
       td_deadlines_set(&s->deadlines, s->order.entries, row->slot, UINT64_MAX);
       r->state = TD_REQUEST_FREE;
       finished[n_ended++] = row->slot;

@@ -99,7 +99,7 @@ static void row_of(const fit *f, const td_step_work *w, double row[N_UNKNOWN_MAX
   coefficients[f->prices_hybrid_kv && td_cost_is_hybrid(w) ? 8 : 2] = (double)w->decode_kv_tokens;
   coefficients[3] = w->n_rows - w->n_decode_rows;
   coefficients[4] = (double)w->prefill_pairs;
-  coefficients[5] = (double)w->prefill_thin_tokens;
+  coefficients[5] = (double)w->prefill_short_chunk_keys;
   coefficients[6] = td_cost_is_hybrid(w) ? 1 : 0;
   coefficients[7] = td_cost_is_hybrid(w) ? w->n_decode_rows : 0;
   if (td_cost_is_hybrid(w) && f->beside)
@@ -160,7 +160,7 @@ static void take_solution(fit *f)
   f->m->decode_us_per_kv_token = c[2];
   f->m->prefill_us_per_chunk = c[3];
   f->m->prefill_us_per_pair = c[4];
-  f->m->prefill_us_per_thin_token = c[5];
+  f->m->prefill_us_per_short_chunk_key = c[5];
   f->m->hybrid_us = c[6];
   f->m->hybrid_us_per_decode_row = c[7];
   f->m->hybrid_beside = c[BESIDE];

@@ -54,12 +54,12 @@ td_cost_model td_cost_guess(const td_cost_class *c, const td_cost_basis *to)
   m.decode_us_per_kv_token *= kv;
   m.hybrid_us_per_kv_token *= kv;
   m.prefill_us_per_kv_token *= kv;
-  m.prefill_us_per_thin_token *= kv;
+  m.prefill_us_per_short_chunk_key *= kv;
   m.prefill_us_per_pair *= pairs;
   return m;
 }
 
-double td_cost_guess_unsure(const td_cost_class *c, const td_cost_basis *to)
+double td_cost_guess_uncertainty(const td_cost_class *c, const td_cost_basis *to)
 {
   const td_cost_basis *of = &c->basis;
   const double scales[] = {to->weight_bytes / of->weight_bytes,
@@ -72,5 +72,5 @@ double td_cost_guess_unsure(const td_cost_class *c, const td_cost_basis *to)
   double furthest = 0;
   for (size_t i = 0; i < sizeof scales / sizeof *scales; i++)
     furthest = fmax(furthest, fabs(log(scales[i])));
-  return fmin(TD_COST_UNSURE_LEARNED + furthest, TD_COST_UNSURE_GUESSED);
+  return fmin(TD_COST_UNCERTAINTY_LEARNED + furthest, TD_COST_UNCERTAINTY_GUESSED);
 }

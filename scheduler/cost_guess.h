@@ -35,8 +35,8 @@ extern const td_cost_class td_cost_class_gpu, td_cost_class_cpu;
 
 /* The class's cost model, scaled to another device or model. Every member of `to` must be > 0. */
 td_cost_model td_cost_guess(const td_cost_class *c, const td_cost_basis *to);
-/* How far off the guess may be (`unsure` in cost_learn.h): as much as it was scaled. From
- * TD_COST_UNSURE_LEARNED, for the class itself, to TD_COST_UNSURE_GUESSED. */
-double td_cost_guess_unsure(const td_cost_class *c, const td_cost_basis *to);
+/* How far off the guess may be (`uncertainty` in cost_learn.h): as much as it was scaled. From
+ * TD_COST_UNCERTAINTY_LEARNED, for the class itself, to TD_COST_UNCERTAINTY_GUESSED. */
+double td_cost_guess_uncertainty(const td_cost_class *c, const td_cost_basis *to);
 
 #endif

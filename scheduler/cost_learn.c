@@ -18,26 +18,26 @@
 #define CLIP_SIGMAS 2.0
 #define CLIP_MIN 0.2
 #define CLIP_MAX 0.7
-/* Each step adds this share of the first doubt to the doubt: some 64 steps are remembered. */
+/* Each step adds this share of the first covariance: some 64 steps are remembered. */
 #define FORGETTING 2.5e-6
 #define LOG_FACTOR_MAX 7.0
 enum { ROWS_PART = TD_COST_KNOTS, DECODE_PART, BESIDE_PART, PROMPT_PART };
 #define BESIDE_ALIKE 0.8
 
-static double first_doubt(const td_cost_learner *l, int i, int k)
+static double first_covariance(const td_cost_learner *l, int i, int k)
 {
   bool both_table = i < TD_COST_KNOTS && k < TD_COST_KNOTS;
   bool both_decode = (i == DECODE_PART && k == BESIDE_PART) || (i == BESIDE_PART && k == DECODE_PART);
   double alike = i == k ? 1 : both_table ? exp(-abs(i - k)) : both_decode ? BESIDE_ALIKE : 0;
-  return l->unsure * l->unsure * (COMMON_SIGMA * COMMON_SIGMA + PART_SIGMA * PART_SIGMA * alike);
+  return l->uncertainty * l->uncertainty * (COMMON_SIGMA * COMMON_SIGMA + PART_SIGMA * PART_SIGMA * alike);
 }
 
-void td_cost_learner_init(td_cost_learner *l, const td_cost_model *base, double unsure)
+void td_cost_learner_init(td_cost_learner *l, const td_cost_model *base, double uncertainty)
 {
-  *l = (td_cost_learner){.base = *base, .unsure = unsure};
+  *l = (td_cost_learner){.base = *base, .uncertainty = uncertainty};
   for (int i = 0; i < TD_COST_PARTS; i++)
     for (int k = 0; k < TD_COST_PARTS; k++)
-      l->doubt[i][k] = first_doubt(l, i, k);
+      l->covariance[i][k] = first_covariance(l, i, k);
 }
 
 /* The knot at or below n_tokens. *beyond: how far n_tokens is on the way to the next knot, 0 to 1. */
@@ -80,16 +80,16 @@ void td_cost_learner_observe(td_cost_learner *l, const td_step_work *w, double u
   if (w->n_tokens == 0 || !(sum > 0) || !(us > 0) || !isfinite(us))
     return;
   double expected = STEP_SIGMA * STEP_SIGMA; /* variance of the observation */
-  bool old[TD_COST_PARTS];                   /* unseen for so long that its doubt grows no further */
+  bool old[TD_COST_PARTS];                   /* unseen for so long that its variance grows no further */
   for (int i = 0; i < TD_COST_PARTS; i++) {
     share[i] /= sum;
-    old[i] = l->doubt[i][i] >= first_doubt(l, i, i);
+    old[i] = l->covariance[i][i] >= first_covariance(l, i, i);
   }
   for (int i = 0; i < TD_COST_PARTS; i++) {
     seen[i] = 0;
     for (int k = 0; k < TD_COST_PARTS; k++) {
-      l->doubt[i][k] += old[i] || old[k] ? 0 : FORGETTING * first_doubt(l, i, k);
-      seen[i] += l->doubt[i][k] * share[k];
+      l->covariance[i][k] += old[i] || old[k] ? 0 : FORGETTING * first_covariance(l, i, k);
+      seen[i] += l->covariance[i][k] * share[k];
     }
     expected += share[i] * seen[i];
   }
@@ -99,7 +99,7 @@ void td_cost_learner_observe(td_cost_learner *l, const td_step_work *w, double u
     l->log_factor[i] += seen[i] / expected * moved;
     l->log_factor[i] = fmin(fmax(l->log_factor[i], -LOG_FACTOR_MAX), LOG_FACTOR_MAX);
     for (int k = 0; k < TD_COST_PARTS; k++)
-      l->doubt[i][k] -= belief * belief * seen[i] * seen[k] / expected;
+      l->covariance[i][k] -= belief * belief * seen[i] * seen[k] / expected;
   }
   l->n_steps++;
 }
@@ -124,6 +124,6 @@ td_cost_model td_cost_learner_model(const td_cost_learner *l)
   m.decode_us_per_kv_token *= exp(l->log_factor[DECODE_PART]);
   m.prefill_us_per_pair *= prompts;
   m.prefill_us_per_kv_token *= prompts;
-  m.prefill_us_per_thin_token *= prompts;
+  m.prefill_us_per_short_chunk_key *= prompts;
   return m;
 }

@@ -13,7 +13,7 @@ td_step_work td_step_work_of(const td_plan *plan)
   for (uint32_t i = plan->n_decode_rows; i < plan->n_rows; i++) {
     w.prefill_pairs += td_cost_pairs(plan->rows[i].q_len, plan->rows[i].kv_len);
     w.prefill_kv_tokens += plan->rows[i].kv_len;
-    w.prefill_thin_tokens += td_cost_thin_tokens(plan->rows[i].q_len, plan->rows[i].kv_len);
+    w.prefill_short_chunk_keys += td_cost_short_chunk_keys(plan->rows[i].q_len, plan->rows[i].kv_len);
   }
   return w;
 }

@@ -40,13 +40,13 @@ typedef struct td_step_work {
   uint32_t n_rows;
   uint32_t n_logits; /* logits entries */
   uint32_t n_decode_rows;
-  uint64_t decode_kv_tokens;    /* sum of the decodes' kv_len, less td_cost_saved_tokens */
-  uint64_t prefill_pairs;       /* sum over chunks of the (query, key) pairs that are not masked */
-  uint64_t prefill_kv_tokens;   /* sum of the chunks' kv_len */
-  uint64_t prefill_thin_tokens; /* sum over chunks of td_cost_thin_tokens */
+  uint64_t decode_kv_tokens;         /* sum of the decodes' kv_len, less td_cost_saved_tokens */
+  uint64_t prefill_pairs;            /* sum over chunks of the (query, key) pairs that are not masked */
+  uint64_t prefill_kv_tokens;        /* sum of the chunks' kv_len */
+  uint64_t prefill_short_chunk_keys; /* sum over chunks of td_cost_short_chunk_keys */
 } td_step_work;
 
-enum { TD_COST_POINTS_MAX = 96, TD_COST_THIN = 400 };
+enum { TD_COST_POINTS_MAX = 96, TD_COST_SHORT_CHUNK_TOKENS = 400 };
 #define TD_COST_BESIDE_MAX 0.9 /* below 1, so that more attention always takes longer */
 
 typedef struct td_cost_model {
@@ -60,7 +60,7 @@ typedef struct td_cost_model {
   double logits_us_per_row;
   double decode_us_per_row, decode_us_per_kv_token;
   double prefill_us_per_chunk, prefill_us_per_pair, prefill_us_per_kv_token;
-  double prefill_us_per_thin_token;           /* calibrations set this, not prefill_us_per_kv_token */
+  double prefill_us_per_short_chunk_key;      /* calibrations set this, not prefill_us_per_kv_token */
   double hybrid_us, hybrid_us_per_decode_row; /* added if decodes and chunks are in one step */
   double hybrid_us_per_kv_token; /* replaces decode_us_per_kv_token in steps with chunks, which read and
                                   * compute at the same time; 0: no difference */
@@ -76,14 +76,14 @@ static inline uint64_t td_cost_pairs(uint32_t q_len, uint32_t kv_len)
 {
   return (uint64_t)q_len * (kv_len - q_len) + (uint64_t)q_len * ((uint64_t)q_len + 1) / 2;
 }
-/* The thin tokens of a chunk. A chunk of few tokens has few tiles, and its attention takes as long as one
- * tile that goes through all keys: A x kv_len. Many tiles take as long as all their pairs: B x pairs. The
- * larger of the two is B x pairs + A x (thin tokens). On an H200 both are equal at about 400 tokens of a
- * chunk (0.39 us a key, 1.0 us a thousand pairs). With kv_len instead of thin tokens, 630 tokens after
+/* The short-chunk keys of a chunk. A chunk of few tokens has few tiles, and its attention takes as long as
+ * one tile that goes through all keys: A x kv_len. Many tiles take as long as all their pairs: B x pairs. The
+ * larger of the two is B x pairs + A x (short-chunk keys). On an H200 both are equal at about 400 tokens of a
+ * chunk (0.39 us a key, 1.0 us a thousand pairs). With kv_len instead of short-chunk keys, 630 tokens after
  * 12,000 were predicted 20 % too short. On other devices the fit makes the best of this form. */
-static inline uint64_t td_cost_thin_tokens(uint32_t q_len, uint32_t kv_len)
+static inline uint64_t td_cost_short_chunk_keys(uint32_t q_len, uint32_t kv_len)
 {
-  uint64_t by_pairs = td_cost_pairs(q_len, kv_len) / TD_COST_THIN;
+  uint64_t by_pairs = td_cost_pairs(q_len, kv_len) / TD_COST_SHORT_CHUNK_TOKENS;
   return by_pairs < kv_len ? kv_len - by_pairs : 0;
 }
 /* The KV tokens by which decodes read less if they read n_repeated tokens again. This follows the plan of
@@ -126,7 +126,7 @@ static inline double td_cost_prefill_attention_us(const td_cost_model *m, const 
 {
   return m->prefill_us_per_pair * (double)w->prefill_pairs +
          m->prefill_us_per_kv_token * (double)w->prefill_kv_tokens +
-         m->prefill_us_per_thin_token * (double)w->prefill_thin_tokens;
+         m->prefill_us_per_short_chunk_key * (double)w->prefill_short_chunk_keys;
 }
 /* td_cost_step_us, given the table's time for w->n_tokens. */
 static inline double td_cost_step_of_tokens_us(const td_cost_model *m, double tokens_us,

@@ -43,7 +43,7 @@ static const coefficient coefficients[] = {
     {"prefill_us_per_chunk", offsetof(td_cost_model, prefill_us_per_chunk)},
     {"prefill_us_per_pair", offsetof(td_cost_model, prefill_us_per_pair)},
     {"prefill_us_per_kv_token", offsetof(td_cost_model, prefill_us_per_kv_token)},
-    {"prefill_us_per_thin_token", offsetof(td_cost_model, prefill_us_per_thin_token)},
+    {"prefill_us_per_thin_token", offsetof(td_cost_model, prefill_us_per_short_chunk_key)},
     {"hybrid_us", offsetof(td_cost_model, hybrid_us)},
     {"hybrid_us_per_decode_row", offsetof(td_cost_model, hybrid_us_per_decode_row)},
 };

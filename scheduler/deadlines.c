@@ -84,7 +84,7 @@ static uint64_t latest_us(const td_sched *s, uint32_t slot)
   if (r->state == TD_REQUEST_WAITING)
     n_done =
         s->config.page_tokens *
-        td_prefix_tree_find(&s->tree, e->terms.namespace_id, r->tokens, td_sched_most_hits(s, r)).n_pages;
+        td_prefix_tree_find(&s->tree, e->terms.namespace_id, r->tokens, td_sched_max_hit_pages(s, r)).n_pages;
   uint64_t first = td_terms_first_us(&e->terms);
   uint64_t need = (uint64_t)((double)prompt_us(s, r->n_tokens - n_done) * s->least_correction);
   return first > need ? first - need : 0;
@@ -98,7 +98,7 @@ void td_sched_set_deadline(td_sched *s, uint32_t slot, uint32_t n_prompt)
     td_deadlines_set(&s->deadlines, s->order.entries, slot, first_us > need_us ? first_us - need_us : 0);
 }
 
-void td_sched_watch(td_sched *s, uint32_t slot)
+void td_sched_refresh_deadline(td_sched *s, uint32_t slot)
 {
   if (s->order.entries[slot].expiry_at != TD_NO_SLOT)
     td_deadlines_set(&s->deadlines, s->order.entries, slot, latest_us(s, slot));

@@ -11,7 +11,7 @@
  * never gives way. A request that gives way keeps its tokens and its place in the queue. It finds its
  * computed pages in the tree unless they were evicted.
  *
- * A front that lacks pages does not hold up accounts that own fewer pages than its own: td_fair_passes.
+ * A front that lacks pages does not hold up accounts that own fewer pages than its own: td_fair_find_bypass.
  *
  * So an account that lacks k places of an even share has them k x TD_FAIR_STEPS steps later, however long
  * the others' answers are. This is max-min fairness in whichever resource is short. */
@@ -25,11 +25,11 @@ enum { TD_FAIR_STEPS = 16 };   /* steps between two turns of the same kind */
 enum { TD_FAIR_VICTIMS = 16 }; /* the most requests that one turn preempts */
 
 typedef struct td_fair {
-  uint32_t slot; /* the request whose turn it is, until it starts; TD_NO_SLOT: none */
-  uint64_t seq;  /* td_order_entry.seq of that request: a slot may be reused */
-  uint64_t next_step, took_step, until_step;
-  uint64_t n_taken; /* requests preempted so far */
-  bool by_pages;    /* the last turn was for the account that owns fewest pages */
+  uint32_t beneficiary_slot; /* the request whose turn it is, until it starts; TD_NO_SLOT: none */
+  uint64_t beneficiary_seq;  /* td_order_entry.seq of that request: a slot may be reused */
+  uint64_t next_turn_step, preempted_step, beneficiary_until_step;
+  uint64_t n_preempted; /* requests preempted so far */
+  bool by_pages;        /* the last turn was for the account that owns fewest pages */
 } td_fair;
 
 #endif

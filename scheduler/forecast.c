@@ -47,10 +47,10 @@ typedef struct load {
   uint32_t n_running, n_decodes, n_held; /* held: decodes that keep their places for long (HOLDS_FOR) */
   uint32_t n_joining;                    /* waiting requests for which there are places and pages */
   uint64_t kv_tokens, prompt_tokens, prompt_rest, pages;
-  uint64_t prompt_pages, sole_pages;   /* of running prompts: all pages, and those that no other request
-                                        * uses */
-  double waiting_tokens, waiting_each; /* of waiting prompts, less what the tree will have: in all, and for
-                                        * each */
+  uint64_t prompt_pages, unshared_pages; /* of running prompts: all pages, and those that no other request
+                                          * uses */
+  double waiting_tokens, waiting_each;   /* of waiting prompts, less what the tree will have: in all, and for
+                                          * each */
   /* Answers to come, of waiting requests and running prompts; if there are none, of requests like the
    * running ones. */
   double n_full, n_early, early_at[TD_LENGTH_PARTS + 1]; /* how many go to max_new; how many end before, and
@@ -127,7 +127,7 @@ static void add_to_come(load *l, const td_sched *s, uint32_t account, double max
     l->early_at[i] += n * (1 - c.full) * c.at[i];
 }
 
-static uint32_t asked_of(const td_request *r) { return r->max_tokens - r->n_prompt; }
+static uint32_t max_new_of(const td_request *r) { return r->max_tokens - r->n_prompt; }
 
 /* Adds the waiting requests and their prompts. */
 static void collect_waiting(load *l, const td_sched *s)
@@ -137,11 +137,11 @@ static void collect_waiting(load *l, const td_sched *s)
     const td_account_lengths *of = &a->accounts[i];
     if (of->n_waiting == 0)
       continue;
-    l->waiting_tokens += (double)of->waiting_tokens * td_output_lengths_computed_share(of);
-    for (uint32_t w = 0; w < sizeof of->asked_bins / sizeof *of->asked_bins; w++)
-      for (uint64_t bits = of->asked_bins[w]; bits != 0; bits &= bits - 1) {
+    l->waiting_tokens += (double)of->waiting_tokens * td_output_lengths_uncached_ratio(of);
+    for (uint32_t w = 0; w < sizeof of->max_new_bins / sizeof *of->max_new_bins; w++)
+      for (uint64_t bits = of->max_new_bins[w]; bits != 0; bits &= bits - 1) {
         uint32_t b = 64 * w + (uint32_t)__builtin_ctzll(bits);
-        add_to_come(l, s, i, (double)a->asked_tokens[b] / a->n_asked[b], of->n_asked[b]);
+        add_to_come(l, s, i, (double)a->max_new_tokens[b] / a->n_by_max_new[b], of->n_by_max_new[b]);
       }
   }
 }
@@ -154,15 +154,15 @@ static void collect_prompts(load *l, const td_sched *s)
     if (r->state == TD_REQUEST_DECODE)
       continue;
     l->prompt_pages += r->n_pages;
-    l->sole_pages += td_sched_sole_pages(s, r);
+    l->unshared_pages += td_sched_unshared_pages(s, r);
     l->prompt_tokens += r->n_tokens;
     l->prompt_rest += r->n_tokens - r->n_computed;
-    add_to_come(l, s, r->account, asked_of(r), 1);
+    add_to_come(l, s, r->account, max_new_of(r), 1);
   }
   bool none = l->n_full + l->n_early == 0;
   for (uint32_t i = 0; none && i < l->n_running; i++) {
     const td_request *r = &s->table.requests[s->table.running[i]];
-    add_to_come(l, s, r->account, asked_of(r), 1);
+    add_to_come(l, s, r->account, max_new_of(r), 1);
   }
 }
 
@@ -177,7 +177,8 @@ static void collect_decodes(load *l, const td_sched *s)
     l->kv_tokens += r->n_tokens;
     add_answer(l, s, r);
   }
-  uint64_t saved = td_cost_saved_tokens(td_sched_repeated_kv(s, l->pages - l->prompt_pages, l->sole_pages));
+  uint64_t saved =
+      td_cost_saved_tokens(td_sched_repeated_kv(s, l->pages - l->prompt_pages, l->unshared_pages));
   l->read = l->kv_tokens > 0 ? 1 - (double)saved / (double)l->kv_tokens : 1;
 }
 
@@ -429,6 +430,6 @@ td_sched_forecast td_sched_foresee(const td_sched *s)
   sum_up(&l);
   td_sched_forecast f = start_of(&l, ends_needed(s, &l));
   f.next_end_us = time_of(&l, steps_to_end(&l, 1), 0);
-  f.end_gap_us = (time_of(&l, steps_to_end(&l, 1 + ENDS_SEEN), ENDS_SEEN) - f.next_end_us) / ENDS_SEEN;
+  f.end_interval_us = (time_of(&l, steps_to_end(&l, 1 + ENDS_SEEN), ENDS_SEEN) - f.next_end_us) / ENDS_SEEN;
   return f;
 }

@@ -43,11 +43,11 @@ struct td_sched {
   uint32_t max_hit_updates;  /* entries that prefix hits may write in one plan */
   uint32_t max_page_updates; /* of a plan */
 
-  uint32_t *prefills; /* [max_running] of the last plan: running prompts, then those that it started */
-  uint32_t n_prompts; /* in prefills */
-  uint64_t *turns_us; /* scratch of plan: the latest time at which each running prompt has to go on
-                       * [max_running] */
-  td_claim *claims;   /* scratch of plan: the next page of each running prompt [claim_mask + 1] */
+  uint32_t *prefills;       /* [max_running] of the last plan: running prompts, then those that it started */
+  uint32_t n_prompts;       /* in prefills */
+  uint64_t *continue_by_us; /* scratch of plan: the latest time at which each running prompt has to go on
+                             * [max_running] */
+  td_claim *claims;         /* scratch of plan: the next page of each running prompt [claim_mask + 1] */
   uint32_t claim_mask;
   uint64_t claims_step; /* the step whose claims these are */
   uint32_t
@@ -64,9 +64,9 @@ struct td_sched {
   uint64_t refused_seq, refused_until_step;
   uint32_t refused_need_pages;
 
-  uint32_t order_ns_per_token; /* prompt_ns_per_token or an estimate. Only the order uses it, so an
-                                * estimate refuses no request */
-  bool order_is_learned;
+  uint32_t estimated_prompt_ns_per_token; /* prompt_ns_per_token or an estimate. Only the order uses it, so an
+                                           * estimate refuses no request */
+  bool prompt_time_is_learned;
   /* The least measured / predicted of steps with prompts, at most 1: a calibration on a busy day must not
    * refuse a request. It only falls, so that a time in the heap of deadlines is never too late. */
   double least_correction;
@@ -114,9 +114,9 @@ static inline uint32_t td_sched_reserved_for(const td_sched *s, const td_request
 }
 
 /* The time that n_tokens of a prompt take alone, for the request's place in the queue. */
-static inline uint64_t td_sched_order_us(const td_sched *s, uint32_t n_tokens)
+static inline uint64_t td_sched_estimate_prompt_us(const td_sched *s, uint32_t n_tokens)
 {
-  return (uint64_t)n_tokens * s->order_ns_per_token / 1000;
+  return (uint64_t)n_tokens * s->estimated_prompt_ns_per_token / 1000;
 }
 
 static inline uint32_t td_sched_slot_of(const td_sched *s, const td_request *r)
@@ -136,7 +136,7 @@ static inline uint32_t td_sched_free_places(const td_sched *s)
 
 /* The first token that must be computed whatever the tree has: the last one, or one whose logits are
  * wanted. */
-static inline uint32_t td_sched_must_compute(const td_sched *s, const td_request *r)
+static inline uint32_t td_sched_first_required_token(const td_sched *s, const td_request *r)
 {
   uint32_t last = r->n_tokens - 1;
   const td_request_wants *w = &s->table.wants[td_sched_slot_of(s, r)];
@@ -144,11 +144,11 @@ static inline uint32_t td_sched_must_compute(const td_sched *s, const td_request
 }
 
 /* The most pages that the request may take from the tree. */
-static inline uint32_t td_sched_most_hits(const td_sched *s, const td_request *r)
+static inline uint32_t td_sched_max_hit_pages(const td_sched *s, const td_request *r)
 {
   if (r->has_wants && s->table.wants[td_sched_slot_of(s, r)].all_tokens)
     return 0;
-  return td_sched_must_compute(s, r) / s->config.page_tokens;
+  return td_sched_first_required_token(s, r) / s->config.page_tokens;
 }
 
 /* ---- plan.c ---- */
@@ -156,10 +156,10 @@ static inline uint32_t td_sched_most_hits(const td_sched *s, const td_request *r
 /* How many of the next q_len tokens of a running prompt want logits. */
 uint32_t td_sched_chunk_logits(const td_sched *s, const td_request *r, uint32_t q_len);
 /* How many tokens of a prompt, of which n_computed are computed, fit the step's budget and logits. */
-uint32_t td_sched_chunk(td_sched *s, const td_request *r, uint32_t n_computed);
+uint32_t td_sched_chunk_tokens(td_sched *s, const td_request *r, uint32_t n_computed);
 
 /* The next waiting request that may have a place; TD_NO_SLOT: none. */
-uint32_t td_sched_next(td_sched *s);
+uint32_t td_sched_next_to_start(td_sched *s);
 
 /* Plans the next chunk of a running prompt. Returns false if the budget has nothing left for it. */
 bool td_sched_plan_chunk(td_sched *s, td_plan *plan, uint32_t slot, uint32_t at_least, uint32_t at_most);
@@ -178,7 +178,7 @@ void td_sched_plan_prompts(td_sched *s, td_plan *plan, uint64_t now_us, bool adm
 /* Enters a new request into the heap if it has a deadline. */
 void td_sched_set_deadline(td_sched *s, uint32_t slot, uint32_t n_prompt);
 /* Call it when the request may have fewer computed tokens than when its deadline was last looked at. */
-void td_sched_watch(td_sched *s, uint32_t slot);
+void td_sched_refresh_deadline(td_sched *s, uint32_t slot);
 
 /* ---- scheduler.c ---- */
 
@@ -191,18 +191,18 @@ bool td_sched_is_light(const td_sched *s, uint32_t n_uncached);
 
 /* Adds n pages at the end of the request's stripe; they must be available. Returns the first index
  * written. */
-uint32_t td_sched_grow(td_sched *s, td_request *r, uint32_t n);
+uint32_t td_sched_add_pages(td_sched *s, td_request *r, uint32_t n);
 /* Puts the request's whole computed pages into the tree. Returns how many of them the tree had already:
  * that many page-table entries from *first on have changed. */
 uint32_t td_sched_cache_pages(td_sched *s, td_request *r, uint32_t *first);
 /* Pages that no other request uses, as far as the last nodes of its path show. O(1). */
-uint32_t td_sched_sole_pages(const td_sched *s, const td_request *r);
+uint32_t td_sched_unshared_pages(const td_sched *s, const td_request *r);
 /* KV tokens that decodes with decode_pages in all read, counted once for each reader of a page except the
  * first. The other running requests hold others_pages alone. */
 uint64_t td_sched_repeated_kv(const td_sched *s, uint64_t decode_pages, uint64_t others_pages);
 /* Caches the computed pages; then gives up all pages, the stripe and the promise. The caller changes the
  * request's state, which must still be a running one. */
-void td_sched_leave(td_sched *s, td_request *r);
+void td_sched_release(td_sched *s, td_request *r);
 
 /* ---- fair.c ---- */
 
@@ -213,18 +213,18 @@ static inline bool td_fair_applies(const td_sched *s)
 /* Whether a turn by what accounts hold is due in that step. */
 static inline bool td_fair_is_due(const td_sched *s, uint64_t step)
 {
-  return td_fair_applies(s) && s->order.n_queued > 0 && step >= s->fair.next_step;
+  return td_fair_applies(s) && s->order.n_queued > 0 && step >= s->fair.next_turn_step;
 }
 /* Called at the start of a plan. If a turn is due, preempts requests in favour of an account that holds
  * less. */
-void td_fair_take_turn(td_sched *s);
+void td_fair_rebalance(td_sched *s);
 /* The request whose turn it is; TD_NO_SLOT: none, and the order decides. */
-uint32_t td_fair_slot(const td_sched *s);
+uint32_t td_fair_beneficiary(const td_sched *s);
 /* The request that passes a front that lacks pages; TD_NO_SLOT: none. Candidates are the next requests of
  * accounts that would own at most as many pages as the front's account even with that request, and that
  * find room without help from the tree. Of these the account that owns fewest pages goes. So no request
  * passes the front once its account runs nothing. O(accounts that wait). */
-uint32_t td_fair_passes(const td_sched *s, uint32_t front);
+uint32_t td_fair_find_bypass(const td_sched *s, uint32_t front);
 /* plan.c: sends a running request back to the queue. */
 void td_sched_preempt(td_sched *s, uint32_t slot);
 

@@ -1,7 +1,7 @@
 /* How a running request takes, shares and gives up pages. */
 #include "scheduler/internal.h"
 
-uint32_t td_sched_grow(td_sched *s, td_request *r, uint32_t n)
+uint32_t td_sched_add_pages(td_sched *s, td_request *r, uint32_t n)
 {
   TD_BUG_ON(n > s->stripe_pages - r->n_pages);
   int32_t *pages = td_sched_stripe(s, r) + r->n_pages;
@@ -29,12 +29,12 @@ uint32_t td_sched_cache_pages(td_sched *s, td_request *r, uint32_t *first)
 
 /* How many nodes of a path are looked at. A running prompt grows in one node; only other requests split
  * it. */
-enum { SOLE_NODES_MAX = 4 };
+enum { UNSHARED_NODES_MAX = 4 };
 
-uint32_t td_sched_sole_pages(const td_sched *s, const td_request *r)
+uint32_t td_sched_unshared_pages(const td_sched *s, const td_request *r)
 {
   uint32_t n = r->n_pages - r->n_tree_pages, node = r->node;
-  for (int i = 0; i < SOLE_NODES_MAX && node != TD_NO_NODE && s->tree.nodes[node].pins == 1; i++) {
+  for (int i = 0; i < UNSHARED_NODES_MAX && node != TD_NO_NODE && s->tree.nodes[node].pins == 1; i++) {
     n += s->tree.nodes[node].n_pages;
     node = s->tree.nodes[node].parent;
   }
@@ -59,7 +59,7 @@ bool td_sched_take_page_event(td_sched *s, td_page_event *out)
   return page != TD_NO_PAGE;
 }
 
-void td_sched_leave(td_sched *s, td_request *r)
+void td_sched_release(td_sched *s, td_request *r)
 {
   uint32_t first;
   s->reserved_pages -= td_sched_reserved_for(s, r);

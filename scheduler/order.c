@@ -217,7 +217,7 @@ uint32_t td_order_front(td_order *o)
   return o->n_queued == 0 ? TD_NO_SLOT : td_order_first(o, least_served(o));
 }
 
-uint32_t td_order_front_without(const td_order *o, const uint32_t *n_of)
+uint32_t td_order_front_of_idle(const td_order *o, const uint32_t *n_of)
 {
   uint32_t front = TD_NO_SLOT;
   uint64_t least = UINT64_MAX;

@@ -45,8 +45,9 @@ typedef struct td_order_entry {
   uint32_t rank;                 /* leftist heap: nodes on the path down the right children, itself
                                   * included */
   uint32_t n_prompt, n_uncached; /* uncached: at arrival; 0 if nothing needs it */
-  uint32_t n_expected; /* uncached tokens that it will compute itself, estimated at arrival (forecast) */
-  bool is_light;       /* it has few tokens to compute (td_sched_is_light) */
+  uint32_t n_expected_uncached;  /* uncached tokens that it will compute itself, estimated at arrival, for
+                                  * the forecast */
+  bool is_light;                 /* it has few tokens to compute (td_sched_is_light) */
 } td_order_entry;
 
 typedef struct td_account {
@@ -80,12 +81,12 @@ void td_order_leave(td_order *o, uint32_t slot);
 uint32_t td_order_front(td_order *o);
 /* The earliest waiting request of an account that has some; the earliest light one (TD_NO_SLOT: none). */
 uint32_t td_order_first(const td_order *o, uint32_t account);
-static inline uint32_t td_order_light(const td_order *o, uint32_t account)
+static inline uint32_t td_order_first_light(const td_order *o, uint32_t account)
 {
   return o->accounts[account].root[1];
 }
 /* The next request of the least served account whose n_of is 0; TD_NO_SLOT: none. O(accounts that wait). */
-uint32_t td_order_front_without(const td_order *o, const uint32_t *n_of);
+uint32_t td_order_front_of_idle(const td_order *o, const uint32_t *n_of);
 
 /* The next request of the account whose n_of is least, among equals the least served; TD_NO_SLOT: none.
  * O(accounts that wait). */

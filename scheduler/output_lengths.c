@@ -44,7 +44,7 @@ static double mean_of(double first, double last) { return (first + last) / 2; }
 static void sum_up(const td_output_lengths *a, td_length_table *l)
 {
   double ends = 0;
-  l->summed_at = a->n_noted;
+  l->summed_at = a->n_observed;
   l->lasts[0] = 1;
   for (uint32_t i = 0; i < TD_LENGTH_BINS; i++) {
     if (l->n_seen[i] > 0)
@@ -64,7 +64,7 @@ static void sum_up(const td_output_lengths *a, td_length_table *l)
 
 bool td_output_lengths_init(td_output_lengths *a, uint32_t n_accounts)
 {
-  *a = (td_output_lengths){.n_accounts = n_accounts, .n_noted = 1};
+  *a = (td_output_lengths){.n_accounts = n_accounts, .n_observed = 1};
   for (uint32_t i = 0; i < TD_LENGTH_BINS; i++) {
     a->first[i] = td_output_lengths_bin_first(i);
     a->width[i] = td_output_lengths_bin_first(i + 1) - a->first[i];
@@ -104,7 +104,7 @@ static double weight_of(td_account_lengths *of, uint32_t n_tokens, uint64_t n_st
   return share * share;
 }
 
-static void see(td_output_lengths *a, td_length_table *l, uint32_t bin, bool ended, double weight)
+static void observe_bin(td_output_lengths *a, td_length_table *l, uint32_t bin, bool ended, double weight)
 {
   double old = l->ends[bin], step = AVERAGE_STEP;
   if (l->n_seen[bin] == 0) {
@@ -120,50 +120,50 @@ static void see(td_output_lengths *a, td_length_table *l, uint32_t bin, bool end
     l->n_seen[bin]++;
 }
 
-void td_output_lengths_note(td_output_lengths *a, uint32_t account, uint32_t n_tokens, uint64_t n_steps,
-                            bool cut)
+void td_output_lengths_observe(td_output_lengths *a, uint32_t account, uint32_t n_tokens, uint64_t n_steps,
+                               bool cut)
 {
   td_account_lengths *of = account_of(a, account);
   uint32_t last = bin_of(n_tokens);
   double weight = weight_of(of, n_tokens, n_steps);
   for (uint32_t i = 1; i < last + !cut; i++)
-    see(a, &of->life, i, i == last, weight);
+    observe_bin(a, &of->life, i, i == last, weight);
   of->has_life = true;
   of->life.summed_at = 0;
-  a->n_noted++;
+  a->n_observed++;
 }
 
-void td_output_lengths_wait(td_output_lengths *a, uint32_t account, uint32_t max_new, uint32_t prompt_tokens,
-                            int n)
+void td_output_lengths_count_waiting(td_output_lengths *a, uint32_t account, uint32_t max_new,
+                                     uint32_t prompt_tokens, int n)
 {
   td_account_lengths *of = account_of(a, account);
   uint32_t bin = bin_of(max_new);
   of->n_waiting += (uint32_t)n;
-  of->n_asked[bin] += (uint32_t)n;
-  if (n > 0 && of->n_asked[bin] == 1)
-    of->asked_bins[bin / 64] |= (uint64_t)1 << bin % 64;
-  else if (of->n_asked[bin] == 0)
-    of->asked_bins[bin / 64] &= ~((uint64_t)1 << bin % 64);
+  of->n_by_max_new[bin] += (uint32_t)n;
+  if (n > 0 && of->n_by_max_new[bin] == 1)
+    of->max_new_bins[bin / 64] |= (uint64_t)1 << bin % 64;
+  else if (of->n_by_max_new[bin] == 0)
+    of->max_new_bins[bin / 64] &= ~((uint64_t)1 << bin % 64);
   of->waiting_tokens += (uint64_t)n * prompt_tokens;
-  a->n_asked[bin] += (uint32_t)n;
-  a->asked_tokens[bin] += (uint64_t)n * max_new;
+  a->n_by_max_new[bin] += (uint32_t)n;
+  a->max_new_tokens[bin] += (uint64_t)n * max_new;
 }
 
-void td_output_lengths_start(td_output_lengths *a, uint32_t account, uint32_t expected_tokens,
-                             uint32_t computed_tokens)
+void td_output_lengths_start(td_output_lengths *a, uint32_t account, uint32_t expected_uncached_tokens,
+                             uint32_t uncached_tokens)
 {
   td_account_lengths *of = account_of(a, account);
-  if (of->expected_tokens > PROMPT_WINDOW_TOKENS) {
-    of->expected_tokens /= 2;
-    of->computed_tokens /= 2;
+  if (of->expected_uncached_tokens > PROMPT_WINDOW_TOKENS) {
+    of->expected_uncached_tokens /= 2;
+    of->uncached_tokens /= 2;
   }
-  of->expected_tokens += expected_tokens;
-  of->computed_tokens += computed_tokens;
+  of->expected_uncached_tokens += expected_uncached_tokens;
+  of->uncached_tokens += uncached_tokens;
 }
 
-double td_output_lengths_computed_share(const td_account_lengths *a)
+double td_output_lengths_uncached_ratio(const td_account_lengths *a)
 {
-  return a->expected_tokens > 0 ? a->computed_tokens / a->expected_tokens : 1;
+  return a->expected_uncached_tokens > 0 ? a->uncached_tokens / a->expected_uncached_tokens : 1;
 }
 
 /* Of all answers longer than n_tokens: their chance, and the sum of chance x length. `bin` is the bin of
@@ -212,7 +212,7 @@ td_length_chance td_output_lengths_chance(const td_output_lengths *a, uint32_t a
   td_length_chance c = {.full = 1};
   if (age + 1 >= max_new)
     return c;
-  if (l->summed_at == 0 || a->n_noted - l->summed_at > (has_life ? OTHERS_NOTED : 0))
+  if (l->summed_at == 0 || a->n_observed - l->summed_at > (has_life ? OTHERS_NOTED : 0))
     sum_up(a, l);
   uint32_t bin = bin_of(age + 1);
   tail lasts = longer_than(a, l, age, bin), full = longer_than(a, l, max_new - 1, bin_of(max_new));

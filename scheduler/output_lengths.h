@@ -25,18 +25,19 @@ typedef struct td_length_table {
   /* Summed up from these on a query: the chance to reach a bin's first length, and the sum of chance x
    * length from there on. */
   double lasts[TD_LENGTH_BINS + 1], tokens[TD_LENGTH_BINS + 1];
-  uint64_t summed_at; /* n_noted at that time; 0: the account had an answer since */
+  uint64_t summed_at; /* n_observed at that time; 0: the account had an answer since */
 } td_length_table;
 
 typedef struct td_account_lengths {
   td_length_table life;
   bool has_life;
-  double mean_tokens, mean_squares;                /* of the lengths of its answers, cut ones included */
-  uint32_t n_waiting, n_asked[TD_LENGTH_BINS];     /* waiting requests: all, and by bin of max_new */
-  uint64_t asked_bins[(TD_LENGTH_BINS + 63) / 64]; /* a bit for each bin of n_asked that is not 0 */
+  double mean_tokens, mean_squares;                  /* of the lengths of its answers, cut ones included */
+  uint32_t n_waiting, n_by_max_new[TD_LENGTH_BINS];  /* waiting requests: all, and by bin of max_new */
+  uint64_t max_new_bins[(TD_LENGTH_BINS + 63) / 64]; /* a bit for each bin of n_by_max_new that is not 0 */
   uint64_t waiting_tokens; /* prompt tokens of waiting requests that were expected, at arrival, to be
                             * computed */
-  double expected_tokens, computed_tokens; /* of started requests: expected at arrival, and found uncached */
+  double expected_uncached_tokens, uncached_tokens; /* of started requests: expected at arrival to be
+                                                     * uncached, and found so */
 } td_account_lengths;
 
 typedef struct td_output_lengths {
@@ -44,12 +45,12 @@ typedef struct td_output_lengths {
   uint32_t n_accounts, n_used;     /* only the first n_used were ever seen */
   double sum_ends[TD_LENGTH_BINS]; /* over accounts */
   uint32_t n_ends[TD_LENGTH_BINS]; /* accounts in that sum */
-  uint64_t n_noted;
+  uint64_t n_observed;
   double first[TD_LENGTH_BINS], width[TD_LENGTH_BINS],
       per_width[TD_LENGTH_BINS]; /* a bin's first length, the number of its lengths, and 1 / width */
-  uint64_t asked_tokens[TD_LENGTH_BINS];
-  uint32_t n_asked[TD_LENGTH_BINS]; /* waiting requests of all accounts by bin of max_new: sum of max_new,
-                                     * number */
+  uint64_t max_new_tokens[TD_LENGTH_BINS];
+  uint32_t n_by_max_new[TD_LENGTH_BINS]; /* waiting requests of all accounts by bin of max_new: sum of
+                                          * max_new, number */
 } td_output_lengths;
 
 TD_MUST_CHECK bool td_output_lengths_init(td_output_lengths *a, uint32_t n_accounts);
@@ -71,15 +72,15 @@ static inline double td_output_lengths_bin_first(uint32_t bin)
 }
 
 /* Notes an answer of n_tokens that ended by itself or was cut by max_new, n_steps after its request came. */
-void td_output_lengths_note(td_output_lengths *a, uint32_t account, uint32_t n_tokens, uint64_t n_steps,
-                            bool cut);
+void td_output_lengths_observe(td_output_lengths *a, uint32_t account, uint32_t n_tokens, uint64_t n_steps,
+                               bool cut);
 /* A request begins (n = 1) or ceases (n = -1) to wait. */
-void td_output_lengths_wait(td_output_lengths *a, uint32_t account, uint32_t max_new, uint32_t prompt_tokens,
-                            int n);
-/* A request starts for the first time. expected_tokens: as given to td_output_lengths_wait.
- * computed_tokens: prompt tokens that are left to compute. */
-void td_output_lengths_start(td_output_lengths *a, uint32_t account, uint32_t expected_tokens,
-                             uint32_t computed_tokens);
+void td_output_lengths_count_waiting(td_output_lengths *a, uint32_t account, uint32_t max_new,
+                                     uint32_t prompt_tokens, int n);
+/* A request starts for the first time. expected_uncached_tokens: as given to td_output_lengths_count_waiting.
+ * uncached_tokens: prompt tokens that are left to compute. */
+void td_output_lengths_start(td_output_lengths *a, uint32_t account, uint32_t expected_uncached_tokens,
+                             uint32_t uncached_tokens);
 
 enum { TD_LENGTH_PARTS = 3 };
 typedef struct td_length_chance {
@@ -94,6 +95,6 @@ td_length_chance td_output_lengths_chance(const td_output_lengths *a, uint32_t a
 
 /* The share of the tokens expected at arrival to be computed that really are: meanwhile other requests
  * compute the same prefix. */
-double td_output_lengths_computed_share(const td_account_lengths *a);
+double td_output_lengths_uncached_ratio(const td_account_lengths *a);
 
 #endif

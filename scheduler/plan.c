@@ -67,7 +67,7 @@ static void preempt(td_sched *s, uint32_t at)
 {
   uint32_t slot = s->table.running[at];
   td_request *r = &s->table.requests[slot];
-  td_sched_leave(s, r);
+  td_sched_release(s, r);
   s->table.histories[slot].n_preemptions++;
   s->n_preemptions++;
   td_request_table_stop(&s->table, at);
@@ -76,7 +76,7 @@ static void preempt(td_sched *s, uint32_t at)
       td_sched_is_light(s, r->n_tokens - s->table.histories[slot].n_cached_prompt);
   td_order_enter(&s->order, slot);
   td_sched_count_waiting(s, slot, 1);
-  td_sched_watch(s, slot);
+  td_sched_refresh_deadline(s, slot);
 }
 
 void td_sched_preempt(td_sched *s, uint32_t slot)
@@ -98,7 +98,7 @@ static bool get_decode_page(td_sched *s, td_plan *plan, uint32_t at)
     if (r->state == TD_REQUEST_WAITING)
       return false;
   }
-  note_updates(plan, td_sched_grow(s, r, 1), 1);
+  note_updates(plan, td_sched_add_pages(s, r, 1), 1);
   return true;
 }
 
@@ -142,7 +142,7 @@ static uint32_t plan_decodes(td_sched *s, td_plan *plan)
     n_pages += r->n_pages;
   }
   for (uint32_t i = 0; i < n_prefills; i++)
-    others_pages += td_sched_sole_pages(s, &s->table.requests[s->prefills[i]]);
+    others_pages += td_sched_unshared_pages(s, &s->table.requests[s->prefills[i]]);
   plan->repeated_kv_tokens = td_sched_repeated_kv(s, n_pages, others_pages);
   plan->n_rows = plan->n_tokens = plan->n_logits = plan->n_decode_rows = n;
   td_budget_add_decodes(&s->budget, n, kv_tokens - td_cost_saved_tokens(plan->repeated_kv_tokens));
@@ -155,7 +155,7 @@ static uint32_t plan_decodes(td_sched *s, td_plan *plan)
  * prompt's last but one. */
 static uint32_t scored_between(const td_sched *s, const td_request *r, uint32_t begin, uint32_t end)
 {
-  uint32_t from = td_sched_must_compute(s, r), last = r->n_prompt - 1;
+  uint32_t from = td_sched_first_required_token(s, r), last = r->n_prompt - 1;
   begin = begin < from ? from : begin;
   end = end > last ? last : end;
   return r->has_wants && end > begin ? end - begin : 0;
@@ -171,14 +171,14 @@ uint32_t td_sched_chunk_logits(const td_sched *s, const td_request *r, uint32_t 
  * logits entry, so a prompt advances in each step that it is in. */
 static uint32_t longest_by_logits(const td_sched *s, const td_request *r, uint32_t n_computed)
 {
-  uint32_t rest = r->n_tokens - n_computed, from = td_sched_must_compute(s, r);
+  uint32_t rest = r->n_tokens - n_computed, from = td_sched_first_required_token(s, r);
   uint32_t n_before = from > n_computed ? from - n_computed : 0;
   uint64_t most = (uint64_t)n_before + 1 + s->config.prompt_logits - s->n_extra_logits;
   return most < rest ? (uint32_t)most : rest;
 }
 
 /* The predicted time includes the logits that the longest possible chunk wants. */
-uint32_t td_sched_chunk(td_sched *s, const td_request *r, uint32_t n_computed)
+uint32_t td_sched_chunk_tokens(td_sched *s, const td_request *r, uint32_t n_computed)
 {
   uint32_t most = longest_by_logits(s, r, n_computed), left = s->config.step_tokens - s->budget.work.n_tokens;
   uint32_t n_scored = scored_between(s, r, n_computed, n_computed + (most < left ? most : left));
@@ -191,7 +191,7 @@ uint32_t td_sched_chunk(td_sched *s, const td_request *r, uint32_t n_computed)
 bool td_sched_plan_chunk(td_sched *s, td_plan *plan, uint32_t slot, uint32_t at_least, uint32_t at_most)
 {
   td_request *r = &s->table.requests[slot];
-  uint32_t q_len = td_sched_chunk(s, r, r->n_computed);
+  uint32_t q_len = td_sched_chunk_tokens(s, r, r->n_computed);
   if (q_len < at_least)
     q_len = at_least;
   if (q_len > at_most)
@@ -201,7 +201,7 @@ bool td_sched_plan_chunk(td_sched *s, td_plan *plan, uint32_t slot, uint32_t at_
   uint32_t n_pages = td_sched_pages_for(s, r->n_computed + q_len);
   if (r->n_pages < n_pages) {
     uint32_t n_more = n_pages - r->n_pages;
-    note_updates(plan, td_sched_grow(s, r, n_more), n_more);
+    note_updates(plan, td_sched_add_pages(s, r, n_more), n_more);
     s->reserved_pages -= n_more;
   }
   memcpy(plan->token_ids + plan->n_tokens, r->tokens + r->n_computed, q_len * sizeof *plan->token_ids);
@@ -235,7 +235,7 @@ static bool still_refused(const td_sched *s, uint32_t slot)
 static uint32_t light_before(const td_sched *s, uint32_t front)
 {
   const td_order_entry *e = &s->order.entries[front];
-  uint32_t light = td_order_light(&s->order, e->terms.account);
+  uint32_t light = td_order_first_light(&s->order, e->terms.account);
   if (e->is_light || light == TD_NO_SLOT || s->order.entries[light].terms.priority > e->terms.priority)
     return front;
   for (uint32_t i = 0; i < s->n_prompts; i++) {
@@ -253,19 +253,19 @@ static uint32_t light_before(const td_sched *s, uint32_t front)
  * - If the front's account may not have a free place (places.h): the front among accounts that run nothing.
  * - The front, or a light request that goes before it. If this one lacks pages: a request that passes it
  *   (fair.h), if there is one. */
-uint32_t td_sched_next(td_sched *s)
+uint32_t td_sched_next_to_start(td_sched *s)
 {
   uint32_t front = td_order_front(&s->order), n_free = td_sched_free_places(s);
   if (front == TD_NO_SLOT || n_free == 0)
     return TD_NO_SLOT;
-  uint32_t turn = td_fair_slot(s);
-  if (turn != TD_NO_SLOT || s->fair.took_step == s->step)
-    return turn;
+  uint32_t beneficiary = td_fair_beneficiary(s);
+  if (beneficiary != TD_NO_SLOT || s->fair.preempted_step == s->step)
+    return beneficiary;
   if (!td_places_allow(&s->places, s->order.entries[front].terms.account, n_free))
-    return td_order_front_without(&s->order, s->places.n_running);
+    return td_order_front_of_idle(&s->order, s->places.n_running);
   uint32_t next = light_before(s, front),
-           passes = still_refused(s, next) ? td_fair_passes(s, next) : TD_NO_SLOT;
-  return passes == TD_NO_SLOT ? next : passes;
+           bypass = still_refused(s, next) ? td_fair_find_bypass(s, next) : TD_NO_SLOT;
+  return bypass == TD_NO_SLOT ? next : bypass;
 }
 
 static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, const td_prefix_hit *hit)
@@ -288,27 +288,27 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, co
     s->table.histories[slot].n_cached_prompt = r->n_computed;
     s->prefix_query_tokens += r->n_prompt;
     s->prefix_hit_tokens += r->n_computed;
-    td_output_lengths_start(&s->answers, r->account, s->order.entries[slot].n_expected,
+    td_output_lengths_start(&s->answers, r->account, s->order.entries[slot].n_expected_uncached,
                             r->n_prompt - r->n_computed);
     td_order_charge(&s->order, r->account, r->n_prompt - r->n_computed); /* not again after a preemption */
   }
-  if (slot == s->fair.slot)
-    s->fair.slot = TD_NO_SLOT;
+  if (slot == s->fair.beneficiary_slot)
+    s->fair.beneficiary_slot = TD_NO_SLOT;
   s->prefills[s->n_prompts++] = slot;
   td_coalesce_claim(s, slot);
-  td_sched_watch(s, slot);
+  td_sched_refresh_deadline(s, slot);
 }
 
 bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_most, uint32_t *hit_updates)
 {
-  uint32_t slot = td_sched_next(s);
+  uint32_t slot = td_sched_next_to_start(s);
   if (slot == TD_NO_SLOT || td_budget_left(&s->budget) == 0 || still_refused(s, slot) ||
       s->n_looked_up > s->max_hit_updates)
     return false;
   const td_request *r = &s->table.requests[slot];
   /* At least the last token is computed: the first sample needs its logits. */
-  td_prefix_hit hit =
-      td_prefix_tree_find(&s->tree, td_sched_terms(s, r)->namespace_id, r->tokens, td_sched_most_hits(s, r));
+  td_prefix_hit hit = td_prefix_tree_find(&s->tree, td_sched_terms(s, r)->namespace_id, r->tokens,
+                                          td_sched_max_hit_pages(s, r));
   s->n_looked_up += hit.n_pages;
   if (td_coalesce_try(s, slot, &hit)) {
     s->n_looked_up += s->order.entries[slot].wake_pages - hit.n_pages;
@@ -317,11 +317,11 @@ bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_mos
   uint32_t need = td_sched_pages_for(s, r->n_tokens) - (hit.n_pages - hit.n_unpinned_pages);
   if (!td_sched_pages_suffice(s, need)) {
     refuse(s, slot, need);
-    return td_sched_next(s) != slot; /* another request may pass it */
+    return td_sched_next_to_start(s) != slot; /* another request may pass it */
   }
   if (hit.n_pages > s->max_hit_updates - *hit_updates)
     return false; /* no room in this plan's update list; the next one starts empty */
-  if (td_sched_chunk(s, r, hit.n_pages * s->config.page_tokens) == 0)
+  if (td_sched_chunk_tokens(s, r, hit.n_pages * s->config.page_tokens) == 0)
     return false;
   *hit_updates += hit.n_pages;
   start(s, plan, now_us, slot, &hit);
@@ -362,7 +362,7 @@ static uint32_t collect_prefills(td_sched *s)
 /* The prompts that a longer step would help: running ones, and waiting ones that find a place and pages. */
 static td_budget_prompts prompts_to_come(td_sched *s)
 {
-  uint32_t next = td_sched_next(s), n_waiting = s->order.n_queued + s->order.n_following,
+  uint32_t next = td_sched_next_to_start(s), n_waiting = s->order.n_queued + s->order.n_following,
            n_free = td_sched_free_places(s);
   td_budget_prompts p = {s->n_prompts, 0};
   if (p.n > 0)
@@ -384,7 +384,7 @@ bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan)
   if (s->table.n_running + s->order.n_queued == 0) /* followers have a running leader */
     return false;
   begin_plan(s, plan);
-  td_fair_take_turn(s);
+  td_fair_rebalance(s);
   bool prefill_first = s->config.policy == TD_POLICY_PREFILL_FIRST;
   uint64_t n_preemptions = s->n_preemptions;
   s->n_prompts = prefill_first ? collect_prefills(s) : plan_decodes(s, plan);
@@ -423,7 +423,7 @@ static bool may_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late
     return false;
   if (td_fair_is_due(s, s->step + 1))
     return false;
-  uint32_t next = td_sched_next(s);
+  uint32_t next = td_sched_next_to_start(s);
   if (next != TD_NO_SLOT && !still_refused(s, next))
     return false;
   for (uint32_t i = 0; i < plan->n_rows; i++) {
@@ -453,11 +453,11 @@ bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late, 
     bool is_late = late && late[i];
     uint32_t kv_len = before->kv_len + !is_late;
     if (!goes_on(r, is_late)) {
-      others_pages += td_request_runs(r) ? td_sched_sole_pages(s, r) : 0;
+      others_pages += td_request_runs(r) ? td_sched_unshared_pages(s, r) : 0;
       continue;
     }
     if (!is_late && before->kv_len % s->config.page_tokens == 0)
-      note_updates(next, td_sched_grow(s, r, 1), 1);
+      note_updates(next, td_sched_add_pages(s, r, 1), 1);
     n_pages += r->n_pages;
     next->token_ids[next->n_tokens] = is_late ? r->last_token : -1 - (int32_t)i;
     next->positions[next->n_tokens] = (int32_t)kv_len - 1;

@@ -34,24 +34,25 @@ static bool goes_by_slack(const td_sched *s)
   return s->config.policy == TD_POLICY_TANDEM || s->config.policy == TD_POLICY_SARATHI;
 }
 
-static uint64_t must_go_on_us(const td_sched *s, uint64_t latest_start_us, uint64_t rest_us, uint64_t now_us)
+static uint64_t latest_continue_us(const td_sched *s, uint64_t latest_start_us, uint64_t rest_us,
+                                   uint64_t now_us)
 {
   uint64_t us = now_us + rest_us * s->config.slack_percent / 100;
   return s->config.slack_percent == 0 || us < latest_start_us ? latest_start_us : us;
 }
 
 /* The time at which a running prompt, or the most urgent of its followers, has to go on. */
-static uint64_t turn_us(const td_sched *s, uint32_t slot, uint64_t now_us)
+static uint64_t prompt_continue_by_us(const td_sched *s, uint32_t slot, uint64_t now_us)
 {
   const td_request *r = &s->table.requests[slot];
   const td_order_entry *e = &s->order.entries[slot];
-  uint64_t rest_us = td_sched_order_us(s, r->n_tokens - r->n_computed);
-  uint64_t own_us = must_go_on_us(s, e->latest_start_us, rest_us, now_us);
+  uint64_t rest_us = td_sched_estimate_prompt_us(s, r->n_tokens - r->n_computed);
+  uint64_t own_us = latest_continue_us(s, e->latest_start_us, rest_us, now_us);
   if (e->followers == TD_NO_SLOT)
     return own_us;
   uint32_t wanted = e->followers_pages * s->config.page_tokens,
            lack = wanted > r->n_computed ? wanted - r->n_computed : 0;
-  uint64_t theirs_us = must_go_on_us(s, e->followers_us, td_sched_order_us(s, lack), now_us);
+  uint64_t theirs_us = latest_continue_us(s, e->followers_us, td_sched_estimate_prompt_us(s, lack), now_us);
   return theirs_us < own_us ? theirs_us : own_us;
 }
 
@@ -61,12 +62,12 @@ static void sort_by_slack(td_sched *s, uint64_t now_us)
 {
   for (uint32_t i = 0; i < s->n_prompts; i++) {
     uint32_t slot = s->prefills[i], k = i;
-    uint64_t us = turn_us(s, slot, now_us);
-    for (; k > 0 && s->turns_us[k - 1] > us; k--) {
-      s->turns_us[k] = s->turns_us[k - 1];
+    uint64_t us = prompt_continue_by_us(s, slot, now_us);
+    for (; k > 0 && s->continue_by_us[k - 1] > us; k--) {
+      s->continue_by_us[k] = s->continue_by_us[k - 1];
       s->prefills[k] = s->prefills[k - 1];
     }
-    s->turns_us[k] = us;
+    s->continue_by_us[k] = us;
     s->prefills[k] = slot;
   }
 }
@@ -74,7 +75,7 @@ static void sort_by_slack(td_sched *s, uint64_t now_us)
 static elder keep_for_elder(td_sched *s, uint32_t slot)
 {
   const td_request *r = &s->table.requests[slot];
-  uint32_t most = td_sched_chunk(s, r, r->n_computed);
+  uint32_t most = td_sched_chunk_tokens(s, r, r->n_computed);
   elder e = {.slot = slot, .q_len = (most + ELDER_SHARE - 1) / ELDER_SHARE};
   e.kv_len = r->n_computed + e.q_len;
   e.n_logits = e.q_len > 0 ? td_sched_chunk_logits(s, r, e.q_len) : 0;
@@ -86,14 +87,15 @@ static elder keep_for_elder(td_sched *s, uint32_t slot)
 
 /* How many tokens of the front of the queue are computed before running prompt i. UINT32_MAX: as many as
  * there is room for. */
-static uint32_t overtakes_by(td_sched *s, uint32_t i, uint64_t now_us)
+static uint32_t front_tokens_before(td_sched *s, uint32_t i, uint64_t now_us)
 {
   const td_request *r = &s->table.requests[s->prefills[i]];
-  uint32_t front = td_sched_next(s);
+  uint32_t front = td_sched_next_to_start(s);
   if (front == TD_NO_SLOT || s->n_prompts > UNDER_WAY_MAX)
     return 0;
   const td_order_entry *e = &s->order.entries[front];
-  if (must_go_on_us(s, e->latest_start_us, td_sched_order_us(s, e->n_uncached), now_us) < s->turns_us[i])
+  if (latest_continue_us(s, e->latest_start_us, td_sched_estimate_prompt_us(s, e->n_uncached), now_us) <
+      s->continue_by_us[i])
     return UINT32_MAX;
   bool blocks = s->order.n_queued > 1 && e->latest_start_us < now_us;
   bool takes_all = r->n_tokens - r->n_computed > s->config.step_tokens;
@@ -110,12 +112,12 @@ void td_sched_plan_prompts(td_sched *s, td_plan *plan, uint64_t now_us, bool adm
   if (by_slack && n_running > 0) {
     uint32_t first = s->prefills[0];
     sort_by_slack(s, now_us);
-    if (s->prefills[0] != first || (admits && overtakes_by(s, 0, now_us) > 0))
+    if (s->prefills[0] != first || (admits && front_tokens_before(s, 0, now_us) > 0))
       e = keep_for_elder(s, first);
   }
   for (uint32_t i = 0; i < n_running;) {
     uint32_t slot = s->prefills[i], at_least = 0;
-    if (by_slack && admits && (most = overtakes_by(s, i, now_us)) > 0) {
+    if (by_slack && admits && (most = front_tokens_before(s, i, now_us)) > 0) {
       admits = td_sched_admit(s, plan, now_us, most, &hit_updates);
       continue;
     }

@@ -40,7 +40,7 @@ void td_request_table_start(td_request_table *t, uint32_t slot)
   td_request *r = &t->requests[slot];
   TD_BUG_ON(r->state != TD_REQUEST_WAITING || t->n_running == t->max_running);
   r->state = TD_REQUEST_PREFILL;
-  r->turn = ++t->next_turn;
+  r->start_seq = ++t->next_start_seq;
   t->running[t->n_running++] = slot;
 }
 
@@ -57,12 +57,12 @@ void td_request_table_stop(td_request_table *t, uint32_t at)
   close_gap(t, at);
 }
 
-static uint32_t find_running(const td_request_table *t, uint64_t turn)
+static uint32_t find_running(const td_request_table *t, uint64_t start_seq)
 {
   uint32_t low = 0, high = t->n_running;
   while (low < high) {
     uint32_t mid = low + (high - low) / 2;
-    if (t->requests[t->running[mid]].turn < turn)
+    if (t->requests[t->running[mid]].start_seq < start_seq)
       low = mid + 1;
     else
       high = mid;
@@ -74,7 +74,7 @@ void td_request_table_remove(td_request_table *t, uint32_t slot)
 {
   td_request *r = &t->requests[slot];
   if (r->state == TD_REQUEST_PREFILL || r->state == TD_REQUEST_DECODE) {
-    uint32_t at = find_running(t, r->turn);
+    uint32_t at = find_running(t, r->start_seq);
     TD_BUG_ON(at == t->n_running || t->running[at] != slot);
     close_gap(t, at);
   }
@@ -92,14 +92,14 @@ void td_request_table_sweep(td_request_table *t)
 
 uint32_t td_request_table_check(const td_request_table *t)
 {
-  uint64_t turn = 0;
+  uint64_t start_seq = 0;
   uint32_t n_used = 0, n_waiting = 0;
   TD_BUG_ON(t->n_running > t->max_running);
   for (uint32_t i = 0; i < t->n_running; i++) {
     const td_request *r = &t->requests[t->running[i]];
     TD_BUG_ON(r->state != TD_REQUEST_PREFILL && r->state != TD_REQUEST_DECODE);
-    TD_BUG_ON(r->turn <= turn);
-    turn = r->turn;
+    TD_BUG_ON(r->start_seq <= start_seq);
+    start_seq = r->start_seq;
   }
   for (uint32_t i = 0; i < t->n_slots; i++) {
     n_used += t->requests[i].state != TD_REQUEST_FREE;

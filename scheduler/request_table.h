@@ -30,7 +30,7 @@ typedef enum td_request_state {
  * alignment. */
 typedef struct td_request {
   int32_t *tokens;       /* borrowed: [n_tokens], with room for max_tokens */
-  uint64_t turn;         /* while running: order in which it was started */
+  uint64_t start_seq;    /* while running: order in which it was started */
   uint32_t n_tokens;     /* prompt + generated */
   uint32_t n_computed;   /* tokens whose KV is in the pages */
   uint32_t max_tokens;   /* n_prompt + max_new */
@@ -68,9 +68,9 @@ typedef struct td_request_table {
   td_request_history *histories; /* [n_slots] */
   td_request_wants *wants;       /* [n_slots] */
   uint32_t n_slots;
-  uint32_t *running; /* [max_running] slots, ordered by turn */
+  uint32_t *running; /* [max_running] slots, ordered by start_seq */
   uint32_t n_running, max_running;
-  uint64_t next_turn;
+  uint64_t next_start_seq;
 } td_request_table;
 
 TD_MUST_CHECK bool td_request_table_init(td_request_table *t, uint32_t n_slots, uint32_t max_running);

@@ -26,7 +26,7 @@ static const double CPU_DECODE_TIMES = 3.4;
 void td_sched_set_default_slo(td_sched_config *c, bool on_device)
 {
   c->tbt_slo_us = on_device ? GPU_SLO_US : CPU_SLO_US;
-  c->tbt_pace = on_device ? (td_tbt_pace){0} : (td_tbt_pace){CPU_DECODE_TIMES, CPU_SLO_LEAST_US};
+  c->adaptive_slo = on_device ? (td_adaptive_slo){0} : (td_adaptive_slo){CPU_DECODE_TIMES, CPU_SLO_LEAST_US};
 }
 
 static td_status check_config(const td_sched_config *c, td_error *err)
@@ -79,16 +79,16 @@ static bool allocate(td_sched *s)
   if (!td_request_table_init(&s->table, c->n_slots, c->max_running) ||
       !td_page_pool_init(&s->pool, c->n_pages) ||
       !td_prefix_tree_init(&s->tree, &s->pool, c->page_tokens, c->hash_seed) ||
-      (c->tells_pages && !td_page_events_init(&s->page_events, c->n_pages)) ||
+      (c->emits_page_events && !td_page_events_init(&s->page_events, c->n_pages)) ||
       !td_order_init(&s->order, c->n_slots) ||
       !td_places_init(&s->places, c->n_accounts, c->max_running, TD_ACCOUNTS_MAX) ||
       !td_output_lengths_init(&s->answers, TD_ACCOUNTS_MAX) || !td_deadlines_init(&s->deadlines, c->n_slots))
     return false;
-  s->tree.events = c->tells_pages ? &s->page_events : NULL;
+  s->tree.events = c->emits_page_events ? &s->page_events : NULL;
   uint32_t n_claims = 2;
   while (n_claims < 2 * (uint64_t)c->max_running)
     n_claims *= 2;
-  s->turns_us = calloc(c->max_running, sizeof *s->turns_us);
+  s->continue_by_us = calloc(c->max_running, sizeof *s->continue_by_us);
   s->claims = calloc(n_claims, sizeof *s->claims);
   s->claim_mask = n_claims - 1;
   s->page_table = calloc((size_t)c->max_running * s->stripe_pages, sizeof *s->page_table);
@@ -97,10 +97,10 @@ static bool allocate(td_sched *s)
   s->prefills = calloc(c->max_running, sizeof *s->prefills);
   s->scratch = calloc(c->n_pages, 2 * sizeof *s->scratch);
   return s->page_table && s->free_stripes && s->pending_updates && s->prefills && s->scratch && s->claims &&
-         s->turns_us;
+         s->continue_by_us;
 }
 
-static uint32_t prompt_ns(const td_sched *s, const td_cost_model *cost)
+static uint32_t prompt_ns_per_token_by_cost(const td_sched *s, const td_cost_model *cost)
 {
   uint32_t n = s->config.step_tokens;
   return (uint32_t)fmin(fmax(PROMPT_TIME_SHARE * 1e3 * td_cost_tokens_us(cost, n) / n, 1), UINT32_MAX);
@@ -113,13 +113,13 @@ td_status td_sched_create(const td_sched_config *config, td_sched **out, td_erro
   if (!s)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the scheduler");
   s->config = *config;
-  s->fair = (td_fair){.slot = TD_NO_SLOT, .took_step = UINT64_MAX};
+  s->fair = (td_fair){.beneficiary_slot = TD_NO_SLOT, .preempted_step = UINT64_MAX};
   s->config.cost = NULL; /* the budget has a copy */
-  s->order_ns_per_token = config->prompt_ns_per_token ? config->prompt_ns_per_token
-                          : config->cost              ? prompt_ns(s, config->cost)
-                                                      : UNMEASURED_NS_PER_TOKEN;
+  s->estimated_prompt_ns_per_token = config->prompt_ns_per_token ? config->prompt_ns_per_token
+                                     : config->cost ? prompt_ns_per_token_by_cost(s, config->cost)
+                                                    : UNMEASURED_NS_PER_TOKEN;
   if (config->cost && !config->cost_is_guess)
-    s->config.prompt_ns_per_token = s->order_ns_per_token;
+    s->config.prompt_ns_per_token = s->estimated_prompt_ns_per_token;
   td_status status = td_budget_init(&s->budget, config, err);
   s->least_correction = fmin(1, s->budget.correction[1]);
   if (status == TD_OK)
@@ -150,7 +150,7 @@ void td_sched_destroy(td_sched *s)
   td_output_lengths_deinit(&s->answers);
   td_deadlines_deinit(&s->deadlines);
   free(s->claims);
-  free(s->turns_us);
+  free(s->continue_by_us);
   free(s->page_table);
   free(s->free_stripes);
   free(s->pending_updates);
@@ -200,7 +200,7 @@ static uint32_t uncached_tokens(const td_sched *s, const td_sched_request *r)
 
 /* A further choice finds the pages of the first choice, or waits for them, so it computes only the last
  * page. */
-static uint32_t expected_tokens(const td_sched *s, const td_sched_request *r, uint32_t n_uncached)
+static uint32_t expected_uncached_tokens(const td_sched *s, const td_sched_request *r, uint32_t n_uncached)
 {
   uint32_t last = r->n_prompt - (r->n_prompt - 1) / s->config.page_tokens * s->config.page_tokens;
   bool shares =
@@ -211,8 +211,8 @@ static uint32_t expected_tokens(const td_sched *s, const td_sched_request *r, ui
 void td_sched_count_waiting(td_sched *s, uint32_t slot, int n)
 {
   const td_request *r = &s->table.requests[slot];
-  td_output_lengths_wait(&s->answers, r->account, r->max_tokens - r->n_prompt,
-                         s->order.entries[slot].n_expected, n);
+  td_output_lengths_count_waiting(&s->answers, r->account, r->max_tokens - r->n_prompt,
+                                  s->order.entries[slot].n_expected_uncached, n);
 }
 
 /* The time by which the request has to start, for its place in the queue. Longer prompts may wait longer. */
@@ -236,12 +236,12 @@ static void enqueue(td_sched *s, uint32_t slot, const td_sched_request *r, uint6
 {
   td_order_entry *e = &s->order.entries[slot];
   uint32_t n_uncached = uncached_tokens(s, r);
-  uint64_t start_us = latest_start(s, r, td_sched_order_us(s, n_uncached), now_us);
+  uint64_t start_us = latest_start(s, r, td_sched_estimate_prompt_us(s, n_uncached), now_us);
   *e = (td_order_entry){.place_us = (int64_t)start_us + priority_us(s, r->terms.priority),
                         .seq = ++s->order.next_seq,
                         .latest_start_us = start_us,
                         .n_uncached = n_uncached,
-                        .n_expected = expected_tokens(s, r, n_uncached),
+                        .n_expected_uncached = expected_uncached_tokens(s, r, n_uncached),
                         .is_light = td_sched_is_light(s, n_uncached),
                         .followers_us = UINT64_MAX,
                         .terms = r->terms,
@@ -300,7 +300,7 @@ void td_sched_cancel(td_sched *s, uint32_t slot)
   td_request *r = &s->table.requests[slot];
   TD_BUG_ON(r->state == TD_REQUEST_FREE);
   if (r->state != TD_REQUEST_WAITING)
-    td_sched_leave(s, r);
+    td_sched_release(s, r);
   else
     td_sched_count_waiting(s, slot, -1);
   if (r->state == TD_REQUEST_WAITING && s->order.entries[slot].leader != TD_NO_SLOT)
@@ -316,8 +316,8 @@ void td_sched_end(td_sched *s, uint32_t slot)
   TD_BUG_ON(slot >= s->config.n_slots);
   const td_request *r = &s->table.requests[slot];
   if (r->n_tokens > r->n_prompt)
-    td_output_lengths_note(&s->answers, r->account, r->n_tokens - r->n_prompt,
-                           s->step - s->table.histories[slot].submit_step, false);
+    td_output_lengths_observe(&s->answers, r->account, r->n_tokens - r->n_prompt,
+                              s->step - s->table.histories[slot].submit_step, false);
   td_sched_cancel(s, slot);
 }
 
@@ -336,12 +336,12 @@ double td_sched_predict_us(const td_sched *s, const td_plan *plan)
 /* Without a calibration, the fastest step with prompts so far gives the least time of a prompt token.
  * Steps without prompts do not count: they may have been planned ahead and be over when the host looks, so
  * they would seem to take no time. */
-static void learn_order(td_sched *s, double ns_per_token)
+static void learn_prompt_time(td_sched *s, double ns_per_token)
 {
   uint32_t ns = (uint32_t)fmin(fmax(ns_per_token, 1), UINT32_MAX);
-  if (!s->order_is_learned || ns < s->order_ns_per_token)
-    s->order_ns_per_token = ns;
-  s->order_is_learned = true;
+  if (!s->prompt_time_is_learned || ns < s->estimated_prompt_ns_per_token)
+    s->estimated_prompt_ns_per_token = ns;
+  s->prompt_time_is_learned = true;
 }
 
 void td_sched_observe(td_sched *s, const td_plan *plan, double measured_us)
@@ -349,7 +349,7 @@ void td_sched_observe(td_sched *s, const td_plan *plan, double measured_us)
   td_step_work w = td_step_work_of(plan);
   td_budget_observe(&s->budget, &w, measured_us);
   if (s->config.prompt_ns_per_token == 0 && measured_us > 0 && w.n_rows > w.n_decode_rows)
-    learn_order(s, measured_us * 1e3 / w.n_tokens);
+    learn_prompt_time(s, measured_us * 1e3 / w.n_tokens);
   s->least_correction = fmin(s->least_correction, s->budget.correction[1]);
 }
 
@@ -358,7 +358,7 @@ void td_sched_set_cost(td_sched *s, const td_cost_model *cost)
 {
   TD_BUG_ON(!s->budget.has_cost);
   td_budget_set_cost(&s->budget, cost);
-  uint32_t ns = prompt_ns(s, cost);
+  uint32_t ns = prompt_ns_per_token_by_cost(s, cost);
   if (ns < s->config.prompt_ns_per_token)
     s->config.prompt_ns_per_token = ns;
 }
@@ -405,7 +405,7 @@ void td_sched_get_stats(const td_sched *s, td_sched_stats *out)
                           .prefix_query_tokens = s->prefix_query_tokens,
                           .prefix_hit_tokens = s->prefix_hit_tokens,
                           .preemptions = s->n_preemptions,
-                          .fair_preemptions = s->fair.n_taken,
+                          .fair_preemptions = s->fair.n_preempted,
                           .evicted_pages = s->tree.n_evicted_pages,
                           .tbt_slo_us = s->budget.slo_us,
                           .cost_correction = {s->budget.correction[0], s->budget.correction[1]}};

@@ -35,12 +35,12 @@ typedef enum td_policy {
 /* In the spelling of the option `policy`; ends with NULL. */
 extern const char *const td_policy_names[TD_POLICY_COUNT + 1];
 
-/* An SLO that follows the decodes: decode_times x the time of a step of the decodes alone, clamped to
- * [least_us, tbt_slo_us]. decode_times 0: the SLO is tbt_slo_us. */
-typedef struct td_tbt_pace {
-  double decode_times;
+/* An SLO that follows the decodes: decode_factor x the time of a step of the decodes alone, clamped to
+ * [least_us, tbt_slo_us]. decode_factor 0: the SLO is tbt_slo_us. */
+typedef struct td_adaptive_slo {
+  double decode_factor;
   uint64_t least_us;
-} td_tbt_pace;
+} td_adaptive_slo;
 
 typedef struct td_sched_config {
   uint32_t n_slots;       /* requests known at once, waiting ones included */
@@ -56,7 +56,7 @@ typedef struct td_sched_config {
   const struct td_cost_model *cost; /* copied; NULL: none, and only step_tokens limits steps */
   bool cost_is_guess;               /* `cost` was not measured here: it refuses no request */
   uint64_t tbt_slo_us;              /* policy tandem: the longest step with decodes; 0: no SLO */
-  td_tbt_pace tbt_pace;
+  td_adaptive_slo adaptive_slo;
   /* Order (order.h); all 0: first come, first served. */
   uint32_t prompt_ns_per_token; /* the least time of a prompt token on an idle device; 0: from the cost
                                  * model. Without one, the order uses the fastest step with prompts so far,
@@ -68,10 +68,10 @@ typedef struct td_sched_config {
   bool coalesces;               /* wait for pages that a running prompt is computing (coalesce.h) */
   uint32_t
       n_accounts; /* accounts that may come: places are kept for those that run nothing (places.h); 0: one */
-  bool tells_pages; /* record page events for td_sched_take_page_event */
+  bool emits_page_events; /* record page events for td_sched_take_page_event */
 } td_sched_config;
 
-/* Sets the default tbt_slo_us and tbt_pace. A GPU computes a token faster in a longer chunk, up to
+/* Sets the default tbt_slo_us and adaptive_slo. A GPU computes a token faster in a longer chunk, up to
  * thousands of tokens. On a CPU a step of 128 tokens gains only a few percent of throughput over one of
  * 60, and delays answers. How long is too long depends on the model, the machine and the number of
  * answers: answers slow down to a quarter of their pace at worst, or to 40 tokens a second if that is
@@ -154,7 +154,7 @@ void td_sched_set_cost(td_sched *s, const struct td_cost_model *cost);
 typedef struct td_sched_forecast {
   double start_us;        /* until a request that came now would be started, after all that wait */
   double next_end_us;     /* until the next running request ends */
-  double end_gap_us;      /* between two ends after that */
+  double end_interval_us; /* between two ends after that */
   double prompt_token_us; /* that each token of a waiting prompt adds to these times */
   double step_us;         /* the present time of a step */
 } td_sched_forecast;

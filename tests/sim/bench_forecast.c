@@ -186,7 +186,7 @@ static void look(void)
   td_sched_forecast f = td_sched_foresee(w.sched);
   w.probe_at_us[w.n_probes] = w.probed_us = w.now_us;
   w.probe_next_us[w.n_probes] = f.next_end_us;
-  w.probe_gap_us[w.n_probes] = f.end_gap_us;
+  w.probe_gap_us[w.n_probes] = f.end_interval_us;
   w.probe_ends[w.n_probes++] = w.n_ends;
 }
 

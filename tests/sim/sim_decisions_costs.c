@@ -15,10 +15,17 @@ static void print_model(td_buf *out, const td_cost_model *m, int digits)
 {
   for (uint32_t i = 0; i < m->n_points; i++)
     td_buf_printf(out, "%s%u %.*g", i ? ", " : "  ", m->tokens[i], digits, m->tokens_us[i]);
-  const double c[] = {m->logits_us_per_row,         m->decode_us_per_row,   m->decode_us_per_kv_token,
-                      m->prefill_us_per_chunk,      m->prefill_us_per_pair, m->prefill_us_per_kv_token,
-                      m->prefill_us_per_thin_token, m->hybrid_us,           m->hybrid_us_per_decode_row,
-                      m->hybrid_us_per_kv_token,    m->hybrid_beside};
+  const double c[] = {m->logits_us_per_row,
+                      m->decode_us_per_row,
+                      m->decode_us_per_kv_token,
+                      m->prefill_us_per_chunk,
+                      m->prefill_us_per_pair,
+                      m->prefill_us_per_kv_token,
+                      m->prefill_us_per_short_chunk_key,
+                      m->hybrid_us,
+                      m->hybrid_us_per_decode_row,
+                      m->hybrid_us_per_kv_token,
+                      m->hybrid_beside};
   td_buf_printf(out, "\n  then");
   for (size_t i = 0; i < sizeof c / sizeof *c; i++)
     td_buf_printf(out, " %.*g", digits, rounded(c[i]));
@@ -37,7 +44,7 @@ static td_step_work draw_work(sim_rng *r, uint32_t n_tokens, bool hybrids)
   if (chunk > 0) {
     w.prefill_pairs = td_cost_pairs(chunk, end);
     w.prefill_kv_tokens = end;
-    w.prefill_thin_tokens = td_cost_thin_tokens(chunk, end);
+    w.prefill_short_chunk_keys = td_cost_short_chunk_keys(chunk, end);
   }
   return w;
 }
@@ -93,15 +100,15 @@ void sim_print_guesses(td_buf *out)
       m.decode_us_per_row = 2;
       m.prefill_us_per_chunk = 30;
       m.prefill_us_per_kv_token = 0.25;
-      m.prefill_us_per_thin_token = 0.125;
+      m.prefill_us_per_short_chunk_key = 0.125;
       m.hybrid_us_per_decode_row = 3;
       m.hybrid_us_per_kv_token = i > 8 ? 0.0625 : 0;
     }
-    double unsure = td_cost_guess_unsure(c, &to);
-    td_buf_printf(out, "guess %d, unsure by %.5g\n", i, unsure);
+    double uncertainty = td_cost_guess_uncertainty(c, &to);
+    td_buf_printf(out, "guess %d, unsure by %.5g\n", i, uncertainty);
     print_model(out, &m, 6);
     td_cost_learner l;
-    td_cost_learner_init(&l, &m, unsure);
+    td_cost_learner_init(&l, &m, uncertainty);
     for (uint32_t k = 1; k <= 300; k++) {
       td_step_work w = draw_work(&r, 1 + sim_below(&r, sim_chance(&r, 0.5) ? 20 : 20000), true);
       double off = 0.5 + 0.2 * (i % 5) + 0.0005 * sim_below(&r, 1000);
@@ -125,7 +132,7 @@ void sim_print_chances(td_buf *out)
   for (uint32_t i = 0; i < ROUNDS; i++) {
     for (uint32_t k = 0; k < i; k++) {
       uint32_t account = sim_below(&r, 2), n = 1 + sim_below(&r, sim_chance(&r, 0.2) ? 2000 : 60);
-      td_output_lengths_note(&a, account, n, n * (1 + sim_below(&r, 30)) / 10, sim_chance(&r, 0.3));
+      td_output_lengths_observe(&a, account, n, n * (1 + sim_below(&r, 30)) / 10, sim_chance(&r, 0.3));
       td_output_lengths_start(&a, account, sim_below(&r, 90000), sim_below(&r, 90000));
     }
     for (uint32_t k = 0; k < 6; k++) {
@@ -134,7 +141,7 @@ void sim_print_chances(td_buf *out)
       td_length_chance c = td_output_lengths_chance(&a, account, age, max_new);
       td_buf_printf(out, "account %u, %u of %u: full %.7g at %.7g %.7g %.7g %.7g, share %.7g\n", account, age,
                     max_new, c.full, c.at[0], c.at[1], c.at[2], c.at[3],
-                    td_output_lengths_computed_share(&a.accounts[account]));
+                    td_output_lengths_uncached_ratio(&a.accounts[account]));
     }
   }
   td_output_lengths_deinit(&a);

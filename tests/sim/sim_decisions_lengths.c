@@ -20,7 +20,7 @@ static const td_cost_model all_parts = {.n_points = 6,
                                         .prefill_us_per_chunk = 64,
                                         .prefill_us_per_pair = 0.0625,
                                         .prefill_us_per_kv_token = 0.5,
-                                        .prefill_us_per_thin_token = 0.125,
+                                        .prefill_us_per_short_chunk_key = 0.125,
                                         .hybrid_us = 128,
                                         .hybrid_us_per_decode_row = 2,
                                         .hybrid_us_per_kv_token = 0.125,
@@ -41,7 +41,7 @@ static td_sched_config draw_config(sim_rng *r, uint32_t which)
   c.tbt_slo_us =
       sim_chance(r, 0.1) ? 0 : (uint64_t)(sim_chance(r, 0.5) ? at : at * (1 + 0.001 * sim_below(r, 1000)));
   if (sim_chance(r, 0.3))
-    c.tbt_pace = (td_tbt_pace){1 + sim_below(r, 5), (uint64_t)(at / 2)};
+    c.adaptive_slo = (td_adaptive_slo){1 + sim_below(r, 5), (uint64_t)(at / 2)};
   return c;
 }
 

@@ -74,7 +74,7 @@ static uint64_t mix_predictions(uint64_t hash, const sim_world *w)
                          st.cost_correction[1],
                          f.start_us,
                          f.next_end_us,
-                         f.end_gap_us,
+                         f.end_interval_us,
                          f.prompt_token_us,
                          f.step_us,
                          td_sched_foresee_start_us(w->sched)};

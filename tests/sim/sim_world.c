@@ -37,7 +37,7 @@ static void *must_alloc(size_t n, size_t size)
   .n_points = 9, .tokens = {1, 16, 17, 32, 33, 64, 65, 96, 128},                                             \
   .tokens_us = {100, 110, 150, 160, 200, 230, 330, 290, 400}, .logits_us_per_row = 1,                        \
   .decode_us_per_row = 2, .decode_us_per_kv_token = 0.2, .prefill_us_per_chunk = 5,                          \
-  .prefill_us_per_pair = 0.01, .prefill_us_per_kv_token = 0.05, .prefill_us_per_thin_token = 0.03,           \
+  .prefill_us_per_pair = 0.01, .prefill_us_per_kv_token = 0.05, .prefill_us_per_short_chunk_key = 0.03,      \
   .hybrid_us = 12, .hybrid_us_per_decode_row = 1
 static const td_cost_model stairs = {STAIRS}, stairs_learned = {STAIRS, .learned = {1.3, 0.8}};
 
@@ -106,7 +106,7 @@ static void draw_config(sim_world *w, uint64_t hash_seed)
   if (c->max_context_tokens > 1200)
     c->max_context_tokens = 1200;
   c->hash_seed = hash_seed;
-  c->tells_pages = sim_chance(r, 0.5);
+  c->emits_page_events = sim_chance(r, 0.5);
   draw_policy(w);
   draw_order(w);
   w->arrival_rate = sim_chance(r, 0.4) ? 0.9 : 0.02 + 0.3 * sim_below(r, 1000) / 1000;
@@ -516,7 +516,7 @@ static void take_page_events(sim_world *w, uint32_t most)
 {
   td_page_event e;
   for (; most > 0 && td_sched_take_page_event(w->sched, &e); most--) {
-    SIM_CHECK(w, w->config.tells_pages && e.is_stored == (e.tokens != NULL));
+    SIM_CHECK(w, w->config.emits_page_events && e.is_stored == (e.tokens != NULL));
     w->n_told_pages += e.is_stored ? 1 : -1;
     SIM_CHECK(w, w->n_told_pages >= 0);
   }
@@ -577,5 +577,5 @@ void sim_world_drain(sim_world *w)
   SIM_CHECK(w,
             st.n_running == 0 && st.n_waiting == 0 && st.pages_owned == 0 && st.waiting_prompt_tokens == 0);
   take_page_events(w, UINT32_MAX);
-  SIM_CHECK(w, w->n_told_pages == (w->config.tells_pages ? st.pages_cached : 0));
+  SIM_CHECK(w, w->n_told_pages == (w->config.emits_page_events ? st.pages_cached : 0));
 }

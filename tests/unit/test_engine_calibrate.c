@@ -253,7 +253,7 @@ static double median_error(const td_cost_model *m, double slow)
                         .n_decode_rows = rows,
                         .decode_kv_tokens = 500 * rows,
                         .prefill_pairs = td_cost_pairs(chunk, chunk),
-                        .prefill_thin_tokens = td_cost_thin_tokens(chunk, chunk)};
+                        .prefill_short_chunk_keys = td_cost_short_chunk_keys(chunk, chunk)};
       above += fabs(td_cost_step_us(m, &w) / (slow * td_cost_step_us(&truth, &w)) - 1) > limit;
     }
   return 2 * above > n ? 1 : limit;
@@ -339,7 +339,7 @@ static void full_steps_of_long_prompts(void **state)
                           .n_decode_rows = rows,
                           .decode_kv_tokens = 9400 * rows,
                           .prefill_pairs = td_cost_pairs(chunk, 7000),
-                          .prefill_thin_tokens = td_cost_thin_tokens(chunk, 7000)};
+                          .prefill_short_chunk_keys = td_cost_short_chunk_keys(chunk, 7000)};
         assert_true(fabs(td_cost_step_us(&m, &w) / td_cost_step_us(&of, &w) - 1) < 0.03);
       }
   }
@@ -362,7 +362,7 @@ static void a_device_that_slows_at_work(void **state)
                         .n_decode_rows = decodes,
                         .decode_kv_tokens = 500 * decodes,
                         .prefill_pairs = td_cost_pairs(n - decodes, n - decodes),
-                        .prefill_thin_tokens = td_cost_thin_tokens(n - decodes, n - decodes)};
+                        .prefill_short_chunk_keys = td_cost_short_chunk_keys(n - decodes, n - decodes)};
       double want = td_cost_step_us(&truth, &w) * (n >= HEAVY_TOKENS ? d.hot : 1);
       assert_true(fabs(td_cost_step_us(&m, &w) / want - 1) < 0.05);
     }

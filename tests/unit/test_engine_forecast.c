@@ -78,7 +78,7 @@ static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
   td_engine_get_stats(d->engine, &st);
   d->n_steps++;
   d->n_wrong += st.queue_delay_us != last.start_us || !(st.queue_delay_us > 0) ||
-                st.next_end_us != last.next_end_us || st.end_gap_us != last.end_gap_us ||
+                st.next_end_us != last.next_end_us || st.end_interval_us != last.end_interval_us ||
                 st.n_waiting + st.n_running == 0 || now - forecast_us > RARE_US + STEP_US;
   if (d->n_steps == d->end_at) {
     td_engine_end(d->engine, d->complete);
@@ -159,7 +159,7 @@ static void forecasts_are_rare_and_right_at_idle(void **state)
     atomic_store(&e->stop_requested, false);
     assert_int_equal(td_engine_run(e, &err), TD_OK);
     td_engine_get_stats(e, &st);
-    assert_true(st.queue_delay_us == 0 && st.next_end_us == 0 && st.end_gap_us == 0 &&
+    assert_true(st.queue_delay_us == 0 && st.next_end_us == 0 && st.end_interval_us == 0 &&
                 st.prompt_token_us == 0);
     assert_int_equal(d.n_wrong, 0);
     assert_in_range(d.n_steps, N_NEW, N_NEW + N_ROWS);

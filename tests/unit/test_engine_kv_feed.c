@@ -33,7 +33,7 @@ static void open_world(world *w)
                        .page_tokens = PT,
                        .n_pages = PAGES,
                        .max_context_tokens = PAGES * PT,
-                       .tells_pages = true};
+                       .emits_page_events = true};
   assert_int_equal(td_sched_create(&c, &w->s, &err), TD_OK);
   assert_int_equal(td_sched_plan_create(w->s, &w->plan, &err), TD_OK);
   w->tokens = calloc(PAGES, PT * sizeof *w->tokens);

@@ -41,7 +41,7 @@ static void each_allocation_may_fail(void **state)
                             .max_context_tokens = 512};
   long n = refused_at_each(&config);
   assert_true(n > 20);
-  config.tells_pages = true;
+  config.emits_page_events = true;
   assert_int_equal(refused_at_each(&config), n + 3);
 }
 

@@ -305,7 +305,7 @@ static void an_slo_that_follows_the_decodes(void **state)
   td_budget b;
   uint32_t n_least = 0, n_times = 0, n_most = 0, longest = STEP_TOKENS;
   td_sched_set_default_slo(&c, true);
-  assert_true(c.tbt_slo_us == 50000 && c.tbt_pace.decode_times == 0);
+  assert_true(c.tbt_slo_us == 50000 && c.adaptive_slo.decode_factor == 0);
   td_sched_set_default_slo(&c, false);
   assert_true(c.tbt_slo_us == 100000);
   c.step_tokens = STEP_TOKENS;

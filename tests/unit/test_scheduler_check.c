@@ -21,7 +21,7 @@ static const td_sched_config config = {.n_slots = FX_SLOTS,
                                        .coalesces = true,
                                        .slack_percent = 100,
                                        .n_accounts = 2,
-                                       .tells_pages = true,
+                                       .emits_page_events = true,
                                        .cost = &td_cost_h200_llama3_8b};
 enum { DECODE, PREFILL, FOLLOWER, SECOND_FOLLOWER, QUEUED, QUEUED_TOO }; /* slots */
 
@@ -96,7 +96,7 @@ static td_prefix_node *child(td_sched *s)
   X(a_stripe_is_free_twice, s->free_stripes[0] = s->free_stripes[1])                                         \
   X(a_free_stripe_is_used, s->free_stripes[1] = request(s, DECODE)->stripe)                                  \
   X(a_stripe_is_lost, s->n_free_stripes--)                                                                   \
-  X(a_turn_is_not_later, request(s, PREFILL)->turn = request(s, DECODE)->turn)                               \
+  X(a_start_is_not_later, request(s, PREFILL)->start_seq = request(s, DECODE)->start_seq)                    \
   X(a_waiting_one_runs, s->table.running[0] = QUEUED)                                                        \
   X(one_that_runs_is_not_listed, s->table.n_running--)                                                       \
   X(a_free_slot_waits, request(s, FX_SLOTS - 1)->state = TD_REQUEST_WAITING)                                 \
@@ -130,10 +130,10 @@ static td_prefix_node *child(td_sched *s)
   X(followers_go_in_a_circle, entry(s, FOLLOWER)->next = SECOND_FOLLOWER;                                    \
     entry(s, SECOND_FOLLOWER)->next = FOLLOWER)                                                              \
   X(prompt_tokens_are_miscounted, s->order.waiting_prompt_tokens--)                                          \
-  X(expected_tokens_are_miscounted, s->answers.accounts[1].waiting_tokens++)                                 \
-  X(expected_tokens_of_the_first, s->answers.accounts[0].waiting_tokens++)                                   \
-  X(asked_tokens_are_miscounted, s->answers.asked_tokens[0]++)                                               \
-  X(asked_tokens_of_the_longest, s->answers.asked_tokens[TD_LENGTH_BINS - 1]++)                              \
+  X(expected_uncached_tokens_are_miscounted, s->answers.accounts[1].waiting_tokens++)                        \
+  X(expected_uncached_tokens_of_the_first, s->answers.accounts[0].waiting_tokens++)                          \
+  X(max_new_tokens_are_miscounted, s->answers.max_new_tokens[0]++)                                           \
+  X(max_new_tokens_of_the_longest, s->answers.max_new_tokens[TD_LENGTH_BINS - 1]++)                          \
   X(one_is_queued_twice, s->order.n_queued++)                                                                \
   /* order */                                                                                                \
   X(an_entry_of_another_account, entry(s, QUEUED)->terms.account = 0)                                        \

@@ -18,7 +18,7 @@ static const td_cost_model round_numbers = {.n_points = 3,
                                             .prefill_us_per_chunk = 7,
                                             .prefill_us_per_pair = 0.125,
                                             .prefill_us_per_kv_token = 0.0625,
-                                            .prefill_us_per_thin_token = 0.5,
+                                            .prefill_us_per_short_chunk_key = 0.5,
                                             .hybrid_us = 9,
                                             .hybrid_us_per_decode_row = 3};
 /* The same with all optional values of a file: factors learned under load, a price of KV beside chunks, and
@@ -55,7 +55,7 @@ static void test_work_of_plan(void **state)
   assert_int_equal(w.n_decode_rows, 2);
   assert_int_equal(w.decode_kv_tokens, 310);
   assert_int_equal(w.prefill_kv_tokens, 15);
-  assert_int_equal(w.prefill_thin_tokens, 15); /* thin chunks, with few pairs for these keys */
+  assert_int_equal(w.prefill_short_chunk_keys, 15); /* short chunks, with few pairs for these keys */
   assert_int_equal(w.prefill_pairs, (1 + 2 + 3 + 4 + 5) + (8 + 9 + 10)); /* counted by hand */
 }
 
@@ -90,7 +90,7 @@ static void test_step(void **state)
                     .decode_kv_tokens = 310,
                     .prefill_pairs = 42,
                     .prefill_kv_tokens = 15,
-                    .prefill_thin_tokens = 6};
+                    .prefill_short_chunk_keys = 6};
   assert_near(td_cost_step_us(&round_numbers, &w), 104 + 1.5 + 4 + 77.5 + 14 + 5.25 + 0.9375 + 3 + 9 + 6,
               1e-12);
   td_cost_model worked = round_numbers;

@@ -29,7 +29,7 @@ static td_step_work hybrid(uint32_t n_decodes, uint32_t context, uint32_t chunk,
   if (chunk > 0) {
     w.prefill_pairs = td_cost_pairs(chunk, at + chunk);
     w.prefill_kv_tokens = at + chunk;
-    w.prefill_thin_tokens = td_cost_thin_tokens(chunk, at + chunk);
+    w.prefill_short_chunk_keys = td_cost_short_chunk_keys(chunk, at + chunk);
   }
   return w;
 }
@@ -74,7 +74,7 @@ static const td_cost_model truth = {
     .decode_us_per_kv_token = 0.0305,
     .prefill_us_per_chunk = 150,
     .prefill_us_per_pair = 9.36e-4,
-    .prefill_us_per_thin_token = 0.4,
+    .prefill_us_per_short_chunk_key = 0.4,
     .hybrid_us = 400,
     .hybrid_us_per_decode_row = 13,
     .hybrid_beside = 0.36}; /* an H200's value, with which a fit begins */
@@ -95,7 +95,7 @@ static void finds_what_made_the_samples(void **state)
   assert_true(worst_elsewhere(&m, &truth) < 0.01);
   assert_true(fabs(m.decode_us_per_kv_token / truth.decode_us_per_kv_token - 1) < 0.01);
   assert_true(fabs(m.prefill_us_per_pair / truth.prefill_us_per_pair - 1) < 0.05);
-  assert_true(fabs(m.prefill_us_per_thin_token / truth.prefill_us_per_thin_token - 1) < 0.05);
+  assert_true(fabs(m.prefill_us_per_short_chunk_key / truth.prefill_us_per_short_chunk_key - 1) < 0.05);
   assert_true(fabs(m.hybrid_us_per_decode_row / truth.hybrid_us_per_decode_row - 1) < 0.05);
 }
 

@@ -107,7 +107,7 @@ static void look_ahead(void)
     return;
   td_sched_forecast f = td_sched_foresee(w.s);
   w.probes[w.n_probes++] =
-      (probe){w.now_us, f.next_end_us, f.next_end_us + (ENDS_AHEAD - 1) * f.end_gap_us, w.n_ends};
+      (probe){w.now_us, f.next_end_us, f.next_end_us + (ENDS_AHEAD - 1) * f.end_interval_us, w.n_ends};
 }
 
 static bool step(void)
@@ -433,7 +433,7 @@ static foretold foretold_beside(beside kind, uint32_t each, uint32_t account)
   while (n_of(false) > 0)
     step();
   foretold r = {w.told_us / w.seen_us,
-                f.end_gap_us * GAP_ENDS / (w.ends_us[first + GAP_ENDS] - w.ends_us[first])};
+                f.end_interval_us * GAP_ENDS / (w.ends_us[first + GAP_ENDS] - w.ends_us[first])};
   print_message("%u times kind %u, account %u: predicted / seen: start %.2f, from end to end %.2f\n", each,
                 kind, account, r.start, r.gap);
   close_world();

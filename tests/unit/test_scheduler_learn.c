@@ -37,7 +37,8 @@ static td_step_work work(uint32_t n_decodes, uint32_t context, uint32_t chunk, u
                         .decode_kv_tokens = (uint64_t)n_decodes * context,
                         .prefill_pairs = td_cost_pairs(chunk, chunk + behind),
                         .prefill_kv_tokens = chunk > 0 ? chunk + behind : 0,
-                        .prefill_thin_tokens = chunk > 0 ? td_cost_thin_tokens(chunk, chunk + behind) : 0};
+                        .prefill_short_chunk_keys =
+                            chunk > 0 ? td_cost_short_chunk_keys(chunk, chunk + behind) : 0};
 }
 
 /* As serving makes them: mostly decodes, a chunk now and then. */
@@ -79,7 +80,7 @@ static void predictions_converge(void **state)
   for (uint32_t seed = 1; seed <= 50; seed++) {
     td_cost_learner l;
     random_state = seed;
-    td_cost_learner_init(&l, &td_cost_epyc_smollm2, TD_COST_UNSURE_GUESSED);
+    td_cost_learner_init(&l, &td_cost_epyc_smollm2, TD_COST_UNCERTAINTY_GUESSED);
     for (uint32_t i = 1; i <= 400; i++) {
       td_step_work w = any_work();
       td_cost_learner_observe(&l, &w, time_of(&w));
@@ -108,7 +109,7 @@ static void kv_beside_chunks_has_a_price_of_its_own(void **state)
     td_cost_learner l;
     of.hybrid_us_per_kv_token = times * of.decode_us_per_kv_token;
     random_state = 3;
-    td_cost_learner_init(&l, &td_cost_epyc_smollm2, TD_COST_UNSURE_GUESSED);
+    td_cost_learner_init(&l, &td_cost_epyc_smollm2, TD_COST_UNCERTAINTY_GUESSED);
     for (uint32_t i = 0; i < 1000; i++) {
       td_step_work w = work(1 + draw(16), 50 + draw(4000), draw(3) ? 0 : 2 + draw(110), draw(500));
       td_cost_learner_observe(&l, &w, td_cost_step_us(&of, &w) * (0.95 + 0.1 * draw(1000) / 1000));
@@ -133,7 +134,7 @@ static void attention_beside_is_learned(void **state)
   random_state = 1;
   slow.decode_us_per_kv_token *= 1.5;
   slow.prefill_us_per_pair *= 1.5;
-  td_cost_learner_init(&l, &td_cost_h200_llama3_8b, TD_COST_UNSURE_GUESSED);
+  td_cost_learner_init(&l, &td_cost_h200_llama3_8b, TD_COST_UNCERTAINTY_GUESSED);
   for (uint32_t i = 0; i < 400; i++) {
     uint32_t n_decodes = draw(3) ? 64 : 0, chunk = n_decodes == 0 || draw(2) ? 448 : 0;
     td_step_work w = work(n_decodes, 4096 + draw(4096), chunk, 8192 + draw(8192));
@@ -159,7 +160,7 @@ static void what_was_not_seen_is_corrected_too(void **state)
   slow.decode_us_per_kv_token *= 8;
   slow.prefill_us_per_pair *= 8;
   slow.logits_us_per_row *= 8;
-  td_cost_learner_init(&l, &td_cost_epyc_smollm2, TD_COST_UNSURE_GUESSED);
+  td_cost_learner_init(&l, &td_cost_epyc_smollm2, TD_COST_UNCERTAINTY_GUESSED);
   td_step_work decode = work(1, 100, 0, 0), chunk = work(0, 0, 128, 1000);
   for (uint32_t i = 0; i < 8; i++)
     td_cost_learner_observe(&l, &decode, td_cost_step_us(&slow, &decode));
@@ -176,7 +177,7 @@ static void one_absurd_step_is_forgotten(void **state)
   td_cost_learner l;
   td_step_work w = work(2, 100, 0, 0);
   double us = td_cost_step_us(&td_cost_epyc_smollm2, &w);
-  td_cost_learner_init(&l, &td_cost_epyc_smollm2, TD_COST_UNSURE_GUESSED);
+  td_cost_learner_init(&l, &td_cost_epyc_smollm2, TD_COST_UNCERTAINTY_GUESSED);
   td_cost_learner_observe(&l, &w, 1000 * us);
   for (uint32_t i = 0; i < 4; i++)
     td_cost_learner_observe(&l, &w, us);
@@ -201,7 +202,7 @@ static void it_follows_a_device_that_changes(void **state)
 {
   td_cost_learner l;
   random_state = 7;
-  td_cost_learner_init(&l, &td_cost_epyc_smollm2, TD_COST_UNSURE_GUESSED);
+  td_cost_learner_init(&l, &td_cost_epyc_smollm2, TD_COST_UNCERTAINTY_GUESSED);
   for (uint32_t i = 0; i < 40000; i++) {
     td_step_work w = any_work();
     td_cost_learner_observe(&l, &w, time_of(&w) * (i < 20000 ? 1 : 2));
@@ -224,8 +225,8 @@ static void one_load_teaches_no_wrong_shares(void **state)
   td_cost_learner l;
   td_step_work unseen = work(0, 0, 2048, 0);
   random_state = 5;
-  assert_float_equal(td_cost_guess_unsure(c, &c->basis), TD_COST_UNSURE_LEARNED, 1e-9);
-  td_cost_learner_init(&l, c->cost, td_cost_guess_unsure(c, &c->basis));
+  assert_float_equal(td_cost_guess_uncertainty(c, &c->basis), TD_COST_UNCERTAINTY_LEARNED, 1e-9);
+  td_cost_learner_init(&l, c->cost, td_cost_guess_uncertainty(c, &c->basis));
   for (int i = 0; i < 7000; i++) {
     uint32_t n_decodes = 4 + draw(14), chunk = 0, behind = 0;
     if (draw(5) == 0) {
@@ -242,9 +243,9 @@ static void one_load_teaches_no_wrong_shares(void **state)
   assert_float_equal(td_cost_step_us(&learned, &unseen) / td_cost_step_us(c->cost, &unseen), 1, 0.06);
   td_cost_basis other = c->basis;
   other.weight_bytes *= 1.5;
-  assert_float_equal(td_cost_guess_unsure(c, &other), TD_COST_UNSURE_LEARNED + log(1.5), 1e-9);
+  assert_float_equal(td_cost_guess_uncertainty(c, &other), TD_COST_UNCERTAINTY_LEARNED + log(1.5), 1e-9);
   other.flop_us /= 100;
-  assert_float_equal(td_cost_guess_unsure(c, &other), TD_COST_UNSURE_GUESSED, 1e-9);
+  assert_float_equal(td_cost_guess_uncertainty(c, &other), TD_COST_UNCERTAINTY_GUESSED, 1e-9);
 }
 
 /* The guess for the class's own device is its table. For others it scales with bytes where weights are read,
@@ -290,7 +291,7 @@ static void each_knot_learns(void **state)
   for (uint32_t k = 0; k < base.n_points; k++) {
     td_cost_learner l;
     const td_step_work w = {.n_tokens = base.tokens[k], .n_rows = 1};
-    td_cost_learner_init(&l, &base, TD_COST_UNSURE_GUESSED);
+    td_cost_learner_init(&l, &base, TD_COST_UNCERTAINTY_GUESSED);
     for (int i = 0; i < 50; i++)
       td_cost_learner_observe(&l, &w, 2 * base.tokens_us[k]);
     const td_cost_model m = td_cost_learner_model(&l);

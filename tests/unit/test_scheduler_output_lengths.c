@@ -38,7 +38,7 @@ static void note_uniform(uint32_t account, uint32_t n, uint32_t max_new, uint32_
 {
   for (uint32_t i = 0; i < n_answers; i++) {
     uint32_t length = 1 + below(n);
-    td_output_lengths_note(&a, account, length < max_new ? length : max_new, 1000, length >= max_new);
+    td_output_lengths_observe(&a, account, length < max_new ? length : max_new, 1000, length >= max_new);
   }
 }
 
@@ -102,7 +102,7 @@ static void an_account_is_its_own(void **state)
   note_uniform(1, 400, UINT32_MAX, MANY);
   double before = mean_rest(1, 10, 10000);
   for (uint32_t i = 0; i < MANY; i++)
-    td_output_lengths_note(&a, 2, 3, 3, false);
+    td_output_lengths_observe(&a, 2, 3, 3, false);
   assert_true(mean_rest(1, 10, 10000) == before);
   assert_near(mean_rest(2, 0, 10000), 3, 1);
 }
@@ -114,7 +114,7 @@ static void the_mean_of_accounts_stands_in(void **state)
   for (uint32_t account = 0; account < 4; account++)
     note_uniform(account, 400, UINT32_MAX, 1000);
   for (uint32_t i = 0; i < MANY; i++)
-    td_output_lengths_note(&a, 4, 3, 1000, false);
+    td_output_lengths_observe(&a, 4, 3, 1000, false);
   assert_near(td_output_lengths_chance(&a, 5, 0, 10).full, 0.8, 0.05);
   assert_near(td_output_lengths_chance(&a, 5, 10, 1000000).full, 0, 0.01);
 }
@@ -126,7 +126,7 @@ static void what_was_never_seen(void **state)
   (void)state;
   assert_true(td_output_lengths_chance(&a, 0, 0, 1000).full == 1);
   for (uint32_t i = 0; i < MANY; i++)
-    td_output_lengths_note(&a, 0, 100, 1000, false);
+    td_output_lengths_observe(&a, 0, 100, 1000, false);
   assert_near(td_output_lengths_chance(&a, 0, 1000, 2000).full, 0.5, 0.03);
   assert_near(td_output_lengths_chance(&a, 0, 0, 90).full, 1, 0.01);
   assert_true(td_output_lengths_chance(&a, 0, 100, 101).full == 1);
@@ -137,7 +137,7 @@ static void nothing_overflows(void **state)
 {
   (void)state;
   for (uint32_t i = 0; i < 1000; i++)
-    td_output_lengths_note(&a, 0, 16777216, 16777216, i % 2);
+    td_output_lengths_observe(&a, 0, 16777216, 16777216, i % 2);
   for (uint32_t age = 0; age < 16777216; age = age * 2 + 1)
     for (uint32_t max_new = age + 1; max_new <= 16777216; max_new *= 3) {
       td_length_chance c = td_output_lengths_chance(&a, 0, age, max_new);
