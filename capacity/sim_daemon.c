@@ -179,7 +179,7 @@ void td_sim_daemon_reset_sums(td_sim_daemon *d)
   td_sched_get_stats(d->sched, &d->sums.before);
 }
 
-static void note_step(td_sim_daemon *d)
+static void record_step(td_sim_daemon *d)
 {
   td_sched_stats s;
   td_sim_daemon_sums *sums = &d->sums;
@@ -195,7 +195,7 @@ static void note_step(td_sim_daemon *d)
     sums->most_owned_pages = s.pages_owned;
 }
 
-static void note_first_token(td_sim_daemon *d, uint32_t slot, td_sim_daemon_slot *s, double now_us)
+static void record_first_token(td_sim_daemon *d, uint32_t slot, td_sim_daemon_slot *s, double now_us)
 {
   td_sim_result *result = &d->results[s->request];
   td_tally *t = d->tally;
@@ -210,7 +210,7 @@ static void note_first_token(td_sim_daemon *d, uint32_t slot, td_sim_daemon_slot
 }
 
 /* The TBTs of one step are nearly always equal, so they are counted in runs. */
-static void note_tokens(td_sim_daemon *d, double now_us)
+static void record_tokens(td_sim_daemon *d, double now_us)
 {
   td_tally *t = d->tally;
   double run_us = 0;
@@ -222,7 +222,7 @@ static void note_tokens(td_sim_daemon *d, double now_us)
       continue; /* the row was planned ahead, but its request ended with the previous step */
     d->sampled[i] = s->answer;
     if (s->n_new++ == 0) {
-      note_first_token(d, slot, s, now_us);
+      record_first_token(d, slot, s, now_us);
     } else {
       double tbt_us = now_us - s->last_us;
       if (tbt_us != run_us) {
@@ -275,8 +275,8 @@ void td_sim_daemon_end_step(td_sim_daemon *d, double now_us)
 {
   uint32_t n_finished;
   TD_BUG_ON(!d->in_step);
-  note_step(d);
-  note_tokens(d, now_us);
+  record_step(d);
+  record_tokens(d, now_us);
   /* The scheduler has to learn the times, like the daemon's. */
   if (d->config.correction[0] > 0 || d->config.measured_steps)
     td_sched_observe(d->sched, d->plan, d->step_us);

@@ -3,7 +3,7 @@
 
 /* Shares the pages of known tokens as soon as they are whole: the prompt's, and after a preemption also
  * those of generated tokens. */
-static void share_computed(td_sched *s, td_request *r)
+static void cache_computed_pages(td_sched *s, td_request *r)
 {
   uint32_t first, n_switched = td_sched_cache_pages(s, r, &first);
   TD_BUG_ON(n_switched > s->max_pending_updates - s->n_pending_updates);
@@ -22,7 +22,7 @@ static bool append_token(td_request *r, int32_t token, bool stop)
 }
 
 /* Notes that the logits of the first n prompt tokens are computed. */
-static void note_scored(td_sched *s, uint32_t slot, uint32_t n)
+static void record_scored(td_sched *s, uint32_t slot, uint32_t n)
 {
   td_request_wants *w = &s->table.wants[slot];
   if (w->logits_from < n)
@@ -47,9 +47,9 @@ void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, c
     r->is_late = samples && verdict[at] == TD_TOKEN_LATE;
     r->n_computed = row->kv_len - r->is_late;
     if (r->has_wants)
-      note_scored(s, row->slot, row->kv_len);
+      record_scored(s, row->slot, row->kv_len);
     if (i >= plan->n_decode_rows)
-      share_computed(s, r);
+      cache_computed_pages(s, r);
     if (!samples || r->is_late)
       continue;
     bool ends = append_token(r, sampled[at], verdict[at] == TD_TOKEN_ENDS);

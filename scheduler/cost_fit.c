@@ -66,7 +66,7 @@ static void choose_points(td_cost_model *m, const td_cost_sample *samples, uint3
 }
 
 /* Whether decodes beside chunks were measured with long and with short contexts. */
-static bool tells_hybrid_kv(const td_cost_sample *samples, uint32_t n)
+static bool can_fit_hybrid_kv(const td_cost_sample *samples, uint32_t n)
 {
   double least = INFINITY;
   uint32_t n_apart = 0;
@@ -151,7 +151,7 @@ static void solve(fit *f)
   }
 }
 
-static void take_solution(fit *f)
+static void store_solution(fit *f)
 {
   const double *c = f->x + f->m->n_points;
   memcpy(f->m->tokens_us, f->x, f->m->n_points * sizeof *f->x);
@@ -192,7 +192,7 @@ td_status td_cost_fit(const td_cost_sample *samples, uint32_t n_samples, bool be
   *out = none;
   choose_points(out, samples, n_samples);
   f.n_unknown = out->n_points + N_COEFFICIENTS;
-  f.prices_hybrid_kv = tells_hybrid_kv(samples, n_samples);
+  f.prices_hybrid_kv = can_fit_hybrid_kv(samples, n_samples);
   for (uint32_t i = 0; i < n_samples; i++)
     f.weight[i] = 1;
   for (int k = 0; k <= REWEIGHTINGS; k++) {
@@ -201,7 +201,7 @@ td_status td_cost_fit(const td_cost_sample *samples, uint32_t n_samples, bool be
     if (f.beside)
       expect_beside(&f);
     solve(&f);
-    take_solution(&f);
+    store_solution(&f);
     for (uint32_t i = 0; i < n_samples && f.beside == beside; i++)
       f.weight[i] = SMALL_ERROR / fmax(error_of(out, &samples[i]), SMALL_ERROR);
   }

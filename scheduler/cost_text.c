@@ -119,7 +119,7 @@ typedef struct cursor {
   const char *at, *end;
 } cursor;
 
-static bool take_text(cursor *c, const char *text)
+static bool parse_text(cursor *c, const char *text)
 {
   size_t n = strlen(text);
   if ((size_t)(c->end - c->at) < n || memcmp(c->at, text, n) != 0)
@@ -130,7 +130,7 @@ static bool take_text(cursor *c, const char *text)
 
 /* Takes a number as %.17g writes it, and the character after it. Refuses what strtod also accepts: leading
  * spaces or signs, hexadecimal, inf and nan. */
-static bool take_number(cursor *c, char behind, double *out)
+static bool parse_number(cursor *c, char behind, double *out)
 {
   char number[NUMBER_BYTES], *end;
   size_t n = 0;
@@ -144,7 +144,7 @@ static bool take_number(cursor *c, char behind, double *out)
   return *end == '\0' && isfinite(*out);
 }
 
-static bool take_identity(cursor *c, char out[TD_COST_IDENTITY_BYTES])
+static bool parse_identity(cursor *c, char out[TD_COST_IDENTITY_BYTES])
 {
   const char *line = memchr(c->at, '\n', (size_t)(c->end - c->at));
   size_t n = line ? (size_t)(line - c->at) : 0;
@@ -159,13 +159,13 @@ static bool take_identity(cursor *c, char out[TD_COST_IDENTITY_BYTES])
   return true;
 }
 
-static bool take_points(cursor *c, td_cost_model *m)
+static bool parse_points(cursor *c, td_cost_model *m)
 {
-  while (take_text(c, "tokens ")) {
+  while (parse_text(c, "tokens ")) {
     double tokens;
     uint32_t i = m->n_points;
-    if (i == TD_COST_POINTS_MAX || !take_number(c, ' ', &tokens) || !(tokens >= 1 && tokens <= TOKENS_MAX) ||
-        tokens != floor(tokens) || !take_text(c, "us ") || !take_number(c, '\n', &m->tokens_us[i]))
+    if (i == TD_COST_POINTS_MAX || !parse_number(c, ' ', &tokens) || !(tokens >= 1 && tokens <= TOKENS_MAX) ||
+        tokens != floor(tokens) || !parse_text(c, "us ") || !parse_number(c, '\n', &m->tokens_us[i]))
       return false;
     m->tokens[i] = (uint32_t)tokens;
     m->n_points++;
@@ -173,38 +173,38 @@ static bool take_points(cursor *c, td_cost_model *m)
   return true;
 }
 
-static bool take_version(cursor *c, int *version)
+static bool parse_version(cursor *c, int *version)
 {
-  if (!take_text(c, HEADER))
+  if (!parse_text(c, HEADER))
     return false;
   for (*version = VERSION_OLDEST; *version <= VERSION; ++*version) {
     char line[] = {(char)('0' + *version), '\n', '\0'};
-    if (take_text(c, line))
+    if (parse_text(c, line))
       return true;
   }
   return false;
 }
 
-static bool take_extras(cursor *c, int version, td_cost_model *m)
+static bool parse_extras(cursor *c, int version, td_cost_model *m)
 {
   for (int i = 0; i < N_EXTRAS; i++) {
     double *v = number_of(m, &extras[i].c);
-    if (version >= extras[i].since && take_text(c, extras[i].c.name) &&
-        (!take_text(c, " ") || !take_number(c, '\n', v) || *v == 0))
+    if (version >= extras[i].since && parse_text(c, extras[i].c.name) &&
+        (!parse_text(c, " ") || !parse_number(c, '\n', v) || *v == 0))
       return false;
   }
   return true;
 }
 
-static bool take_model(cursor *c, int version, td_cost_model *m)
+static bool parse_model(cursor *c, int version, td_cost_model *m)
 {
-  if (!take_points(c, m))
+  if (!parse_points(c, m))
     return false;
   for (int i = 0; i < N_COEFFICIENTS; i++)
-    if (!take_text(c, coefficients[i].name) || !take_text(c, " ") ||
-        !take_number(c, '\n', number_of(m, &coefficients[i])))
+    if (!parse_text(c, coefficients[i].name) || !parse_text(c, " ") ||
+        !parse_number(c, '\n', number_of(m, &coefficients[i])))
       return false;
-  return take_extras(c, version, m) && c->at == c->end;
+  return parse_extras(c, version, m) && c->at == c->end;
 }
 
 static bool sum_is_right(const char *text, size_t n_bytes)
@@ -221,16 +221,16 @@ td_status td_cost_parse(const char *text, size_t n_bytes, td_cost_model *m,
   cursor c = {text, text + n_bytes};
   td_cost_model got = {0};
   int version;
-  if (n_bytes == 0 || !take_version(&c, &version))
+  if (n_bytes == 0 || !parse_version(&c, &version))
     return td_fail(err, TD_ERR_CONFIG, "no step times of this version");
   if ((size_t)(c.end - c.at) < CHECKSUM_LINE_BYTES)
     return td_fail(err, TD_ERR_CONFIG, "cut off");
   c.end -= CHECKSUM_LINE_BYTES;
   if (!sum_is_right(text, n_bytes - CHECKSUM_LINE_BYTES))
     return td_fail(err, TD_ERR_CONFIG, "damaged or cut off: the checksum is wrong");
-  if (!take_identity(&c, identity))
+  if (!parse_identity(&c, identity))
     return td_fail(err, TD_ERR_CONFIG, "its second line does not say what it was measured on");
-  if (!take_model(&c, version, &got))
+  if (!parse_model(&c, version, &got))
     return td_fail(err, TD_ERR_CONFIG, "not as it should be at byte %zu", (size_t)(c.at - text));
   if (!td_cost_is_valid(&got))
     return td_fail(err, TD_ERR_CONFIG, "a time, a factor or a number of tokens is out of range or order");

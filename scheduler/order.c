@@ -43,7 +43,7 @@ static uint32_t rank_of(const td_order *o, uint32_t slot)
 }
 
 /* Makes the child of higher rank the left one. Returns true if the entry's rank changed. */
-static bool settle(td_order *o, uint32_t slot)
+static bool restore_leftist(td_order *o, uint32_t slot)
 {
   td_order_entry *e = &o->entries[slot];
   if (rank_of(o, e->left) < rank_of(o, e->right)) {
@@ -72,11 +72,11 @@ static uint32_t merge(td_order *o, uint32_t a, uint32_t b)
   td_order_entry *e = &o->entries[a];
   e->right = merge(o, e->right, b);
   o->entries[e->right].parent = a;
-  settle(o, a);
+  restore_leftist(o, a);
   return a;
 }
 
-static void take_out(td_order *o, uint32_t slot)
+static void remove_from_heap(td_order *o, uint32_t slot)
 {
   td_order_entry *e = &o->entries[slot];
   uint32_t below = merge(o, e->left, e->right), at = e->parent;
@@ -88,13 +88,13 @@ static void take_out(td_order *o, uint32_t slot)
     o->entries[at].left = below;
   else
     o->entries[at].right = below;
-  while (at != TD_NO_SLOT && settle(o, at))
+  while (at != TD_NO_SLOT && restore_leftist(o, at))
     at = o->entries[at].parent;
 }
 
 /* ---- the accounts with waiting requests ---- */
 
-static bool waits(const td_account *a) { return a->root[0] != TD_NO_SLOT || a->root[1] != TD_NO_SLOT; }
+static bool has_waiting(const td_account *a) { return a->root[0] != TD_NO_SLOT || a->root[1] != TD_NO_SLOT; }
 
 static bool account_is_before(const td_order *o, uint16_t a, uint16_t b)
 {
@@ -154,7 +154,7 @@ static uint64_t most_served(const td_order *o)
   return most;
 }
 
-static void account_joins(td_order *o, uint16_t account)
+static void add_account(td_order *o, uint16_t account)
 {
   uint64_t floor = o->n_heap > 0 ? o->served[least_served(o)] : most_served(o);
   if (o->served[account] < floor)
@@ -164,7 +164,7 @@ static void account_joins(td_order *o, uint16_t account)
   sift_up(o, o->n_heap - 1);
 }
 
-static void account_parts(td_order *o, uint16_t account)
+static void remove_account(td_order *o, uint16_t account)
 {
   uint32_t at = o->accounts[account].at;
   uint16_t last = o->heap[--o->n_heap];
@@ -182,7 +182,7 @@ void td_order_enter(td_order *o, uint32_t slot)
   td_order_entry *e = &o->entries[slot];
   td_account *a = &o->accounts[e->terms.account];
   uint32_t *root = &a->root[e->is_light];
-  bool joins = !waits(a);
+  bool joins = !has_waiting(a);
   e->left = e->right = e->parent = TD_NO_SLOT;
   e->rank = 1;
   *root = merge(o, *root, slot);
@@ -190,7 +190,7 @@ void td_order_enter(td_order *o, uint32_t slot)
   if (e->terms.account >= o->n_accounts)
     o->n_accounts = e->terms.account + 1u;
   if (joins)
-    account_joins(o, e->terms.account);
+    add_account(o, e->terms.account);
   o->n_queued++;
   o->waiting_prompt_tokens += e->n_prompt;
 }
@@ -198,9 +198,9 @@ void td_order_enter(td_order *o, uint32_t slot)
 void td_order_leave(td_order *o, uint32_t slot)
 {
   td_order_entry *e = &o->entries[slot];
-  take_out(o, slot);
-  if (!waits(&o->accounts[e->terms.account]))
-    account_parts(o, e->terms.account);
+  remove_from_heap(o, slot);
+  if (!has_waiting(&o->accounts[e->terms.account]))
+    remove_account(o, e->terms.account);
   o->n_queued--;
   o->waiting_prompt_tokens -= e->n_prompt;
 }
@@ -273,7 +273,7 @@ void td_order_check(const td_order *o)
   uint32_t n_queued = 0, n_heap = 0;
   for (uint32_t i = 0; i < o->n_accounts; i++) {
     const td_account *a = &o->accounts[i];
-    if (!waits(a))
+    if (!has_waiting(a))
       continue;
     n_heap++;
     for (int light = 0; light < 2; light++)

@@ -11,7 +11,7 @@
 /* Steps before a refused front is looked up in the tree again, because that walks over its prompt. */
 enum { REFUSED_RETRY_STEPS = 16 };
 
-static void note_updates(td_plan *plan, uint32_t first, uint32_t n)
+static void add_page_updates(td_plan *plan, uint32_t first, uint32_t n)
 {
   TD_BUG_ON(n > plan->max_page_updates - plan->n_page_updates);
   td_plan_page_update *updates = plan->page_updates + plan->n_page_updates;
@@ -98,7 +98,7 @@ static bool get_decode_page(td_sched *s, td_plan *plan, uint32_t at)
     if (r->state == TD_REQUEST_WAITING)
       return false;
   }
-  note_updates(plan, td_sched_add_pages(s, r, 1), 1);
+  add_page_updates(plan, td_sched_add_pages(s, r, 1), 1);
   return true;
 }
 
@@ -201,7 +201,7 @@ bool td_sched_plan_chunk(td_sched *s, td_plan *plan, uint32_t slot, uint32_t at_
   uint32_t n_pages = td_sched_pages_for(s, r->n_computed + q_len);
   if (r->n_pages < n_pages) {
     uint32_t n_more = n_pages - r->n_pages;
-    note_updates(plan, td_sched_add_pages(s, r, n_more), n_more);
+    add_page_updates(plan, td_sched_add_pages(s, r, n_more), n_more);
     s->reserved_pages -= n_more;
   }
   memcpy(plan->token_ids + plan->n_tokens, r->tokens + r->n_computed, q_len * sizeof *plan->token_ids);
@@ -281,7 +281,7 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, co
   s->places.n_pages[r->account] += hit->n_pages;
   r->n_computed = hit->n_pages * s->config.page_tokens;
   s->reserved_pages += td_sched_reserved_for(s, r);
-  note_updates(plan, r->stripe * s->stripe_pages, hit->n_pages);
+  add_page_updates(plan, r->stripe * s->stripe_pages, hit->n_pages);
   if (!r->has_run) {
     r->has_run = true;
     s->table.histories[slot].first_run_us = now_us;
@@ -335,7 +335,7 @@ static void begin_plan(td_sched *s, td_plan *plan)
   plan->step = ++s->step;
   s->n_looked_up = s->n_extra_logits = 0;
   for (uint32_t i = 0; i < s->n_pending_updates; i++)
-    note_updates(plan, s->pending_updates[i], 1);
+    add_page_updates(plan, s->pending_updates[i], 1);
   s->n_pending_updates = 0;
 }
 
@@ -400,7 +400,7 @@ bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan)
 }
 
 /* Whether the request of a row in flight decodes once more, as far as is known. */
-static bool goes_on(const td_request *r, bool late)
+static bool decodes_again(const td_request *r, bool late)
 {
   return td_request_runs(r) && (late || r->n_tokens + 1 < r->max_tokens);
 }
@@ -432,7 +432,7 @@ static bool may_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late
     if (!has_one_sample(s, &plan->rows[i], is_late))
       return false;
     n_live += td_request_runs(r);
-    if (!goes_on(r, is_late))
+    if (!decodes_again(r, is_late))
       continue;
     any = true;
     n_pages += !is_late && plan->rows[i].kv_len % s->config.page_tokens == 0;
@@ -452,12 +452,12 @@ bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late, 
     td_request *r = &s->table.requests[before->slot];
     bool is_late = late && late[i];
     uint32_t kv_len = before->kv_len + !is_late;
-    if (!goes_on(r, is_late)) {
+    if (!decodes_again(r, is_late)) {
       others_pages += td_request_runs(r) ? td_sched_unshared_pages(s, r) : 0;
       continue;
     }
     if (!is_late && before->kv_len % s->config.page_tokens == 0)
-      note_updates(next, td_sched_add_pages(s, r, 1), 1);
+      add_page_updates(next, td_sched_add_pages(s, r, 1), 1);
     n_pages += r->n_pages;
     next->token_ids[next->n_tokens] = is_late ? r->last_token : -1 - (int32_t)i;
     next->positions[next->n_tokens] = (int32_t)kv_len - 1;

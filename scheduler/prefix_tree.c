@@ -92,7 +92,7 @@ static void unlink_child(td_prefix_tree *t, uint32_t id)
   *at = t->nodes[id].hash_next;
 }
 
-static uint32_t take_node(td_prefix_tree *t)
+static uint32_t alloc_node(td_prefix_tree *t)
 {
   uint32_t id = t->free_node;
   TD_BUG_ON(id == TD_NO_NODE);
@@ -102,7 +102,7 @@ static uint32_t take_node(td_prefix_tree *t)
   return id;
 }
 
-static void give_node(td_prefix_tree *t, uint32_t id)
+static void free_node(td_prefix_tree *t, uint32_t id)
 {
   t->nodes[id] = (td_prefix_node){.hash_next = t->free_node};
   t->free_node = id;
@@ -182,7 +182,7 @@ static void append_pages(td_prefix_tree *t, td_prefix_node *n, const int32_t *to
 }
 
 /* Reports the pages that were appended to the node's run after the page `before`. */
-static void tell_stored(td_prefix_tree *t, const td_prefix_node *n, int32_t before, const int32_t *pages,
+static void emit_stored(td_prefix_tree *t, const td_prefix_node *n, int32_t before, const int32_t *pages,
                         uint32_t n_pages)
 {
   for (uint32_t i = 0; i < n_pages; before = pages[i++])
@@ -194,7 +194,7 @@ static void tell_stored(td_prefix_tree *t, const td_prefix_node *n, int32_t befo
  * so requests and children that refer to it need no change. */
 static uint32_t split(td_prefix_tree *t, uint32_t lower, uint32_t n_upper)
 {
-  uint32_t upper = take_node(t);
+  uint32_t upper = alloc_node(t);
   td_prefix_node *l = &t->nodes[lower], *u = &t->nodes[upper];
   int32_t cut = l->first_page;
   for (uint32_t i = 0; i < n_upper; i++)
@@ -285,7 +285,7 @@ static void switch_pages(td_prefix_tree *t, uint32_t id, int32_t *pages, uint32_
 /* Adds a child to `parent`, with no page yet and one pin (the caller's). */
 static uint32_t add_child(td_prefix_tree *t, uint64_t namespace_id, uint32_t parent)
 {
-  uint32_t id = take_node(t);
+  uint32_t id = alloc_node(t);
   td_prefix_node *n = &t->nodes[id];
   n->namespace_id = namespace_id;
   n->parent = parent;
@@ -323,7 +323,7 @@ uint32_t td_prefix_tree_extend(td_prefix_tree *t, uint64_t namespace_id, uint32_
   int32_t before = node == TD_NO_NODE ? TD_NO_PAGE : t->nodes[node].last_page;
   append_pages(t, &t->nodes[end], tokens + (size_t)i * t->page_tokens, pages + i, n - i);
   if (t->events)
-    tell_stored(t, &t->nodes[end], before, pages + i, n - i);
+    emit_stored(t, &t->nodes[end], before, pages + i, n - i);
   if (!grows)
     link_child(t, end);
   return end;
@@ -353,7 +353,7 @@ static void remove_leaf(td_prefix_tree *t, uint32_t id)
   lru_remove(t, id);
   if (parent != TD_NO_NODE)
     t->nodes[parent].n_children--;
-  give_node(t, id);
+  free_node(t, id);
 }
 
 void td_prefix_tree_evict(td_prefix_tree *t, int32_t *pages, uint32_t n)

@@ -29,7 +29,7 @@ typedef struct elder {
 
 /* Only policies that may cut chunks anywhere go by slack. The others take prompts in the order in which
  * they were started. */
-static bool goes_by_slack(const td_sched *s)
+static bool orders_by_slack(const td_sched *s)
 {
   return s->config.policy == TD_POLICY_TANDEM || s->config.policy == TD_POLICY_SARATHI;
 }
@@ -72,7 +72,7 @@ static void sort_by_slack(td_sched *s, uint64_t now_us)
   }
 }
 
-static elder keep_for_elder(td_sched *s, uint32_t slot)
+static elder reserve_for_elder(td_sched *s, uint32_t slot)
 {
   const td_request *r = &s->table.requests[slot];
   uint32_t most = td_sched_chunk_tokens(s, r, r->n_computed);
@@ -107,13 +107,13 @@ static uint32_t front_tokens_before(td_sched *s, uint32_t i, uint64_t now_us)
 void td_sched_plan_prompts(td_sched *s, td_plan *plan, uint64_t now_us, bool admits)
 {
   uint32_t n_running = s->n_prompts, hit_updates = 0, most;
-  bool by_slack = goes_by_slack(s) && n_running <= 2 * UNDER_WAY_MAX;
+  bool by_slack = orders_by_slack(s) && n_running <= 2 * UNDER_WAY_MAX;
   elder e = {.slot = TD_NO_SLOT};
   if (by_slack && n_running > 0) {
     uint32_t first = s->prefills[0];
     sort_by_slack(s, now_us);
     if (s->prefills[0] != first || (admits && front_tokens_before(s, 0, now_us) > 0))
-      e = keep_for_elder(s, first);
+      e = reserve_for_elder(s, first);
   }
   for (uint32_t i = 0; i < n_running;) {
     uint32_t slot = s->prefills[i], at_least = 0;

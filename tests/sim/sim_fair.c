@@ -42,7 +42,7 @@ static bool is_poorer(const sim_world *w, const uint32_t *held, const sim_slot *
 {
   uint64_t x = a->terms.account, y = b->terms.account;
   if (x == y)
-    return a->place_us < b->place_us || (a->place_us == b->place_us && a->order < b->order);
+    return a->place_us < b->place_us || (a->place_us == b->place_us && a->submit_seq < b->submit_seq);
   if (held[x] != held[y])
     return held[x] < held[y];
   return w->served[x] < w->served[y] || (w->served[x] == w->served[y] && x < y);
@@ -88,7 +88,7 @@ static bool pages_suffice(const sim_world *w, const holdings *h, uint32_t slot)
   return w->available_before >= need;
 }
 
-void sim_fair_note(sim_world *w)
+void sim_fair_record(sim_world *w)
 {
   td_sched_stats st;
   td_sched_get_stats(w->sched, &st);
@@ -105,8 +105,8 @@ static void verify_givers(const sim_world *w, const holdings *h, uint32_t taker)
     bool has_elder = false;
     for (uint32_t k = 0; k < w->config.n_slots; k++)
       has_elder |= w->slots[k].used && w->slots[k].running &&
-                   w->slots[k].terms.account == slot->terms.account && w->slots[k].started < slot->started &&
-                   td_sched_is_running(w->sched, k);
+                   w->slots[k].terms.account == slot->terms.account &&
+                   w->slots[k].start_seq < slot->start_seq && td_sched_is_running(w->sched, k);
     SIM_CHECK(w, has_elder && slot->terms.account != taker && h->n_of[slot->terms.account] >= 2);
   }
 }
@@ -121,7 +121,7 @@ static uint32_t count_victims(const sim_world *w)
 
 /* The README's bound in steps, including those planned ahead: the account that holds least and lacks a place
  * has one within FAIR_STEPS, if another account can give it. */
-static void note_short(sim_world *w, const holdings *h, uint32_t slot, bool was_given)
+static void record_short(sim_world *w, const holdings *h, uint32_t slot, bool was_given)
 {
   uint32_t account = slot == SIM_MAX_SLOTS ? SIM_ACCOUNTS : (uint32_t)w->slots[slot].terms.account;
   bool is_short = account < SIM_ACCOUNTS && !has_place(w, h, account) &&
@@ -142,17 +142,17 @@ static void note_short(sim_world *w, const holdings *h, uint32_t slot, bool was_
 }
 
 /* The turn of the account that runs least. */
-static void verify_place_turn(sim_world *w, const holdings *h, uint32_t slot, uint32_t n_taken)
+static void verify_place_turn(sim_world *w, const holdings *h, uint32_t slot, uint32_t n_fair_preempted)
 {
   uint32_t account = (uint32_t)w->slots[slot].terms.account;
   bool may_take = richest_but(h->n_of, account) >= h->n_of[account] + 2;
   if (!has_place(w, h, account)) {
-    SIM_CHECK(w, may_take || n_taken == 0);
-    SIM_CHECK(w, n_taken > 0 || !may_take || !pages_suffice(w, h, slot)); /* the bound */
+    SIM_CHECK(w, may_take || n_fair_preempted == 0);
+    SIM_CHECK(w, n_fair_preempted > 0 || !may_take || !pages_suffice(w, h, slot)); /* the bound */
     w->totals->turns_due += may_take && pages_suffice(w, h, slot);
   } else {
-    SIM_CHECK(w, n_taken == 0 || !pages_suffice(w, h, slot));
-    w->totals->turns_for_pages += n_taken > 0;
+    SIM_CHECK(w, n_fair_preempted == 0 || !pages_suffice(w, h, slot));
+    w->totals->turns_for_pages += n_fair_preempted > 0;
   }
 }
 
@@ -184,14 +184,14 @@ static uint32_t next_giver(const sim_world *w, uint32_t account, const bool *gon
   for (uint32_t i = 0; i < w->config.n_slots; i++) {
     const sim_slot *slot = &w->slots[i];
     if (slot->used && slot->running && slot->terms.account == account &&
-        (oldest == SIM_MAX_SLOTS || slot->started < w->slots[oldest].started))
+        (oldest == SIM_MAX_SLOTS || slot->start_seq < w->slots[oldest].start_seq))
       oldest = i;
   }
   for (uint32_t i = 0; i < w->config.n_slots; i++) {
     const sim_slot *slot = &w->slots[i], *than = best == SIM_MAX_SLOTS ? NULL : &w->slots[best];
     if (slot->used && slot->running && slot->terms.account == account && i != oldest && !gone[i] &&
         (!than || slot->terms.priority > than->terms.priority ||
-         (slot->terms.priority == than->terms.priority && slot->started > than->started)))
+         (slot->terms.priority == than->terms.priority && slot->start_seq > than->start_seq)))
       best = i;
   }
   return best;
@@ -228,15 +228,15 @@ static bool can_be_given(const sim_world *w, const holdings *before, uint32_t sl
 
 /* The turn of the account that owns fewest pages: others give the pages that it lacks, if these are certainly
  * enough; and the giver then owns no fewer than it. */
-static void verify_page_turn(sim_world *w, const holdings *h, uint32_t slot, uint32_t n_taken)
+static void verify_page_turn(sim_world *w, const holdings *h, uint32_t slot, uint32_t n_fair_preempted)
 {
   uint32_t account = (uint32_t)w->slots[slot].terms.account;
   bool may = has_place(w, h, account) && sim_fair_front(w) == SIM_MAX_SLOTS;
   bool must = may && w->available_before < least_need(w, slot) + h->promised + h->n_running &&
               can_be_given(w, h, slot);
-  SIM_CHECK(w, n_taken == 0 || may);
-  SIM_CHECK(w, n_taken > 0 || !must);
-  w->totals->page_turns += n_taken > 0;
+  SIM_CHECK(w, n_fair_preempted == 0 || may);
+  SIM_CHECK(w, n_fair_preempted > 0 || !must);
+  w->totals->page_turns += n_fair_preempted > 0;
   w->totals->page_turns_due += must;
   for (uint32_t a = 0; a < SIM_ACCOUNTS; a++) {
     uint32_t given = 0;
@@ -244,7 +244,8 @@ static void verify_page_turn(sim_world *w, const holdings *h, uint32_t slot, uin
       if (w->slots[i].used && w->slots[i].terms.account == a &&
           td_sched_slot(w->sched, i).n_preemptions != w->slots[i].n_preemptions)
         given += w->slots[i].n_pages;
-    SIM_CHECK(w, given == 0 || count_victims(w) != n_taken || h->pages_of[a] - given > h->pages_of[account]);
+    SIM_CHECK(w, given == 0 || count_victims(w) != n_fair_preempted ||
+                     h->pages_of[a] - given > h->pages_of[account]);
   }
 }
 
@@ -252,32 +253,32 @@ uint32_t sim_fair_verify(sim_world *w)
 {
   td_sched_stats st;
   td_sched_get_stats(w->sched, &st);
-  uint32_t n_taken = (uint32_t)(st.fair_preemptions - w->n_taken);
+  uint32_t n_fair_preempted = (uint32_t)(st.fair_preemptions - w->n_fair_preempted);
   holdings h = count(w);
   uint32_t slot = poorest(w, h.n_of);
   bool is_fair = w->config.n_accounts > 1 && w->config.policy == TD_POLICY_TANDEM,
-       due = is_fair && slot != SIM_MAX_SLOTS && w->step >= w->next_turn;
+       due = is_fair && slot != SIM_MAX_SLOTS && w->step >= w->next_turn_step;
   if (is_fair)
-    note_short(w, &h, slot, n_taken > 0);
-  w->n_taken = st.fair_preemptions;
-  SIM_CHECK(w, due || n_taken == 0);
+    record_short(w, &h, slot, n_fair_preempted > 0);
+  w->n_fair_preempted = st.fair_preemptions;
+  SIM_CHECK(w, due || n_fair_preempted == 0);
   if (!due)
     return 0;
-  w->next_turn = w->step + FAIR_STEPS / 2;
+  w->next_turn_step = w->step + FAIR_STEPS / 2;
   w->turn_by_pages = !w->turn_by_pages;
   if (w->turn_by_pages)
-    verify_page_turn(w, &h, slot = poorest(w, h.pages_of), n_taken);
+    verify_page_turn(w, &h, slot = poorest(w, h.pages_of), n_fair_preempted);
   else
-    verify_place_turn(w, &h, slot, n_taken);
-  if (n_taken == 0)
+    verify_place_turn(w, &h, slot, n_fair_preempted);
+  if (n_fair_preempted == 0)
     return 0;
-  if (count_victims(w) == n_taken) /* else decodes lacked pages too */
+  if (count_victims(w) == n_fair_preempted) /* else decodes lacked pages too */
     verify_givers(w, &h, (uint32_t)w->slots[slot].terms.account);
-  w->turn_slot = slot;
-  w->turn_order = w->slots[slot].order;
-  w->turn_until = w->step + FAIR_STEPS;
-  w->totals->gave_way += n_taken;
-  return n_taken;
+  w->beneficiary_slot = slot;
+  w->beneficiary_seq = w->slots[slot].submit_seq;
+  w->beneficiary_until_step = w->step + FAIR_STEPS;
+  w->totals->gave_way += n_fair_preempted;
+  return n_fair_preempted;
 }
 
 /* What an account held when the plan had this many rows. */
@@ -302,7 +303,7 @@ bool sim_fair_may_pass(const sim_world *w, uint32_t front, uint32_t row)
   for (uint32_t i = 0; i < w->config.n_slots; i++) /* it is the next of its account */
     if (waits(w, i) && !td_sched_slot(w->sched, i).following && w->slots[i].terms.account == account &&
         (w->slots[i].place_us < slot->place_us ||
-         (w->slots[i].place_us == slot->place_us && w->slots[i].order < slot->order)))
+         (w->slots[i].place_us == slot->place_us && w->slots[i].submit_seq < slot->submit_seq)))
       return false;
   return w->config.n_accounts > 1 && w->config.policy == TD_POLICY_TANDEM &&
          account != w->slots[front].terms.account &&
@@ -356,8 +357,8 @@ void sim_fair_verify_passed(sim_world *w)
 
 uint32_t sim_fair_front(const sim_world *w)
 {
-  uint32_t i = w->turn_slot;
-  bool valid =
-      w->turn_until >= w->step && w->turn_order > 0 && waits(w, i) && w->slots[i].order == w->turn_order;
+  uint32_t i = w->beneficiary_slot;
+  bool valid = w->beneficiary_until_step >= w->step && w->beneficiary_seq > 0 && waits(w, i) &&
+               w->slots[i].submit_seq == w->beneficiary_seq;
   return valid ? i : SIM_MAX_SLOTS;
 }

@@ -22,7 +22,7 @@ static uint64_t ns_per_token(const sim_world *w)
 static uint64_t prompt_us(const sim_world *w, uint32_t n) { return n * ns_per_token(w) / 1000; }
 
 /* Without a measured token time: the fastest step, which refuses no request. */
-static uint64_t order_us(const sim_world *w, uint32_t n)
+static uint64_t estimated_prompt_us(const sim_world *w, uint32_t n)
 {
   uint64_t ns = ns_per_token(w), least = w->least_token_ns ? w->least_token_ns : UNMEASURED_NS;
   return n * (ns ? ns : least) / 1000;
@@ -49,21 +49,21 @@ void sim_order_verify_place(sim_world *w, uint32_t i)
                                                : offset;
   slot->place_us = td_sched_slot(w->sched, i).place_us;
   int64_t start = slot->place_us - (int64_t)offset, now = (int64_t)w->clock_us;
-  int64_t latest = now + (int64_t)(order_us(w, slot->n_prompt) * c->slack_percent / 100);
+  int64_t latest = now + (int64_t)(estimated_prompt_us(w, slot->n_prompt) * c->slack_percent / 100);
   SIM_CHECK(w, start >= now && start <= latest);
   for (uint32_t n = slot->n_prompt; slot->terms.ttft_deadline_us == 0 && start != latest;
        n -= c->page_tokens) { /* whole pages are cached */
     SIM_CHECK(w, c->slack_percent > 0 && n > c->page_tokens);
-    latest = now + (int64_t)(order_us(w, n - c->page_tokens) * c->slack_percent / 100);
+    latest = now + (int64_t)(estimated_prompt_us(w, n - c->page_tokens) * c->slack_percent / 100);
   }
   SIM_CHECK(w, slot->terms.ttft_deadline_us == 0 || start == now ||
                    start <= (int64_t)slot->terms.ttft_deadline_us);
 }
 
 /* The state before the plan. */
-void sim_order_note(sim_world *w)
+void sim_order_record(sim_world *w)
 {
-  sim_fair_note(w);
+  sim_fair_record(w);
   uint64_t least = UINT64_MAX, most = 0;
   for (uint32_t i = 0; i < SIM_ACCOUNTS; i++)
     w->served[i] = td_sched_account_served(w->sched, i);
@@ -78,7 +78,7 @@ void sim_order_note(sim_world *w)
     if (info.running || info.following)
       continue;
     least = w->served[slot->terms.account] < least ? w->served[slot->terms.account] : least;
-    if (!w->passed[slot->terms.account])
+    if (!w->jumped_queue[slot->terms.account])
       most = w->served[slot->terms.account] > most ? w->served[slot->terms.account] : most;
   }
   if (most <= least)
@@ -97,7 +97,7 @@ static bool is_before(const sim_world *w, const sim_slot *a, const sim_slot *b)
   uint64_t x = w->served[a->terms.account], y = w->served[b->terms.account];
   if (a->terms.account != b->terms.account)
     return x < y || (x == y && a->terms.account < b->terms.account);
-  return a->place_us < b->place_us || (a->place_us == b->place_us && a->order < b->order);
+  return a->place_us < b->place_us || (a->place_us == b->place_us && a->submit_seq < b->submit_seq);
 }
 
 /* Places by account. */
@@ -246,13 +246,13 @@ static void verify_start(sim_world *w, uint32_t row)
   w->totals->kept_places += verify_place(w, i);
   places p = places_of(w);
   const sim_slot *first = &w->slots[front_of(w, &p, false)];
-  w->passed[slot->terms.account] = first->terms.account != slot->terms.account;
+  w->jumped_queue[slot->terms.account] = first->terms.account != slot->terms.account;
   w->totals->light_first += first->terms.account == slot->terms.account && first != slot;
   if (i == sim_fair_front(w))
-    w->turn_order = 0;
+    w->beneficiary_seq = 0;
   slot->has_run = slot->running = true;
   slot->n_known = slot->n_tokens;
-  slot->started = ++w->next_started;
+  slot->start_seq = ++w->next_start_seq;
   count_for_others(w, i);
 }
 
@@ -273,18 +273,18 @@ static bool verify_victims(sim_world *w, bool for_others)
   bool any = false;
   uint64_t first = UINT64_MAX;
   for (uint32_t i = 0; i < w->config.n_slots; i++)
-    if (w->slots[i].used && w->slots[i].running && w->slots[i].started < first)
-      first = w->slots[i].started;
+    if (w->slots[i].used && w->slots[i].running && w->slots[i].start_seq < first)
+      first = w->slots[i].start_seq;
   for (uint32_t i = 0; i < w->config.n_slots; i++) {
     sim_slot *slot = &w->slots[i];
     if (!slot->used || td_sched_slot(w->sched, i).n_preemptions == slot->n_preemptions)
       continue;
     SIM_CHECK(w, td_sched_slot(w->sched, i).n_preemptions == slot->n_preemptions + 1 && slot->running);
-    SIM_CHECK(w, slot->started != first && !td_sched_is_running(w->sched, i));
+    SIM_CHECK(w, slot->start_seq != first && !td_sched_is_running(w->sched, i));
     if (for_others)
       count_those_that_run(w, slot);
     for (uint32_t k = 0; k < w->config.n_slots && !for_others; k++)
-      if (w->slots[k].used && td_sched_is_running(w->sched, k) && w->slots[k].started > slot->started) {
+      if (w->slots[k].used && td_sched_is_running(w->sched, k) && w->slots[k].start_seq > slot->start_seq) {
         SIM_CHECK(w, w->slots[k].terms.priority < slot->terms.priority);
         w->totals->priority_victims++;
       }
@@ -317,12 +317,12 @@ static void verify_elder(sim_world *w, uint32_t elder, uint32_t rest)
 void sim_order_verify(sim_world *w)
 {
   const td_plan *plan = w->plan;
-  uint32_t n_taken = sim_fair_verify(w);
-  bool preempted = verify_victims(w, n_taken > 0);
+  uint32_t n_fair_preempted = sim_fair_verify(w);
+  bool preempted = verify_victims(w, n_fair_preempted > 0);
   uint32_t elder = SIM_MAX_SLOTS;
   for (uint32_t i = 0; i < w->config.n_slots; i++)
     if (w->slots[i].used && w->slots[i].running && !w->slots[i].answering &&
-        (elder == SIM_MAX_SLOTS || w->slots[i].started < w->slots[elder].started))
+        (elder == SIM_MAX_SLOTS || w->slots[i].start_seq < w->slots[elder].start_seq))
       elder = i;
   verify_elder(w, elder, elder < SIM_MAX_SLOTS ? rest_of(w, elder) : 0);
   bool started = false;
@@ -331,7 +331,7 @@ void sim_order_verify(sim_world *w)
     bool starts = !w->slots[slot].running;
     w->totals->overtakes += !starts && started && i >= plan->n_decode_rows;
     if (starts) {
-      SIM_CHECK(w, !preempted || (n_taken > 0 && slot == sim_fair_front(w)));
+      SIM_CHECK(w, !preempted || (n_fair_preempted > 0 && slot == sim_fair_front(w)));
       verify_start(w, i);
     }
     started |= starts;

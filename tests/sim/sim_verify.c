@@ -163,7 +163,7 @@ static void verify_nobody_forgotten(sim_world *w)
     sim_slot *slot = &w->slots[i];
     if (!slot->used)
       continue;
-    if (slot->running && (first == SIM_MAX_SLOTS || slot->started < w->slots[first].started))
+    if (slot->running && (first == SIM_MAX_SLOTS || slot->start_seq < w->slots[first].start_seq))
       first = i;
     td_sched_slot_info info = td_sched_slot(w->sched, i);
     SIM_CHECK(w, info.n_tokens == slot->n_tokens && info.n_generated == slot->n_tokens - slot->n_prompt);

@@ -246,7 +246,7 @@ enum { GREEDY_REQUESTS = 40 };
 static void draw_urgency(sim_world *w, sim_slot *slot)
 {
   sim_rng *r = &w->rng;
-  slot->terms.account = sim_chance(r, w->greedy_rate) ? (w->next_order / GREEDY_REQUESTS) % w->n_accounts
+  slot->terms.account = sim_chance(r, w->greedy_rate) ? (w->next_submit_seq / GREEDY_REQUESTS) % w->n_accounts
                                                       : sim_below(r, w->n_accounts);
   slot->terms.priority = sim_chance(r, w->priority_rate) ? (int32_t)sim_below(r, 9) - 4 : 0;
   if (sim_chance(r, 0.05))
@@ -299,7 +299,7 @@ static void submit_one(sim_world *w)
   w->totals->refused += !fits;
   if (!fits)
     return;
-  slot->order = ++w->next_order;
+  slot->submit_seq = ++w->next_submit_seq;
   slot->submit_step = w->step;
   slot->steps_allowed = slot->max_tokens;
   for (uint32_t k = 0; k < w->config.n_slots; k++) {
@@ -482,7 +482,7 @@ static void verify_ahead(sim_world *w)
   uint32_t front = sim_order_front(w);
   if (front == SIM_MAX_SLOTS) /* free places are kept for others */
     return;
-  SIM_CHECK(w, w->slots[front].order <= w->scratch_order &&
+  SIM_CHECK(w, w->slots[front].submit_seq <= w->scratch_submit_seq &&
                    w->next->step <= w->scratch_step + MAX_STEPS_PAST_QUEUE);
   w->totals->ahead_past_queue++;
 }
@@ -517,8 +517,8 @@ static void take_page_events(sim_world *w, uint32_t most)
   td_page_event e;
   for (; most > 0 && td_sched_take_page_event(w->sched, &e); most--) {
     SIM_CHECK(w, w->config.emits_page_events && e.is_stored == (e.tokens != NULL));
-    w->n_told_pages += e.is_stored ? 1 : -1;
-    SIM_CHECK(w, w->n_told_pages >= 0);
+    w->n_stored_pages += e.is_stored ? 1 : -1;
+    SIM_CHECK(w, w->n_stored_pages >= 0);
   }
 }
 
@@ -535,7 +535,7 @@ bool sim_world_step(sim_world *w, bool arrivals)
   sim_verify_stats(w);
   if (!w->ahead) {
     sim_order_expire(w);
-    sim_order_note(w);
+    sim_order_record(w);
   }
   if (!w->ahead && !td_sched_plan(w->sched, w->clock_us, w->plan)) {
     for (uint32_t i = 0; i < w->config.n_slots; i++)
@@ -547,7 +547,7 @@ bool sim_world_step(sim_world *w, bool arrivals)
   w->totals->steps_of[w->config.policy]++;
   if (!w->ahead) {
     w->scratch_step = w->step;
-    w->scratch_order = w->next_order;
+    w->scratch_submit_seq = w->next_submit_seq;
   }
   td_sched_check(w->sched);
   if (!w->ahead)
@@ -577,5 +577,5 @@ void sim_world_drain(sim_world *w)
   SIM_CHECK(w,
             st.n_running == 0 && st.n_waiting == 0 && st.pages_owned == 0 && st.waiting_prompt_tokens == 0);
   take_page_events(w, UINT32_MAX);
-  SIM_CHECK(w, w->n_told_pages == (w->config.emits_page_events ? st.pages_cached : 0));
+  SIM_CHECK(w, w->n_stored_pages == (w->config.emits_page_events ? st.pages_cached : 0));
 }

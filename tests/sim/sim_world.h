@@ -39,8 +39,8 @@ typedef struct sim_slot {
   td_terms terms;
   uint64_t answer_salt;
   uint32_t n_prompt_logits;
-  uint32_t scored_to; /* the first token whose logits are still needed */
-  uint64_t order;     /* of submission */
+  uint32_t scored_to;  /* the first token whose logits are still needed */
+  uint64_t submit_seq; /* of submission */
   uint64_t submit_step;
   /* The README's bound on the steps from submission to the end: the work of requests that ran when it
    * arrived, and of those that started while it waited. counted has a bit for each of these. */
@@ -48,7 +48,7 @@ typedef struct sim_slot {
   uint64_t late_before; /* steps with a late row when it arrived: each later one may delay all by one more */
   int64_t place_us;
   bool running, following, has_run; /* when last looked at */
-  uint64_t started;                 /* order of being started, while running */
+  uint64_t start_seq;               /* order of being started, while running */
   bool answering;                   /* sampled since it last started: a decode */
   uint32_t n_preemptions, n_pages;  /* when last looked at */
   uint32_t n_known;                 /* tokens when it last started: for a decode, these are in the tree */
@@ -96,23 +96,24 @@ typedef struct sim_world {
   uint8_t verdict[SIM_MAX_LOGITS], late[SIM_MAX_LOGITS];
   uint64_t late_steps;
   uint32_t finished[SIM_MAX_SLOTS];
-  uint64_t step, next_order, next_started, clock_us;
-  double least_correction;       /* seen by now, 1 at most */
-  uint64_t least_token_ns;       /* the fastest so far in steps with prompts; 0: none */
-  uint64_t served[SIM_ACCOUNTS]; /* at the last look, then including what the plan must have charged */
-  bool passed[SIM_ACCOUNTS]; /* at its last start, a less served account waited, because places were kept */
+  uint64_t step, next_submit_seq, next_start_seq, clock_us;
+  double least_correction;         /* seen by now, 1 at most */
+  uint64_t least_token_ns;         /* the fastest so far in steps with prompts; 0: none */
+  uint64_t served[SIM_ACCOUNTS];   /* at the last look, then including what the plan must have charged */
+  bool jumped_queue[SIM_ACCOUNTS]; /* at its last start, a less served account waited, because places were
+                                      kept */
   uint32_t n_accounts, last_submitted;
-  uint32_t turn_slot, available_before;
-  uint64_t turn_order, turn_until, next_turn, n_taken;
+  uint32_t beneficiary_slot, available_before;
+  uint64_t beneficiary_seq, beneficiary_until_step, next_turn_step, n_fair_preempted;
   bool turn_by_pages;
   uint64_t short_since; /* step from which on `short_account` is poorest and lacks a place */
   uint32_t short_account;
   double priority_rate, deadline_rate, copy_rate, greedy_rate;
-  uint64_t scratch_step, scratch_order; /* at the last plan from scratch: its step, next_order */
+  uint64_t scratch_step, scratch_submit_seq; /* at the last plan from scratch: its step, next_submit_seq */
   double arrival_rate, cancel_rate, stop_rate, ahead_rate, late_rate, score_rate;
   uint32_t n_namespaces, longest_prompt, longest_answer;
   uint64_t schedule_hash; /* of every plan so far */
-  int64_t n_told_pages;   /* stored and not removed, according to a subscriber */
+  int64_t n_stored_pages; /* stored and not removed, according to a subscriber */
   sim_totals *totals;
 } sim_world;
 
@@ -125,7 +126,7 @@ bool sim_world_step(sim_world *w, bool arrivals);
 void sim_world_drain(sim_world *w);
 
 /* sim_order.c: before and after a plan from scratch. */
-void sim_order_note(sim_world *w);
+void sim_order_record(sim_world *w);
 void sim_order_verify(sim_world *w);
 /* The request that is next by the rules; SIM_MAX_SLOTS: no waiting request may have a place. */
 uint32_t sim_order_front(const sim_world *w);
@@ -136,7 +137,7 @@ void sim_order_verify_place(sim_world *w, uint32_t slot);
 
 /* sim_fair.c: before a plan from scratch; and after it, when slots still are as before: how many gave way in
  * it to an account that held less. */
-void sim_fair_note(sim_world *w);
+void sim_fair_record(sim_world *w);
 uint32_t sim_fair_verify(sim_world *w);
 /* Whose turn it now is; SIM_MAX_SLOTS: no one's. */
 uint32_t sim_fair_front(const sim_world *w);
