@@ -16,9 +16,9 @@ MARKS = re.compile(r"(<!-- figures -->\n).*?(<!-- /figures -->)", re.S)
 STREAMS = ("1", "4", "16", "64", "128", "256")
 # What operators ask for; shown if the report has it.
 LOADS = (("arXiv-like requests/s held at 60 ms between tokens (p99) and 1 s to the first (p50)",
-          "arXiv-like load: most requests/s of those tried, 99 % of tokens within 60 ms of the one before, half begun <= 1 s"),
-         ("toolagent:6, tpot mean", "toolagent, 6 requests/s: time a token, mean"), ("toolagent:6, ttft p50", "the same: time to first token"),
-         ("conversation:20, tpot mean", "conversation, 20 requests/s: time a token, mean"), ("conversation:20, ttft p50", "the same: time to first token"))
+          "arXiv-like load: highest tested rate with p99 time between tokens <= 60 ms and median time to first token <= 1 s"),
+         ("toolagent:6, tpot mean", "toolagent load, 6 requests/s: mean time per output token"), ("toolagent:6, ttft p50", "toolagent load, 6 requests/s: median time to first token"),
+         ("conversation:20, tpot mean", "conversation load, 20 requests/s: mean time per output token"), ("conversation:20, ttft p50", "conversation load, 20 requests/s: median time to first token"))
 CELLS = ("decode 1x16384 32/8", "decode 16x4096 32/8", "decode 64x1024 32/8", "tree 1,10_4096,416 32/8",
          "tree 1,256_256,32 32/8", "tree 1,1024_2048,32 32/8")
 OURS, PEER, FLOOR = "#1f6fb4", "#b9c3cc", "#d1541e"
@@ -69,16 +69,16 @@ def table(path, text):
         bar = f"{bar:,.0f}" if bar >= 1000 else f"{bar:.4g}"
         return f"| {shown} | {measured} | {bar} {measured.split(maxsplit=1)[1]} | {ratio} |"
     vllm = found["time between tokens p50, 1 streams at 1024"][3]
-    lines = [f"{gpu}; commit {commit}; `scripts/gpu-report`.", "Llama-3-8B's shape in bf16, made-up weights.",
+    lines = [f"{gpu}; commit {commit}; `scripts/gpu-report`.", "Shape of Llama-3-8B in bf16, random weights.",
              f"All figures: [the report](tests/gpu/reports/{path.name}).", "",
              f"| through HTTP | tandem | {vllm} (1) | |", "|---|---|---|---|"]
     lines += [through_http(name, shown + " (2)") for name, shown in LOADS if name in found]
     lines += [through_http(f"time between tokens p50, {n} streams at 1024",
                            f"time between tokens, {n} stream{'s' if n != '1' else ''}, 1,024 tokens each") for n in ("1", "16", "64", "256")]
     lines += [through_http("time to first token p50, one prompt of 2048", "time to first token, 2,048 tokens"),
-              through_http("512 requests of 1000 in, 1000 out at once", "512 requests of 1,000 in and 1,000 out"),
-              through_http("exec to ready", "start, until it is ready; measurements of an earlier start are kept")]
-    lines += ["", "| inside, peer of the same run | tandem | peer | |", "|---|---|---|---|"]
+              through_http("512 requests of 1000 in, 1000 out at once", "512 requests at the same time, each 1,000 tokens in and 1,000 out"),
+              through_http("exec to ready", "start until ready, with the measurements of an earlier start")]
+    lines += ["", "| inside the engine (peer in the same run) | tandem | peer | |", "|---|---|---|---|"]
     for n in ("1", "64", "256"):
         measured, _, _, source = found[f"all linears of a step of {n} rows"]
         peer = float(re.match(r"cuBLAS ([\d.]+) in this run", source).group(1))
@@ -94,7 +94,7 @@ def table(path, text):
     lines += ["", f"(1) {vllm} ran on another machine of the same kind, in one process, without HTTP.",
               "Machines of a kind differ by 2 to 3 %."]
     if seconds := re.search(r"^\| tandem \| [\d.]+ \| (\d+) \|.*\n(?:\| tandem .*\n)*\| vLLM [\d.]+ \| [\d.]+ \| (\d+) \|", text, re.M):
-        lines += ["", f"(2) Requests arrived for {seconds.group(1)} s, vLLM's for {seconds.group(2)} s or more. All prefixes are new at first, which a short run shows more."]
+        lines += ["", f"(2) Requests arrived for {seconds.group(1)} s, vLLM's for {seconds.group(2)} s or more. At first no prefix is cached, which weighs more in a short run."]
     return "\n".join(lines) + "\n"
 
 
