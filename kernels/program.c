@@ -153,7 +153,7 @@ static void print_attention(const td_program *p, const td_attention_params *a, t
   td_buf_append_char(out, ']');
 }
 
-static void print_way(const td_program *p, td_devptr from, td_devptr to, uint32_t width, td_buf *out)
+static void print_in_out(const td_program *p, td_devptr from, td_devptr to, uint32_t width, td_buf *out)
 {
   td_buf_printf(out, "%s -> %s  [%u]", name_of(p, from), name_of(p, to), width);
 }
@@ -187,12 +187,12 @@ static void print_params(const td_program *p, const td_op *o, td_buf *out)
   case TD_OP_LINEAR: print_linear(p, &o->linear, out); break;
   case TD_OP_ROPE_KV: print_rope(p, &o->rope_kv, out); break;
   case TD_OP_ATTENTION: print_attention(p, &o->attention, out); break;
-  case TD_OP_SWIGLU: print_way(p, o->swiglu.gate_up, o->swiglu.out, o->swiglu.width, out); break;
+  case TD_OP_SWIGLU: print_in_out(p, o->swiglu.gate_up, o->swiglu.out, o->swiglu.width, out); break;
   case TD_OP_LINEAR_SWIGLU:
     td_buf_printf(out, "%s -> %s  [2x%u x %u]", name_of(p, o->linear_swiglu.x),
                   name_of(p, o->linear_swiglu.out), o->linear_swiglu.width, o->linear_swiglu.n_in);
     break;
-  case TD_OP_GATHER: print_way(p, o->gather.x, o->gather.out, o->gather.width, out); break;
+  case TD_OP_GATHER: print_in_out(p, o->gather.x, o->gather.out, o->gather.width, out); break;
   case TD_OP_SAMPLE:
     td_buf_printf(out, "%s -> ids  [%u]", name_of(p, o->sample.logits), o->sample.vocab);
     break;

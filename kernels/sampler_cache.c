@@ -8,8 +8,8 @@ td_status td_sampler_cache_init(td_sampler_cache *c, uint32_t n_slots, uint32_t 
   *c = (td_sampler_cache){.n_slots = n_slots, .n_states = n_states};
   c->state_of = malloc(n_slots * sizeof *c->state_of);
   c->slot_of = malloc(n_states * sizeof *c->slot_of);
-  c->asked = calloc(n_states, sizeof *c->asked);
-  if (!c->state_of || !c->slot_of || !c->asked) {
+  c->last_used = calloc(n_states, sizeof *c->last_used);
+  if (!c->state_of || !c->slot_of || !c->last_used) {
     td_sampler_cache_deinit(c);
     return td_fail(err, TD_ERR_NOMEM, "no memory for the sampler state of %u slots", n_slots);
   }
@@ -22,36 +22,36 @@ void td_sampler_cache_deinit(td_sampler_cache *c)
 {
   free(c->state_of);
   free(c->slot_of);
-  free(c->asked);
+  free(c->last_used);
   *c = (td_sampler_cache){0};
 }
 
-void td_sampler_cache_leave(td_sampler_cache *c, uint32_t slot)
+void td_sampler_cache_release(td_sampler_cache *c, uint32_t slot)
 {
   uint32_t index = c->state_of[slot];
   if (index == TD_NO_STATE)
     return;
   c->state_of[slot] = TD_NO_STATE;
   c->slot_of[index] = UINT32_MAX;
-  c->asked[index] = 0;
+  c->last_used[index] = 0;
 }
 
-bool td_sampler_cache_take(td_sampler_cache *c, uint32_t slot, uint32_t *index, uint32_t *loser)
+bool td_sampler_cache_acquire(td_sampler_cache *c, uint32_t slot, uint32_t *index, uint32_t *evicted_slot)
 {
   uint32_t best = c->state_of[slot];
   bool is_new = best == TD_NO_STATE;
-  *loser = UINT32_MAX;
+  *evicted_slot = UINT32_MAX;
   if (is_new) {
     best = 0;
     for (uint32_t i = 1; i < c->n_states; i++)
-      best = c->asked[i] < c->asked[best] ? i : best;
-    *loser = c->slot_of[best];
-    if (*loser != UINT32_MAX)
-      c->state_of[*loser] = TD_NO_STATE;
+      best = c->last_used[i] < c->last_used[best] ? i : best;
+    *evicted_slot = c->slot_of[best];
+    if (*evicted_slot != UINT32_MAX)
+      c->state_of[*evicted_slot] = TD_NO_STATE;
     c->state_of[slot] = best;
     c->slot_of[best] = slot;
   }
-  c->asked[best] = ++c->n_asked;
+  c->last_used[best] = ++c->n_uses;
   *index = best;
   return is_new;
 }

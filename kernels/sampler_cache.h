@@ -21,10 +21,10 @@ enum { TD_NO_STATE = UINT32_MAX };
 
 typedef struct td_sampler_cache {
   uint32_t n_slots, n_states;
-  uint32_t *state_of; /* [n_slots] index of the slot's state, or TD_NO_STATE */
-  uint32_t *slot_of;  /* [n_states] the slot that has the state, or UINT32_MAX */
-  uint64_t *asked;    /* [n_states] n_asked when the state was last used */
-  uint64_t n_asked;
+  uint32_t *state_of;  /* [n_slots] index of the slot's state, or TD_NO_STATE */
+  uint32_t *slot_of;   /* [n_states] the slot that has the state, or UINT32_MAX */
+  uint64_t *last_used; /* [n_states] n_uses when the state was last used */
+  uint64_t n_uses;
 } td_sampler_cache;
 
 /* Bytes of one state. */
@@ -37,10 +37,10 @@ TD_MUST_CHECK td_status td_sampler_cache_init(td_sampler_cache *c, uint32_t n_sl
                                               td_error *err);
 void td_sampler_cache_deinit(td_sampler_cache *c);
 /* A new request gets the slot: the slot gives up its state. */
-void td_sampler_cache_leave(td_sampler_cache *c, uint32_t slot);
+void td_sampler_cache_release(td_sampler_cache *c, uint32_t slot);
 /* Sets *index to the slot's state. Returns true if the slot just took it: its contents are another slot's or
- * unset. *loser is the slot that lost the state, or UINT32_MAX. */
-bool td_sampler_cache_take(td_sampler_cache *c, uint32_t slot, uint32_t *index, uint32_t *loser);
+ * unset. *evicted_slot is the slot that lost the state, or UINT32_MAX. */
+bool td_sampler_cache_acquire(td_sampler_cache *c, uint32_t slot, uint32_t *index, uint32_t *evicted_slot);
 
 /* Makes the state of a request. Writes all of words [vocab]. */
 void td_sample_state_make(const td_sampling *s, const td_sample_history *h, uint32_t vocab,

@@ -40,7 +40,7 @@ typedef struct reader {
 struct td_weight_reader {
   td_weight_sink sink;
   pthread_mutex_t lock;
-  pthread_cond_t more, less; /* more: a job was queued; less: a piece was taken */
+  pthread_cond_t job_queued, room_freed; /* room_freed: a thread took a piece */
   job *first, *last;
   uint64_t queued_bytes; /* as bf16 */
   bool closing, failed;
@@ -63,12 +63,12 @@ static void drop_first(td_weight_reader *r)
 }
 
 /* Takes the next piece. Returns false if there will be none. */
-static bool take(td_weight_reader *r, piece *out)
+static bool take_piece(td_weight_reader *r, piece *out)
 {
   bool any;
   pthread_mutex_lock(&r->lock);
   while (!r->first && !r->closing && !r->failed)
-    pthread_cond_wait(&r->more, &r->lock);
+    pthread_cond_wait(&r->job_queued, &r->lock);
   any = r->first && !r->failed;
   if (any) {
     job *j = r->first;
@@ -79,7 +79,7 @@ static bool take(td_weight_reader *r, piece *out)
     r->queued_bytes -= bf16_bytes(j, out->n_rows);
     if (j->next_row == j->n_rows)
       drop_first(r);
-    pthread_cond_signal(&r->less);
+    pthread_cond_signal(&r->room_freed);
   }
   pthread_mutex_unlock(&r->lock);
   return any;
@@ -93,8 +93,8 @@ static void fail_with(td_weight_reader *r, td_status st, const td_error *err)
     r->error.code = st;
     r->failed = true;
   }
-  pthread_cond_broadcast(&r->more);
-  pthread_cond_broadcast(&r->less);
+  pthread_cond_broadcast(&r->job_queued);
+  pthread_cond_broadcast(&r->room_freed);
   pthread_mutex_unlock(&r->lock);
 }
 
@@ -148,7 +148,7 @@ static td_status read_rows(const piece *p, void *dst, td_error *err)
   return TD_OK;
 }
 
-static td_status fill(reader *t, const piece *p, uint16_t *out, td_error *err)
+static td_status convert_piece(reader *t, const piece *p, uint16_t *out, td_error *err)
 {
   const job *j = &p->j;
   if (j->dtype == TD_BF16)
@@ -171,7 +171,7 @@ static td_status run_piece(reader *t, const piece *p, td_error *err)
   const td_weight_sink *s = &t->owner->sink;
   void *buffer;
   TD_TRY(s->buffer(s->arg, t->index, &buffer, err));
-  TD_TRY(fill(t, p, buffer, err));
+  TD_TRY(convert_piece(t, p, buffer, err));
   return s->send(s->arg, t->index, p->j.dst + p->first_row * p->j.n_cols, bf16_bytes(&p->j, p->n_rows), err);
 }
 
@@ -182,7 +182,7 @@ static void *read_all(void *arg)
   piece p;
   td_error err = {0};
   td_status st = TD_OK;
-  while (st == TD_OK && take(t->owner, &p))
+  while (st == TD_OK && take_piece(t->owner, &p))
     st = run_piece(t, &p, &err);
   if (st != TD_OK)
     fail_with(t->owner, st, &err);
@@ -204,8 +204,8 @@ td_status td_weight_reader_create(uint32_t n_threads, const td_weight_sink *sink
     return td_fail(err, TD_ERR_NOMEM, "no memory to read weights");
   r->sink = *sink;
   pthread_mutex_init(&r->lock, NULL);
-  pthread_cond_init(&r->more, NULL);
-  pthread_cond_init(&r->less, NULL);
+  pthread_cond_init(&r->job_queued, NULL);
+  pthread_cond_init(&r->room_freed, NULL);
   if (n_threads > TD_READERS_MAX)
     n_threads = TD_READERS_MAX;
   for (uint32_t i = 0; i < n_threads; i++) {
@@ -261,7 +261,7 @@ td_status td_weight_reader_push(td_weight_reader *r, const td_weight_part *part,
   TD_TRY(make_job(part, n_cols, dst, &j, err));
   pthread_mutex_lock(&r->lock);
   while (r->queued_bytes > QUEUED_BYTES_MAX && !r->failed)
-    pthread_cond_wait(&r->less, &r->lock);
+    pthread_cond_wait(&r->room_freed, &r->lock);
   bool failed = r->failed;
   if (!failed) {
     if (r->last)
@@ -270,7 +270,7 @@ td_status td_weight_reader_push(td_weight_reader *r, const td_weight_part *part,
       r->first = j;
     r->last = j;
     r->queued_bytes += bf16_bytes(j, j->n_rows);
-    pthread_cond_broadcast(&r->more);
+    pthread_cond_broadcast(&r->job_queued);
   }
   pthread_mutex_unlock(&r->lock);
   if (!failed)
@@ -281,13 +281,13 @@ td_status td_weight_reader_push(td_weight_reader *r, const td_weight_part *part,
   return r->error.code;
 }
 
-static td_status end(td_weight_reader *r, bool drop, td_error *err)
+static td_status close_reader(td_weight_reader *r, bool drop, td_error *err)
 {
   pthread_mutex_lock(&r->lock);
   r->closing = true;
   while (drop && r->first)
     drop_first(r);
-  pthread_cond_broadcast(&r->more);
+  pthread_cond_broadcast(&r->job_queued);
   pthread_mutex_unlock(&r->lock);
   for (uint32_t i = 0; i < r->n_threads; i++)
     pthread_join(r->readers[i].thread, NULL);
@@ -296,8 +296,8 @@ static td_status end(td_weight_reader *r, bool drop, td_error *err)
     *err = r->error;
   while (r->first)
     drop_first(r);
-  pthread_cond_destroy(&r->less);
-  pthread_cond_destroy(&r->more);
+  pthread_cond_destroy(&r->room_freed);
+  pthread_cond_destroy(&r->job_queued);
   pthread_mutex_destroy(&r->lock);
   free(r);
   return st;
@@ -305,11 +305,11 @@ static td_status end(td_weight_reader *r, bool drop, td_error *err)
 
 td_status td_weight_reader_finish(td_weight_reader *r, td_error *err)
 {
-  return r ? end(r, false, err) : TD_OK;
+  return r ? close_reader(r, false, err) : TD_OK;
 }
 
 void td_weight_reader_destroy(td_weight_reader *r)
 {
   if (r)
-    (void)end(r, true, NULL);
+    (void)close_reader(r, true, NULL);
 }

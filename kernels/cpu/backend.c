@@ -73,13 +73,13 @@ static void range_task(void *arg, uint32_t task, uint32_t thread)
 void td_cpu_for(cpu_backend *be, uint32_t n, uint32_t per, cpu_range_fn *fn, void *arg)
 {
   range_job j = {fn, arg, n, per};
-  td_pool_run(be->pool, range_task, &j, (uint32_t)td_div_ceil_u64(n, per));
+  td_thread_pool_run(be->pool, range_task, &j, (uint32_t)td_div_ceil_u64(n, per));
 }
 
 static void destroy(td_backend *b)
 {
   cpu_backend *be = cpu_self(b);
-  td_pool_destroy(be->pool);
+  td_thread_pool_destroy(be->pool);
   td_sampler_cache_deinit(&be->cache);
   while (be->blocks)
     free_memory(be, be->blocks->data);
@@ -148,7 +148,7 @@ static td_status reserve_scratch(cpu_backend *be, uint32_t n_strips, td_error *e
     be->packed_floats = ok ? packed : 0;
   }
   if (ok && panel > be->panel_floats) {
-    for (uint32_t i = 0; ok && i < td_pool_threads(be->pool); i++)
+    for (uint32_t i = 0; ok && i < td_thread_pool_threads(be->pool); i++)
       ok = grow(be, &be->panels[i], panel);
     be->panel_floats = ok ? panel : 0;
   }
@@ -171,8 +171,8 @@ static void fill_dummy_rows(void *arg, uint32_t begin, uint32_t end)
 }
 
 /* Makes a part of dummy weights. Only these take memory at import. */
-static td_status make_up(cpu_backend *be, const td_weight_part *part, uint64_t n_cols, cpu_part *out,
-                         td_error *err)
+static td_status make_dummy(cpu_backend *be, const td_weight_part *part, uint64_t n_cols, cpu_part *out,
+                            td_error *err)
 {
   dummy_job j = {.part = part, .n_cols = n_cols};
   if (part->dtype != TD_BF16)
@@ -214,7 +214,7 @@ static td_status import_part(cpu_backend *be, const td_weight_part *part, uint64
     memcpy(bias, part->bias, out->n_rows * sizeof *bias);
     out->bias = bias;
   }
-  return part->data ? TD_OK : make_up(be, part, n_cols, out, err);
+  return part->data ? TD_OK : make_dummy(be, part, n_cols, out, err);
 }
 
 /* Weights are used as they are stored, and widened to floats as they are multiplied. */
@@ -294,7 +294,7 @@ static size_t op_kv_fixed_bytes(const td_backend *be, const td_kv_spec *s) { ret
 static td_status make_kv_group(cpu_backend *be, const td_kv_spec *s, const td_kv_group *g, cpu_kv_group *out,
                                td_error *err)
 {
-  TD_BUG_ON(g->head_dim == 0 || g->head_dim > TD_HEAD_DIM_MAX || s->page_tokens % TD_KV_GROUP);
+  TD_BUG_ON(g->head_dim == 0 || g->head_dim > TD_HEAD_DIM_MAX || s->page_tokens % TD_KEY_LANES);
   out->padded_dim = padded_dim(g->head_dim);
   out->f16 = g->dtype == TD_F16;
   out->head_bytes =
@@ -340,15 +340,15 @@ static void op_set_sampling(td_backend *b, uint32_t slot, const td_sampling *sam
   cpu_backend *be = cpu_self(b);
   TD_BUG_ON(slot >= be->config.max_slots);
   be->sampling[slot] = *sampling;
-  td_sampler_cache_leave(&be->cache, slot);
+  td_sampler_cache_release(&be->cache, slot);
 }
 
 static void op_prepare_slot(td_backend *b, uint32_t slot, const td_sampling *sampling,
                             const td_sample_history *history)
 {
   cpu_backend *be = cpu_self(b);
-  uint32_t index, loser;
-  if (td_sampler_cache_take(&be->cache, slot, &index, &loser))
+  uint32_t index, evicted_slot;
+  if (td_sampler_cache_acquire(&be->cache, slot, &index, &evicted_slot))
     td_sample_state_make(sampling, history, be->config.max_vocab, &be->states[index],
                          be->words + (size_t)index * be->config.max_vocab);
 }
@@ -456,7 +456,7 @@ static bool alloc_outcome(cpu_backend *be, cpu_outcome *o)
 static bool alloc_workspace(cpu_backend *be)
 {
   const td_backend_config *c = &be->config;
-  uint32_t n_threads = td_pool_threads(be->pool);
+  uint32_t n_threads = td_thread_pool_threads(be->pool);
   be->sampling = td_cpu_alloc(be, c->max_slots, sizeof *be->sampling);
   be->states = td_cpu_alloc(be, c->max_rows, sizeof *be->states);
   be->words = td_cpu_alloc(be, c->max_rows, c->max_vocab * sizeof *be->words);
@@ -473,7 +473,7 @@ static bool alloc_workspace(cpu_backend *be)
             alloc_outcome(be, &be->outcomes[1]) && be->rope.cos_sin && be->panels && be->items &&
             be->split_items && be->partial_state && be->partial_out && be->sampler && be->states && be->words;
   for (uint32_t i = 0; ok && i < n_threads; i++) {
-    cpu_sampler_space *s = &be->sampler[i];
+    cpu_sampler_scratch *s = &be->sampler[i];
     s->weights = td_cpu_alloc(be, c->max_vocab, sizeof *s->weights);
     s->keys = td_cpu_alloc(be, c->max_vocab, sizeof *s->keys);
     s->key_weights = td_cpu_alloc(be, c->max_vocab, sizeof *s->key_weights);
@@ -495,7 +495,7 @@ static void identify(cpu_backend *be)
   if (f)
     fclose(f);
   snprintf(be->base.identity, sizeof be->base.identity, "%s, %s%s, %u threads", model, be->isa->name,
-           be->int8 ? " int8 f16" : "", td_pool_threads(be->pool));
+           be->int8 ? " int8 f16" : "", td_thread_pool_threads(be->pool));
 }
 
 /* Millions of operations per microsecond of one thread, by instruction set. Bytes per microsecond: of one
@@ -508,9 +508,9 @@ static void identify(cpu_backend *be)
 #define THREAD_BYTES_US 8e3
 #define MEMORY_BYTES_US 60e3
 
-static void rate(cpu_backend *be)
+static void estimate_rates(cpu_backend *be)
 {
-  double n_threads = td_pool_threads(be->pool);
+  double n_threads = td_thread_pool_threads(be->pool);
   const char *isa = be->isa->name;
   double mflop_us = strcmp(isa, "avx512") == 0 ? AVX512_MFLOP_US
                     : strcmp(isa, "avx2") == 0 ? AVX2_MFLOP_US
@@ -543,7 +543,7 @@ td_status td_cpu_backend_create(const td_backend_config *config, td_backend **ou
   be->isa = isa;
   be->int8 = config->int8_activations ? pick_int8(isa) : NULL;
   be->base.sampling_bytes = td_sampler_state_bytes(be->config.max_vocab) * be->config.max_rows;
-  td_status st = td_pool_create(config->n_threads, &be->pool, err);
+  td_status st = td_thread_pool_create(config->n_threads, &be->pool, err);
   if (st == TD_OK)
     st = td_sampler_cache_init(&be->cache, be->config.max_slots, be->config.max_rows, err);
   if (st == TD_OK && !alloc_workspace(be))
@@ -553,7 +553,7 @@ td_status td_cpu_backend_create(const td_backend_config *config, td_backend **ou
     return st;
   }
   identify(be);
-  rate(be);
+  estimate_rates(be);
   *out = &be->base;
   return TD_OK;
 }

@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/int8.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/cpu/pool.h"
+#include "kernels/cpu/thread_pool.h"
 #include "kernels/kernels.h"
 #include "kernels/sampler_cache.h"
 
@@ -73,10 +73,10 @@ typedef struct cpu_rope_table {
   float *cos_sin; /* [token][cos n_pairs | sin n_pairs] */
 } cpu_rope_table;
 
-typedef struct cpu_sampler_space {
+typedef struct cpu_sampler_scratch {
   uint32_t *weights, *keys, *key_weights; /* [max_vocab] each */
   float *adjusted;                        /* [max_vocab] adjusted logits of a special row */
-} cpu_sampler_space;
+} cpu_sampler_scratch;
 
 /* The arrays that td_outcome points to, for one step. */
 typedef struct cpu_outcome {
@@ -95,7 +95,7 @@ typedef struct cpu_backend {
   td_backend_config config;
   const td_isa *isa;
   const td_int8 *int8; /* linears with int8 activations; NULL: all linears are exact */
-  td_pool *pool;
+  td_thread_pool *pool;
   struct cpu_block *blocks;     /* list of all memory */
   td_sampling *sampling;        /* [max_slots] */
   td_sampler_cache cache;       /* which slot has which entry of states and words */
@@ -108,7 +108,7 @@ typedef struct cpu_backend {
   uint32_t n_sampled, n_ended;  /* steps so far; outcomes[n % 2] belongs to step n */
   const td_sample_input *input; /* the current step's sampling input, or NULL */
   cpu_rope_table rope;
-  cpu_sampler_space *sampler; /* [threads] */
+  cpu_sampler_scratch *sampler; /* [threads] */
   /* Scratch of linears. It grows when a weight is imported. */
   float *packed; /* packed or padded activations */
   size_t packed_floats;
@@ -126,8 +126,8 @@ typedef struct cpu_backend {
 } cpu_backend;
 
 /* The outcome of the step that is being sampled, and that of the step before. */
-static inline cpu_outcome *cpu_outcome_now(cpu_backend *be) { return &be->outcomes[be->n_sampled % 2]; }
-static inline cpu_outcome *cpu_outcome_before(cpu_backend *be)
+static inline cpu_outcome *cpu_outcome_current(cpu_backend *be) { return &be->outcomes[be->n_sampled % 2]; }
+static inline cpu_outcome *cpu_outcome_previous(cpu_backend *be)
 {
   return &be->outcomes[(be->n_sampled + 1) % 2];
 }

@@ -45,17 +45,17 @@ TD_INLINE uint32_t block_units(td_dtype t)
 /* Packed rows lie in groups of `lanes`. First come the units of all blocks, with the same unit of all rows
  * side by side. Then come the blocks' scales, likewise. Both begin at a multiple of 64 bytes. */
 enum { PACKED_ALIGN = 64 };
-TD_INLINE size_t packed_round(size_t bytes)
+TD_INLINE size_t align_packed(size_t bytes)
 {
   return (bytes + PACKED_ALIGN - 1) / PACKED_ALIGN * PACKED_ALIGN;
 }
 TD_INLINE size_t packed_units_bytes(td_dtype t, uint32_t n_strips, uint32_t lanes)
 {
-  return packed_round((size_t)n_strips / block_strips(t) * block_units(t) * lanes * 4);
+  return align_packed((size_t)n_strips / block_strips(t) * block_units(t) * lanes * 4);
 }
 TD_INLINE size_t packed_group_bytes(td_dtype t, uint32_t n_strips, uint32_t lanes)
 {
-  size_t scales = has_min(t) ? 0 : packed_round((size_t)n_strips / block_strips(t) * lanes * 2);
+  size_t scales = has_min(t) ? 0 : align_packed((size_t)n_strips / block_strips(t) * lanes * 2);
   return packed_units_bytes(t, n_strips, lanes) + scales;
 }
 

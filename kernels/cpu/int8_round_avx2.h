@@ -23,7 +23,7 @@ TD_INLINE int32_t sum_of_pairs(__m128i v)
   return _mm_cvtsi128_si32(_mm_add_epi32(v, _mm_shuffle_epi32(v, 0xB1)));
 }
 
-TD_INLINE int32_t as_table_takes_it(__m128i v)
+TD_INLINE int32_t sum_for_table(__m128i v)
 {
   return SUMS_OF_PAIRS ? _mm_cvtsi128_si32(_mm_packs_epi32(v, v)) : sum_of_pairs(v);
 }
@@ -62,8 +62,8 @@ TD_INLINE void round_strip(const float *x, td_int8_strip *out)
   __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   _mm256_storeu_si256((__m256i *)out->q, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order));
   __m128i minus_high = minus_pairs(high), minus = _mm_add_epi32(minus_high, minus_pairs(low));
-  out->minus_high.one = as_table_takes_it(minus_high);
-  out->minus_sum.one = as_table_takes_it(minus);
+  out->minus_high.one = sum_for_table(minus_high);
+  out->minus_sum.one = sum_for_table(minus);
   out->d = largest / 127;
   out->d_sum = out->d * (float)-sum_of_pairs(minus);
 }

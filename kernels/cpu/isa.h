@@ -33,8 +33,8 @@ enum {
 };
 
 enum {
-  TD_KV_GROUP = 16,       /* keys that lie side by side: K is [group][dim][16] */
-  TD_KEY_BLOCK = 64,      /* keys of one update of the running softmax */
+  TD_KEY_LANES = 16,      /* keys that lie side by side: K is [group][dim][16] */
+  TD_KV_TILE_KEYS = 64,   /* keys of one update of the running softmax */
   TD_KEY_SEGMENT = 512,   /* keys of one partial */
   TD_ATTENTION_TILE = 12, /* most queries (tokens x heads) of one call */
 };
@@ -89,7 +89,7 @@ typedef struct td_isa {
   void (*to_f16)(const float *x, uint32_t n, uint16_t *out);
   void (*attention)(const td_isa_attention *p);
   /* Reduces the partials of all segments of one tile, in ascending order. */
-  void (*attention_merge)(const td_isa_attention *p);
+  void (*attention_reduce)(const td_isa_attention *p);
   /* Returns the lowest id of the highest logit, and that logit. Returns -1 for a NaN, +inf or no finite
    * value. */
   int32_t (*argmax)(const float *x, uint32_t n, float *max);

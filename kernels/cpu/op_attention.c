@@ -12,7 +12,7 @@ typedef struct attention_job {
   uint32_t tile_tokens; /* tokens of an item */
   cpu_attention_item *items;
   uint32_t n_items;
-  bool all_here; /* no item of this step has run yet */
+  bool none_run; /* no item of this step has run yet */
 } attention_job;
 
 static td_isa_attention item_params(const attention_job *j, const cpu_attention_item *item)
@@ -71,17 +71,17 @@ static void item_segments(const attention_job *j, cpu_attention_item *item)
 
 static void run_items(attention_job *j)
 {
-  td_pool_run(j->be->pool, item_task, j, j->n_items);
+  td_thread_pool_run(j->be->pool, item_task, j, j->n_items);
   j->n_items = 0;
-  j->all_here = false;
+  j->none_run = false;
 }
 
-static void merge_task(void *arg, uint32_t task, uint32_t thread)
+static void reduce_task(void *arg, uint32_t task, uint32_t thread)
 {
   const attention_job *j = arg;
   td_isa_attention a = item_params(j, &j->be->items[task]);
   if (a.partial_out)
-    j->be->isa->attention_merge(&a);
+    j->be->isa->attention_reduce(&a);
 }
 
 /* Runs few items. Each item with several segments becomes one item per segment, as long as there is room for
@@ -112,7 +112,7 @@ static void run_split(attention_job *j)
   j->n_items = n;
   run_items(j);
   if (any)
-    td_pool_run(be->pool, merge_task, j, n_whole);
+    td_thread_pool_run(be->pool, reduce_task, j, n_whole);
 }
 
 static void add_item(attention_job *j, cpu_attention_item item)
@@ -146,13 +146,13 @@ static void add_row(attention_job *j, uint32_t r)
 void td_cpu_attention(cpu_backend *be, const td_attention_params *p, uint32_t n_rows)
 {
   attention_job j = {
-      .be = be, .p = p, .group = p->n_heads / p->n_kv_heads, .items = be->items, .all_here = true};
+      .be = be, .p = p, .group = p->n_heads / p->n_kv_heads, .items = be->items, .none_run = true};
   TD_BUG_ON(be->plan->page_tokens != p->kv->spec.page_tokens);
   j.tile_heads = j.group < TD_ATTENTION_TILE ? j.group : TD_ATTENTION_TILE;
   j.tile_tokens = TD_ATTENTION_TILE / j.tile_heads;
   for (uint32_t r = be->plan->n_rows; r-- > 0;)
     add_row(&j, r);
-  if (j.all_here && j.n_items < 4 * td_pool_threads(be->pool) && td_pool_threads(be->pool) > 1)
+  if (j.none_run && j.n_items < 4 * td_thread_pool_threads(be->pool) && td_thread_pool_threads(be->pool) > 1)
     run_split(&j);
   else
     run_items(&j);

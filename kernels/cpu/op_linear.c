@@ -169,7 +169,7 @@ static td_int8_linear task_int8(const linear_job *j, const cpu_part *part, uint3
 /* Each thread gets a few long runs of rows, because each task has to start reading weights. */
 static void split_rows(linear_job *j, uint32_t tile_rows)
 {
-  uint32_t most = td_pool_threads(j->be->pool) * TASKS_PER_THREAD;
+  uint32_t most = td_thread_pool_threads(j->be->pool) * TASKS_PER_THREAD;
   j->tile_rows = tile_rows;
   j->n_tiles = 0;
   for (uint32_t i = 0; i < j->weight->base.n_parts; i++)
@@ -282,5 +282,5 @@ void td_cpu_linear(cpu_backend *be, const td_linear_params *p, uint32_t n)
     j.x = be->packed;
   }
   split_rows(&j, tile_rows);
-  td_pool_run(be->pool, is_direct ? direct_task : panel_task, &j, j.n_tasks);
+  td_thread_pool_run(be->pool, is_direct ? direct_task : panel_task, &j, j.n_tasks);
 }

@@ -142,7 +142,7 @@ static void put_floats(uint8_t *page, uint64_t k_at, uint64_t v_at, uint32_t dim
 {
   float *out = (void *)page;
   for (uint32_t d = 0; d < dim; d++)
-    out[k_at + (size_t)d * TD_KV_GROUP] = k[d];
+    out[k_at + (size_t)d * TD_KEY_LANES] = k[d];
   memcpy(out + v_at, v, dim * sizeof *v);
 }
 
@@ -152,7 +152,7 @@ static void put_f16(const td_isa *isa, uint8_t *page, uint64_t k_at, uint64_t v_
   uint16_t *out = (void *)page, k_f16[TD_HEAD_DIM_MAX];
   isa->to_f16(k, dim, k_f16);
   for (uint32_t d = 0; d < dim; d++)
-    out[k_at + (size_t)d * TD_KV_GROUP] = k_f16[d];
+    out[k_at + (size_t)d * TD_KEY_LANES] = k_f16[d];
   isa->to_f16(v, dim, out + v_at);
 }
 
@@ -171,7 +171,7 @@ static void rope_tokens(void *arg, uint32_t begin, uint32_t end)
     const float *cos_sin = j->be->rope.cos_sin + (size_t)t * p->rotary_dim;
     float *q = cpu_floats(p->qkv) + (size_t)t * (p->n_heads + 2 * p->n_kv_heads) * dim;
     float *k = q + (size_t)p->n_heads * dim, *v = k + (size_t)p->n_kv_heads * dim;
-    uint64_t k_at = (uint64_t)(line / TD_KV_GROUP) * TD_KV_GROUP * dim + line % TD_KV_GROUP;
+    uint64_t k_at = (uint64_t)(line / TD_KEY_LANES) * TD_KEY_LANES * dim + line % TD_KEY_LANES;
     uint64_t v_at = (uint64_t)tokens * dim + (uint64_t)line * kv->padded_dim;
     uint8_t *dst = kv->data + p->layer * kv->layer_bytes + (uint32_t)page * kv->page_bytes;
     for (uint32_t h = 0; h < p->n_heads; h++)

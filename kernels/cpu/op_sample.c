@@ -13,7 +13,7 @@ enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS };
 /* Returns the highest key t such that the tokens with key >= t together reach `want` (tokens, or weight).
  * Returns the lowest key if they never do. Each pass keeps the tokens whose keys have the digits found so
  * far. */
-static uint32_t find_threshold(cpu_sampler_space *s, uint32_t n, bool by_count, uint64_t want)
+static uint32_t find_threshold(cpu_sampler_scratch *s, uint32_t n, bool by_count, uint64_t want)
 {
   uint32_t prefix = 0;
   for (int shift = 2 * DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) { /* 10 + 11 + 11 bits */
@@ -37,7 +37,7 @@ static uint32_t find_threshold(cpu_sampler_space *s, uint32_t n, bool by_count, 
 }
 
 /* Copies the tokens that still have weight to s->keys and s->key_weights. Returns their number. */
-static uint32_t collect(cpu_sampler_space *s, const float *logits, uint32_t n, uint64_t *total)
+static uint32_t collect(cpu_sampler_scratch *s, const float *logits, uint32_t n, uint64_t *total)
 {
   uint32_t kept = 0;
   *total = 0;
@@ -50,14 +50,15 @@ static uint32_t collect(cpu_sampler_space *s, const float *logits, uint32_t n, u
   return kept;
 }
 
-static void drop_below(cpu_sampler_space *s, const float *logits, uint32_t n, uint32_t key)
+static void drop_below(cpu_sampler_scratch *s, const float *logits, uint32_t n, uint32_t key)
 {
   for (uint32_t i = 0; i < n; i++)
     s->weights[i] = td_sample_key(logits[i]) >= key ? s->weights[i] : 0;
 }
 
 /* Sets the weights of tokens that min-p, top-k and top-p drop to 0. Returns the sum of the rest. */
-static uint64_t restrict_weights(cpu_sampler_space *s, const td_sampling *p, const float *logits, uint32_t n)
+static uint64_t restrict_weights(cpu_sampler_scratch *s, const td_sampling *p, const float *logits,
+                                 uint32_t n)
 {
   uint64_t total;
   uint32_t least = td_sample_least(p->min_p);
@@ -77,7 +78,7 @@ static uint64_t restrict_weights(cpu_sampler_space *s, const td_sampling *p, con
 
 /* The logits of a special row as the sampler reads them (kernels/sample_state.h). words NULL: the slot has no
  * state. mask NULL: any token may be chosen. */
-static const float *adjust(cpu_sampler_space *s, const float *logits, uint32_t n,
+static const float *adjust(cpu_sampler_scratch *s, const float *logits, uint32_t n,
                            const td_sample_state *state, const uint16_t *words, const uint32_t *mask,
                            uint32_t n_tokens)
 {
@@ -88,7 +89,7 @@ static const float *adjust(cpu_sampler_space *s, const float *logits, uint32_t n
 }
 
 /* Returns -1 for a NaN, +inf or no finite value. */
-static int32_t choose(cpu_backend *be, cpu_sampler_space *s, const float *logits, uint32_t n,
+static int32_t choose(cpu_backend *be, cpu_sampler_scratch *s, const float *logits, uint32_t n,
                       const td_plan_row *row)
 {
   const td_sampling *p = &be->sampling[row->slot];
@@ -111,7 +112,7 @@ static int32_t choose(cpu_backend *be, cpu_sampler_space *s, const float *logits
 }
 
 /* Chooses the token of the row's last logits, and counts it in the slot's state. */
-static int32_t sample_row(cpu_backend *be, cpu_sampler_space *s, const float *logits, uint32_t n,
+static int32_t sample_row(cpu_backend *be, cpu_sampler_scratch *s, const float *logits, uint32_t n,
                           const td_plan_row *row, const uint32_t *mask)
 {
   uint32_t index = be->cache.state_of[row->slot];
@@ -136,10 +137,10 @@ static bool wants_logprobs(const cpu_backend *be, const td_plan_logits *l)
 }
 
 /* Writes the log-probabilities of an entry's target, or of the chosen token. */
-static void tell_logprobs(cpu_backend *be, const float *logits, uint32_t n, uint32_t entry, int32_t id)
+static void write_logprobs(cpu_backend *be, const float *logits, uint32_t n, uint32_t entry, int32_t id)
 {
   const td_plan_logits *l = &be->plan->logits[entry];
-  cpu_outcome *o = cpu_outcome_now(be);
+  cpu_outcome *o = cpu_outcome_current(be);
   if (wants_logprobs(be, l))
     td_cpu_logprobs(be->isa, logits, n, id, be->sampling[be->plan->rows[l->row].slot].n_top,
                     &o->logprobs[(size_t)entry * TD_STEP_IDS], o->top + (size_t)entry * o->top_stride);
@@ -151,7 +152,7 @@ static void sample_task(void *arg, uint32_t task, uint32_t thread)
   const td_sample_input *input = j->be->input;
   const td_plan_logits *l = &j->be->plan->logits[task];
   const float *logits = cpu_floats(j->p->logits) + (size_t)task * j->p->vocab;
-  cpu_outcome *o = cpu_outcome_now(j->be);
+  cpu_outcome *o = cpu_outcome_current(j->be);
   int32_t id = l->target;
   if (id == TD_SAMPLE_HERE) {
     if (input && input->late && input->late[task]) {
@@ -164,7 +165,7 @@ static void sample_task(void *arg, uint32_t task, uint32_t thread)
     o->flags[task] = id >= 0 ? 0 : TD_LOGITS_NAN;
     o->ids[task * TD_STEP_IDS] = id >= 0 ? id : 0;
   }
-  tell_logprobs(j->be, logits, j->p->vocab, task, id);
+  write_logprobs(j->be, logits, j->p->vocab, task, id);
 }
 
 /* Finds which log-probabilities the step's entries ask for, before they are computed. */
@@ -186,6 +187,6 @@ void td_cpu_sample(cpu_backend *be, const td_sample_params *p, uint32_t n_rows)
 {
   sample_job j = {be, p};
   TD_BUG_ON(p->vocab > be->config.max_vocab || p->vocab == 0);
-  size_logprobs(be, cpu_outcome_now(be));
-  td_pool_run(be->pool, sample_task, &j, be->plan->n_logits);
+  size_logprobs(be, cpu_outcome_current(be));
+  td_thread_pool_run(be->pool, sample_task, &j, be->plan->n_logits);
 }

@@ -71,12 +71,12 @@ static void clear_outcome(cpu_outcome *o, uint32_t n_logits)
 
 static void begin_step(cpu_backend *be, const td_plan *plan)
 {
-  const cpu_outcome *before = cpu_outcome_before(be);
+  const cpu_outcome *before = cpu_outcome_previous(be);
   TD_BUG_ON(plan->n_tokens > be->config.max_tokens || plan->n_rows > be->config.max_rows ||
             plan->n_logits > be->base.max_logits);
-  td_pool_wake(be->pool);
+  td_thread_pool_wake(be->pool);
   be->plan = plan;
-  clear_outcome(cpu_outcome_now(be), plan->n_logits);
+  clear_outcome(cpu_outcome_current(be), plan->n_logits);
   be->rope.inv_freq = 0;
   for (uint32_t i = 0; i < plan->n_tokens; i++) {
     int32_t id = plan->token_ids[i];

@@ -14,8 +14,8 @@ void td_cuda_prepare_slot(td_backend *be, uint32_t slot, const td_sampling *samp
 {
   cuda_backend *b = self(be);
   logits_processors *e = b->sampling.processors;
-  uint32_t index, loser, vocab = b->config.max_vocab;
-  if (!td_sampler_cache_take(&e->cache, slot, &index, &loser))
+  uint32_t index, evicted_slot, vocab = b->config.max_vocab;
+  if (!td_sampler_cache_acquire(&e->cache, slot, &index, &evicted_slot))
     return;
   td_sample_state_make(sampling, history, vocab, e->state_host, e->words_host);
   record_error(&b->device,

@@ -325,7 +325,7 @@ void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *samp
 {
   cuda_backend *b = self(be);
   TD_BUG_ON(slot >= b->config.max_slots);
-  td_sampler_cache_leave(&b->sampling.processors->cache, slot);
+  td_sampler_cache_release(&b->sampling.processors->cache, slot);
   b->sampling.host[slot] = *sampling; // goes up with the next plan
   if (!b->sampling.is_changed[slot]) {
     b->sampling.is_changed[slot] = 1;

@@ -154,7 +154,7 @@ static void test_cache(void **state)
 {
   enum { SLOTS = 50, STATES = 8 };
   td_sampler_cache c;
-  uint32_t held[STATES], index, loser, n_new = 0, n_lost = 0;
+  uint32_t held[STATES], index, evicted_slot, n_new = 0, n_lost = 0;
   assert_int_equal(td_sampler_cache_init(&c, SLOTS, STATES, NULL), TD_OK);
   memset(held, 0xff, sizeof held);
   for (uint32_t step = 0; step < 5000; step++) {
@@ -172,16 +172,16 @@ static void test_cache(void **state)
       uint32_t leaver = fx_below(SLOTS);
       if (c.state_of[leaver] != TD_NO_STATE)
         held[c.state_of[leaver]] = UINT32_MAX;
-      td_sampler_cache_leave(&c, leaver);
+      td_sampler_cache_release(&c, leaver);
       assert_int_equal(c.state_of[leaver], TD_NO_STATE);
     }
     for (uint32_t i = 0; i < n; i++) {
-      bool is_new = td_sampler_cache_take(&c, slots[i], &index, &loser);
+      bool is_new = td_sampler_cache_acquire(&c, slots[i], &index, &evicted_slot);
       assert_true(index < STATES);
       assert_int_equal(is_new, held[index] != slots[i]); /* otherwise its contents belong to that slot */
-      assert_int_equal(loser, is_new ? held[index] : UINT32_MAX);
+      assert_int_equal(evicted_slot, is_new ? held[index] : UINT32_MAX);
       n_new += is_new;
-      n_lost += loser != UINT32_MAX;
+      n_lost += evicted_slot != UINT32_MAX;
       held[index] = slots[i];
       indices[i] = index;
     }

@@ -82,7 +82,7 @@ static void test_attention_gives_the_same_bits(void **state)
     for (uint32_t key = n_keys; key < PAGES * PAGE_TOKENS; key++)
       for (uint32_t d = 0; d < dim; d++) {
         float *page = kv + (size_t)pages[key / PAGE_TOKENS] * page_elements;
-        page[d * TD_KV_GROUP + key % PAGE_TOKENS] = page[(PAGE_TOKENS + key % PAGE_TOKENS) * dim + d] = NAN;
+        page[d * TD_KEY_LANES + key % PAGE_TOKENS] = page[(PAGE_TOKENS + key % PAGE_TOKENS) * dim + d] = NAN;
       }
     for (size_t i = 0; i < PAGES * page_elements; i++)
       kv_f16[i] = td_f32_to_f16(kv[i]);

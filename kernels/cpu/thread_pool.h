@@ -5,26 +5,26 @@
  * touches nothing. The caller waits until all tasks are done, not for threads: a thread that the system has
  * paused delays the job only if it is inside a task. Workers spin briefly between jobs (a step is some
  * hundred jobs, microseconds apart) and sleep between steps. */
-#ifndef TD_KERNELS_CPU_POOL_H
-#define TD_KERNELS_CPU_POOL_H
+#ifndef TD_KERNELS_CPU_THREAD_POOL_H
+#define TD_KERNELS_CPU_THREAD_POOL_H
 
 #include <stdint.h>
 
 #include "common/status.h"
 
-typedef struct td_pool td_pool;
+typedef struct td_thread_pool td_thread_pool;
 /* thread: 0 (the caller) .. n_threads - 1 */
-typedef void td_pool_fn(void *arg, uint32_t task, uint32_t thread);
+typedef void td_thread_pool_fn(void *arg, uint32_t task, uint32_t thread);
 
 /* n_threads includes the caller; 0: one per usable core (affinity and cgroup quota). */
-TD_MUST_CHECK td_status td_pool_create(uint32_t n_threads, td_pool **out, td_error *err);
-void td_pool_destroy(td_pool *pool); /* joins the workers; NULL is fine */
-uint32_t td_pool_threads(const td_pool *pool);
+TD_MUST_CHECK td_status td_thread_pool_create(uint32_t n_threads, td_thread_pool **out, td_error *err);
+void td_thread_pool_destroy(td_thread_pool *pool); /* joins the workers; NULL is fine */
+uint32_t td_thread_pool_threads(const td_thread_pool *pool);
 
 /* Runs fn for tasks [0, n_tasks) and returns when all are done. Only one thread may call it. */
-void td_pool_run(td_pool *pool, td_pool_fn *fn, void *arg, uint32_t n_tasks);
+void td_thread_pool_run(td_thread_pool *pool, td_thread_pool_fn *fn, void *arg, uint32_t n_tasks);
 
 /* Makes sleeping workers spin, because a job will come soon. */
-void td_pool_wake(td_pool *pool);
+void td_thread_pool_wake(td_thread_pool *pool);
 
 #endif

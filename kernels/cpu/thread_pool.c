@@ -1,5 +1,5 @@
-/* See pool.h. */
-#include "kernels/cpu/pool.h"
+/* See thread_pool.h. */
+#include "kernels/cpu/thread_pool.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -15,19 +15,19 @@
 enum { SPIN_US = 60, SPINS_BEFORE_YIELD = 500, TASK_BITS = 20, TASK_MASK = (1 << TASK_BITS) - 1 };
 
 typedef struct worker {
-  td_pool *pool;
+  td_thread_pool *pool;
   uint32_t index;
   pthread_t thread;
 } worker;
 
-struct td_pool {
+struct td_thread_pool {
   /* generation << 40 | n_tasks << 20 | next task */
-  _Alignas(64) _Atomic uint64_t ticket;
+  _Alignas(64) _Atomic uint64_t job_word;
   _Alignas(64) _Atomic uint32_t n_done;
-  _Alignas(64) td_pool_fn *fn; /* of the current job: only for threads that hold one of its tasks */
+  _Alignas(64) td_thread_pool_fn *fn; /* of the current job: only for threads that hold one of its tasks */
   void *arg;
   _Atomic uint32_t n_sleeping;
-  _Atomic uint32_t n_wakes; /* calls of td_pool_wake, so that sleepers notice one and spin again */
+  _Atomic uint32_t n_wakes; /* calls of td_thread_pool_wake, so that sleepers notice one and spin again */
   _Atomic bool stop;
   uint32_t n_threads, n_started;
   worker *workers;
@@ -44,30 +44,36 @@ static inline void relax(void)
 #endif
 }
 
-static bool has_task(uint64_t ticket) { return (ticket & TASK_MASK) < (ticket >> TASK_BITS & TASK_MASK); }
+static bool has_task(uint64_t job_word)
+{
+  return (job_word & TASK_MASK) < (job_word >> TASK_BITS & TASK_MASK);
+}
 
 /* Runs tasks of the current job while there are any. */
-static void work(td_pool *p, uint32_t thread)
+static void work(td_thread_pool *p, uint32_t thread)
 {
-  uint64_t ticket = atomic_load(&p->ticket);
-  while (has_task(ticket)) {
-    if (!atomic_compare_exchange_weak(&p->ticket, &ticket, ticket + 1))
+  uint64_t job_word = atomic_load(&p->job_word);
+  while (has_task(job_word)) {
+    if (!atomic_compare_exchange_weak(&p->job_word, &job_word, job_word + 1))
       continue;
-    p->fn(p->arg, (uint32_t)(ticket & TASK_MASK), thread);
+    p->fn(p->arg, (uint32_t)(job_word & TASK_MASK), thread);
     atomic_fetch_add(&p->n_done, 1);
-    ticket = atomic_load(&p->ticket);
+    job_word = atomic_load(&p->job_word);
   }
 }
 
-static bool called(td_pool *p) { return has_task(atomic_load(&p->ticket)) || atomic_load(&p->stop); }
+static bool has_work(td_thread_pool *p)
+{
+  return has_task(atomic_load(&p->job_word)) || atomic_load(&p->stop);
+}
 
 /* Returns true if there is something to do, or false after SPIN_US without work. */
-static bool spin(td_pool *p)
+static bool spin(td_thread_pool *p)
 {
   uint64_t end = td_clock_us() + SPIN_US;
   do {
     for (int i = 0; i < 32; i++) {
-      if (called(p))
+      if (has_work(p))
         return true;
       relax();
     }
@@ -78,17 +84,17 @@ static bool spin(td_pool *p)
 static void *worker_main(void *arg)
 {
   worker *w = arg;
-  td_pool *p = w->pool;
+  td_thread_pool *p = w->pool;
   while (!atomic_load(&p->stop)) {
     work(p, w->index);
     uint32_t wakes = atomic_load(&p->n_wakes);
     if (spin(p))
       continue;
     /* Both sides are sequentially consistent: either the caller sees n_sleeping, or this thread sees its
-     * ticket. */
+     * job. */
     pthread_mutex_lock(&p->lock);
     atomic_fetch_add(&p->n_sleeping, 1);
-    while (!called(p) && atomic_load(&p->n_wakes) == wakes)
+    while (!has_work(p) && atomic_load(&p->n_wakes) == wakes)
       pthread_cond_wait(&p->wake, &p->lock);
     atomic_fetch_sub(&p->n_sleeping, 1);
     pthread_mutex_unlock(&p->lock);
@@ -96,7 +102,7 @@ static void *worker_main(void *arg)
   return NULL;
 }
 
-static void wake_sleepers(td_pool *p)
+static void wake_sleepers(td_thread_pool *p)
 {
   if (atomic_load(&p->n_sleeping) == 0)
     return;
@@ -105,13 +111,13 @@ static void wake_sleepers(td_pool *p)
   pthread_mutex_unlock(&p->lock);
 }
 
-void td_pool_wake(td_pool *p)
+void td_thread_pool_wake(td_thread_pool *p)
 {
   atomic_fetch_add(&p->n_wakes, 1);
   wake_sleepers(p);
 }
 
-void td_pool_run(td_pool *p, td_pool_fn *fn, void *arg, uint32_t n_tasks)
+void td_thread_pool_run(td_thread_pool *p, td_thread_pool_fn *fn, void *arg, uint32_t n_tasks)
 {
   TD_BUG_ON(n_tasks > TASK_MASK);
   if (p->n_threads == 1 || n_tasks <= 1) {
@@ -122,8 +128,8 @@ void td_pool_run(td_pool *p, td_pool_fn *fn, void *arg, uint32_t n_tasks)
   p->fn = fn;
   p->arg = arg;
   atomic_store(&p->n_done, 0);
-  uint64_t generation = (atomic_load(&p->ticket) >> 2 * TASK_BITS) + 1;
-  atomic_store(&p->ticket, generation << 2 * TASK_BITS | (uint64_t)n_tasks << TASK_BITS);
+  uint64_t generation = (atomic_load(&p->job_word) >> 2 * TASK_BITS) + 1;
+  atomic_store(&p->job_word, generation << 2 * TASK_BITS | (uint64_t)n_tasks << TASK_BITS);
   wake_sleepers(p);
   work(p, 0);
   for (uint32_t spins = 0; atomic_load(&p->n_done) < n_tasks; spins++) {
@@ -133,10 +139,10 @@ void td_pool_run(td_pool *p, td_pool_fn *fn, void *arg, uint32_t n_tasks)
   }
 }
 
-td_status td_pool_create(uint32_t n_threads, td_pool **out, td_error *err)
+td_status td_thread_pool_create(uint32_t n_threads, td_thread_pool **out, td_error *err)
 {
   n_threads = n_threads ? n_threads : td_usable_cores();
-  td_pool *p = aligned_alloc(64, (sizeof *p + 63) / 64 * 64);
+  td_thread_pool *p = aligned_alloc(64, (sizeof *p + 63) / 64 * 64);
   if (!p)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the thread pool");
   memset(p, 0, sizeof *p);
@@ -145,7 +151,7 @@ td_status td_pool_create(uint32_t n_threads, td_pool **out, td_error *err)
   pthread_cond_init(&p->wake, NULL);
   p->workers = calloc(n_threads, sizeof *p->workers);
   if (!p->workers) {
-    td_pool_destroy(p);
+    td_thread_pool_destroy(p);
     return td_fail(err, TD_ERR_NOMEM, "no memory for %u threads", n_threads);
   }
   for (uint32_t i = 1; i < n_threads; i++) {
@@ -153,7 +159,7 @@ td_status td_pool_create(uint32_t n_threads, td_pool **out, td_error *err)
     *w = (worker){.pool = p, .index = i};
     int e = pthread_create(&w->thread, NULL, worker_main, w);
     if (e) {
-      td_pool_destroy(p);
+      td_thread_pool_destroy(p);
       return td_fail(err, TD_ERR_NOMEM, "cannot start compute thread %u of %u: %s", i, n_threads,
                      strerror(e));
     }
@@ -163,7 +169,7 @@ td_status td_pool_create(uint32_t n_threads, td_pool **out, td_error *err)
   return TD_OK;
 }
 
-void td_pool_destroy(td_pool *p)
+void td_thread_pool_destroy(td_thread_pool *p)
 {
   if (!p)
     return;
@@ -179,4 +185,4 @@ void td_pool_destroy(td_pool *p)
   free(p);
 }
 
-uint32_t td_pool_threads(const td_pool *p) { return p->n_threads; }
+uint32_t td_thread_pool_threads(const td_thread_pool *p) { return p->n_threads; }

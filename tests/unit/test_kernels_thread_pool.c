@@ -5,7 +5,7 @@
 #include <time.h>
 
 #include "common/cores.h"
-#include "kernels/cpu/pool.h"
+#include "kernels/cpu/thread_pool.h"
 
 enum { TASKS = 1000 };
 
@@ -30,25 +30,25 @@ static void pause_ms(int ms)
 static void test_every_task_once(void **state)
 {
   for (uint32_t n_threads = 1; n_threads <= 5; n_threads++) {
-    td_pool *pool;
-    assert_int_equal(td_pool_create(n_threads, &pool, NULL), TD_OK);
-    assert_int_equal(td_pool_threads(pool), n_threads);
+    td_thread_pool *pool;
+    assert_int_equal(td_thread_pool_create(n_threads, &pool, NULL), TD_OK);
+    assert_int_equal(td_thread_pool_threads(pool), n_threads);
     static job j;
     memset(&j, 0, sizeof j);
     for (uint32_t round = 1; round <= 2000; round++) {
       uint32_t n = fx_below(8) ? fx_below(20) : TASKS;
       uint32_t before[TASKS];
       memcpy(before, j.plain, sizeof before);
-      td_pool_run(pool, count, &j, n);
+      td_thread_pool_run(pool, count, &j, n);
       for (uint32_t i = 0; i < TASKS; i++)
         assert_int_equal(j.plain[i], before[i] + (i < n));
       if (round % 200 == 0) { /* long enough for the workers to sleep */
         pause_ms(2);
         if (round % 400 == 0)
-          td_pool_wake(pool);
+          td_thread_pool_wake(pool);
       }
     }
-    td_pool_destroy(pool);
+    td_thread_pool_destroy(pool);
   }
 }
 
@@ -60,12 +60,12 @@ static void wait_a_little(void *arg, uint32_t task, uint32_t thread)
 
 static void test_workers_take_part_and_then_sleep(void **state)
 {
-  td_pool *pool;
+  td_thread_pool *pool;
   static job j;
   memset(&j, 0, sizeof j);
-  assert_int_equal(td_pool_create(3, &pool, NULL), TD_OK);
+  assert_int_equal(td_thread_pool_create(3, &pool, NULL), TD_OK);
   pause_ms(20);
-  td_pool_run(pool, wait_a_little, &j, 60);
+  td_thread_pool_run(pool, wait_a_little, &j, 60);
   for (int i = 0; i < 3; i++)
     assert_true(atomic_load(&j.n_threads_seen[i]) > 0);
   pause_ms(20);
@@ -75,18 +75,18 @@ static void test_workers_take_part_and_then_sleep(void **state)
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
   double used = (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
   assert_true(used < 0.02);
-  td_pool_destroy(pool);
+  td_thread_pool_destroy(pool);
 }
 
 static void test_usable_cores(void **state)
 {
   uint32_t n = td_usable_cores();
   assert_true(n >= 1 && n <= 4096);
-  td_pool *pool;
-  assert_int_equal(td_pool_create(0, &pool, NULL), TD_OK);
-  assert_int_equal(td_pool_threads(pool), n);
-  td_pool_destroy(pool);
-  td_pool_destroy(NULL);
+  td_thread_pool *pool;
+  assert_int_equal(td_thread_pool_create(0, &pool, NULL), TD_OK);
+  assert_int_equal(td_thread_pool_threads(pool), n);
+  td_thread_pool_destroy(pool);
+  td_thread_pool_destroy(NULL);
 }
 
 int main(void)
