@@ -9,10 +9,11 @@
 #include "kernels/cpu/cpu.h"
 
 enum {
-  DIRECT_TOKENS_MAX = TD_ISA_DIRECT_TOKENS, /* with more tokens, panels are faster (measured: README.md) */
-  ROUND_TOKENS = 8,                         /* fewer tokens are not worth another thread */
-  TASKS_PER_THREAD = 4,                     /* so that a delayed thread leaves work to the others */
+  ROUND_TOKENS = 8,     /* fewer tokens are not worth another thread */
+  TASKS_PER_THREAD = 4, /* so that a delayed thread leaves work to the others */
 };
+_Static_assert((int)TD_INT8_DIRECT_TOKENS == (int)TD_ISA_DIRECT_TOKENS,
+               "one choice serves both kinds of parts");
 
 /* Rows are shared out in tiles of tile_rows; the last tile of a part may have fewer. */
 typedef struct linear_job {
@@ -186,15 +187,7 @@ static void direct_part(const linear_job *j, const cpu_part *part, uint32_t begi
     return;
   }
   td_isa_linear p = task_rows(j, part, begin, end);
-  /* groups of nearly equal size: 9 tokens are 5 + 4 */
-  uint32_t left = j->n_tokens, groups = (left + TD_ISA_DIRECT_TOKENS - 1) / TD_ISA_DIRECT_TOKENS;
-  for (; groups > 0; groups--) {
-    p.n_tokens = (left + groups - 1) / groups;
-    j->be->isa->linear_direct(&p);
-    p.x += (size_t)p.n_tokens * p.x_stride;
-    p.out += p.n_tokens * p.out_stride;
-    left -= p.n_tokens;
-  }
+  j->be->isa->linear_direct(&p);
 }
 
 static void direct_task(void *arg, uint32_t task, uint32_t thread)
@@ -266,7 +259,7 @@ void td_cpu_linear(cpu_backend *be, const td_linear_params *p, uint32_t n)
                   .n_tokens = n,
                   .out = cpu_floats(p->out),
                   .add = p->add};
-  bool any_int8, any_float, is_direct = n <= DIRECT_TOKENS_MAX;
+  bool any_int8, any_float, is_direct = n <= TD_ISA_DIRECT_TOKENS;
   uint32_t tile_rows = is_direct ? 16 : TD_ISA_PANEL_ROWS;
   count_kinds(&j, &any_int8, &any_float);
   if (any_int8) {
