@@ -41,7 +41,7 @@ bool td_engine_make_forecast(td_engine *e, bool idle, td_sched_forecast *f)
   uint64_t now_us = atomic_load_explicit(&e->heartbeat_us, memory_order_relaxed);
   if (!idle && !e->was_idle_at_forecast && now_us < e->forecast_us + FORECAST_EVERY_US)
     return false;
-  *f = td_sched_foresee(e->sched);
+  *f = td_sched_make_forecast(e->sched);
   e->forecast_us = now_us;
   e->was_idle_at_forecast = idle;
   return true;

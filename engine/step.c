@@ -73,7 +73,7 @@ static bool drain_inbox(td_engine *e)
     any = true;
     if (item.kind == TD_COMMAND_SUBMIT) {
       if (n_submitted++ == next_forecast) {
-        wait_us = td_sched_foresee_start_us(e->sched);
+        wait_us = td_sched_forecast_start_us(e->sched);
         next_forecast = n_submitted + n_submitted / SHARED_FORECAST_DIVISOR;
       }
       handle_submit(e, item.slot, item.generation, wait_us);

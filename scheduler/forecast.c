@@ -362,7 +362,7 @@ static uint32_t step_times(const td_sched *s, uint32_t n_decodes, double kv_toke
 /* Predicts step times, now and when prompts have joined. A joining request decodes only when its prompt is
  * computed, and by then other answers have ended. So at most as many decode together as prompts are
  * computed in an answer's time. */
-static void foresee_steps(load *l, const td_sched *s)
+static void forecast_steps(load *l, const td_sched *s)
 {
   double n = l->n_running - l->n_decodes + l->n_joining,
          tokens = (double)l->prompt_tokens + l->n_joining * l->waiting_each;
@@ -389,7 +389,7 @@ static load load_of(const td_sched *s)
   collect_prompts(&l, s);
   sum_up_to_come(&l);
   collect_decodes(&l, s);
-  foresee_steps(&l, s);
+  forecast_steps(&l, s);
   return l;
 }
 
@@ -411,7 +411,7 @@ static bool says_nothing(const td_sched *s)
 }
 
 /* If there are places and pages, the new request waits for no end, and little is to compute. */
-double td_sched_foresee_start_us(const td_sched *s)
+double td_sched_forecast_start_us(const td_sched *s)
 {
   if (says_nothing(s))
     return 0;
@@ -422,7 +422,7 @@ double td_sched_foresee_start_us(const td_sched *s)
   return start_of(&l, k).start_us;
 }
 
-td_sched_forecast td_sched_foresee(const td_sched *s)
+td_sched_forecast td_sched_make_forecast(const td_sched *s)
 {
   if (says_nothing(s))
     return (td_sched_forecast){0};

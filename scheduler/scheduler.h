@@ -158,9 +158,9 @@ typedef struct td_sched_forecast {
   double prompt_token_us; /* that each token of a waiting prompt adds to these times */
   double step_us;         /* the present time of a step */
 } td_sched_forecast;
-td_sched_forecast td_sched_foresee(const td_sched *s);
-/* Only start_us of td_sched_foresee; usually much less work. */
-double td_sched_foresee_start_us(const td_sched *s);
+td_sched_forecast td_sched_make_forecast(const td_sched *s);
+/* Only start_us of td_sched_make_forecast; usually much less work. */
+double td_sched_forecast_start_us(const td_sched *s);
 
 typedef struct td_sched_slot_info {
   uint32_t n_tokens; /* prompt + generated so far */

@@ -169,7 +169,7 @@ static void submit(void)
   w.used[slot] = true;
   w.started[slot] = false;
   w.n_answer[slot] = r.n_answer;
-  w.told_us[slot] = td_sched_foresee(w.sched).start_us;
+  w.told_us[slot] = td_sched_make_forecast(w.sched).start_us;
   td_sched_request sr = {.tokens = w.tokens[slot], .n_prompt = r.n_prompt, .max_new = r.max_new};
   must(td_sched_submit(w.sched, slot, &sr, (uint64_t)w.now_us, &err) == TD_OK, err.message);
 }
@@ -183,7 +183,7 @@ static void look(void)
   td_sched_get_stats(w.sched, &st);
   if (st.n_waiting == 0 || w.now_us < w.probed_us + w.l->seconds * 1e6 / 2000 || w.n_probes == SEEN_MAX)
     return;
-  td_sched_forecast f = td_sched_foresee(w.sched);
+  td_sched_forecast f = td_sched_make_forecast(w.sched);
   w.probe_at_us[w.n_probes] = w.probed_us = w.now_us;
   w.probe_next_us[w.n_probes] = f.next_end_us;
   w.probe_gap_us[w.n_probes] = f.end_interval_us;

@@ -68,7 +68,7 @@ static uint64_t mix_predictions(uint64_t hash, const sim_world *w)
 {
   td_sched_stats st;
   td_sched_get_stats(w->sched, &st);
-  td_sched_forecast f = td_sched_foresee(w->sched);
+  td_sched_forecast f = td_sched_make_forecast(w->sched);
   const double said[] = {st.tbt_slo_us,
                          st.cost_correction[0],
                          st.cost_correction[1],
@@ -77,7 +77,7 @@ static uint64_t mix_predictions(uint64_t hash, const sim_world *w)
                          f.end_interval_us,
                          f.prompt_token_us,
                          f.step_us,
-                         td_sched_foresee_start_us(w->sched)};
+                         td_sched_forecast_start_us(w->sched)};
   for (size_t i = 0; i < sizeof said / sizeof *said; i++)
     hash = mix_double(hash, said[i]);
   return mix_double(hash, td_sched_predict_us(w->sched, w->plan));

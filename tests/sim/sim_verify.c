@@ -222,9 +222,9 @@ enum { FORESEE_EVERY = 16 };
 
 static void verify_forecast(sim_world *w)
 {
-  td_sched_forecast f = td_sched_foresee(w->sched);
+  td_sched_forecast f = td_sched_make_forecast(w->sched);
   const double us[] = {f.start_us, f.next_end_us, f.end_interval_us, f.prompt_token_us, f.step_us};
-  SIM_CHECK(w, td_sched_foresee_start_us(w->sched) == f.start_us);
+  SIM_CHECK(w, td_sched_forecast_start_us(w->sched) == f.start_us);
   for (uint32_t i = 0; i < sizeof us / sizeof *us; i++)
     SIM_CHECK(w, isfinite(us[i]) && us[i] >= 0 && (us[i] == 0 || sim_cost_of(w)));
 }

@@ -19,16 +19,16 @@ static uint64_t now;
 uint64_t __wrap_td_clock_us(void);
 uint64_t __wrap_td_clock_us(void) { return now; }
 
-static uint32_t n_foreseen;
+static uint32_t n_forecasts;
 static uint64_t forecast_us;
 static td_sched_forecast last;
-td_sched_forecast __real_td_sched_foresee(const td_sched *s);
-td_sched_forecast __wrap_td_sched_foresee(const td_sched *s);
-td_sched_forecast __wrap_td_sched_foresee(const td_sched *s)
+td_sched_forecast __real_td_sched_make_forecast(const td_sched *s);
+td_sched_forecast __wrap_td_sched_make_forecast(const td_sched *s);
+td_sched_forecast __wrap_td_sched_make_forecast(const td_sched *s)
 {
-  n_foreseen++;
+  n_forecasts++;
   forecast_us = now;
-  return last = __real_td_sched_foresee(s);
+  return last = __real_td_sched_make_forecast(s);
 }
 
 static uint32_t n_complete, n_cancelled;
@@ -148,7 +148,7 @@ static void forecasts_are_rare_and_right_at_idle(void **state)
   td_engine *e = make_engine(&d);
   for (uint32_t round = 0; round < 2;
        round++) { /* the second round begins while the last forecast is recent */
-    n_foreseen = d.n_steps = 0;
+    n_forecasts = d.n_steps = 0;
     for (uint32_t i = 0; i < N_ROWS; i++) {
       td_ticket t;
       td_engine_request r = {.n_prompt = N_PROMPT, .max_new = N_NEW, .ignore_eos = true};
@@ -163,7 +163,7 @@ static void forecasts_are_rare_and_right_at_idle(void **state)
                 st.prompt_token_us == 0);
     assert_int_equal(d.n_wrong, 0);
     assert_in_range(d.n_steps, N_NEW, N_NEW + N_ROWS);
-    assert_in_range(n_foreseen, d.n_steps * STEP_US / (RARE_US + STEP_US),
+    assert_in_range(n_forecasts, d.n_steps * STEP_US / (RARE_US + STEP_US),
                     d.n_steps * STEP_US / RARE_US + N_ROWS);
     td_engine_update u;
     while (td_engine_poll(e, &u, 1) > 0)

@@ -150,7 +150,7 @@ static float logprob_of(const float *x, int32_t id)
 
 /* The whole answer. The state for each token is rebuilt from all tokens before it (test_kernels_penalties
  * checks that definition against float64). */
-static void foresee(client *c, const td_engine_request *r)
+static void compute_expected(client *c, const td_engine_request *r)
 {
   static td_sample_state made;
   static uint16_t words[N_VOCAB];
@@ -204,7 +204,7 @@ static bool submit(td_engine *e, client *c)
   assert_non_null(r.tokens);
   for (uint32_t i = 0; i < r.n_prompt; i++)
     r.tokens[i] = (int32_t)below(N_VOCAB);
-  foresee(c, &r);
+  compute_expected(c, &r);
   c->seen = 0;
   c->live = td_engine_submit(e, &r, &c->ticket, &err) == TD_OK;
   memset(bias, 0xAA, sizeof bias);

@@ -286,7 +286,7 @@ static uint32_t below(uint32_t n)
 }
 
 /* The updates that the request must get, computed from the function alone. */
-static void foresee(client *c, const td_engine_request *r)
+static void compute_expected(client *c, const td_engine_request *r)
 {
   int32_t token = r->tokens[r->n_prompt - 1];
   c->finish = TD_FINISH_NONE;
@@ -326,11 +326,11 @@ static bool submit(td_engine *e, client *c)
     assert_non_null(r.mask.arg);
     n_fillers++;
   }
-  foresee(c, &r);
+  compute_expected(c, &r);
   if (below(3) == 0 && c->n_answer > 1) { /* a stop before the maximum length */
     r.n_stop_ids = 1;
     r.stop_ids[0] = c->answer[below(c->n_answer)];
-    foresee(c, &r);
+    compute_expected(c, &r);
   }
   c->seen = 0;
   c->cancel_after = below(4) ? 0 : 1 + below(20);

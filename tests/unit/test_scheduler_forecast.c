@@ -82,7 +82,7 @@ static uint32_t submit_as(uint32_t account, uint32_t n_prompt, uint32_t max_new,
   w.used[slot] = true;
   w.started[slot] = false;
   w.stop_at[slot] = n_answer;
-  w.predicted_us[slot] = td_sched_foresee(w.s).start_us;
+  w.predicted_us[slot] = td_sched_make_forecast(w.s).start_us;
   assert_int_equal(td_sched_submit(w.s, slot,
                                    &(td_sched_request){.tokens = w.tokens[slot],
                                                        .n_prompt = n_prompt,
@@ -105,7 +105,7 @@ static void look_ahead(void)
   td_sched_get_stats(w.s, &st);
   if (st.n_waiting == 0 || w.n_probes == SEEN_MAX || w.n_steps++ % STEPS_APART != 0)
     return;
-  td_sched_forecast f = td_sched_foresee(w.s);
+  td_sched_forecast f = td_sched_make_forecast(w.s);
   w.probes[w.n_probes++] =
       (probe){w.now_us, f.next_end_us, f.next_end_us + (ENDS_AHEAD - 1) * f.end_interval_us, w.n_ends};
 }
@@ -337,7 +337,7 @@ static void an_end_waits_for_its_prompt(void **state)
   submit(1900, 10, 10);
   for (uint32_t i = 0; i < 4; i++)
     step();
-  double next_us = td_sched_foresee(w.s).next_end_us, from_us = w.now_us;
+  double next_us = td_sched_make_forecast(w.s).next_end_us, from_us = w.now_us;
   while (step())
     ;
   double ratio = next_us / (w.now_us - from_us);
@@ -351,11 +351,11 @@ static void idle_or_without_a_model(void **state)
   (void)state;
   td_sched_config c = config();
   open_world(&c);
-  td_sched_forecast f = td_sched_foresee(w.s);
+  td_sched_forecast f = td_sched_make_forecast(w.s);
   assert_true(f.start_us == 0 && f.next_end_us == 0 && f.prompt_token_us == 0);
   submit(100, 100, 100);
   step();
-  f = td_sched_foresee(w.s);
+  f = td_sched_make_forecast(w.s);
   assert_true(f.start_us > 0 && f.start_us < 5000); /* half a step, because there is room */
   assert_true(fabs(f.next_end_us / (99 * 4100) - 1) < 0.5);
   assert_true(f.prompt_token_us > 5 &&
@@ -365,7 +365,7 @@ static void idle_or_without_a_model(void **state)
   c.tbt_slo_us = 0;
   open_world(&c);
   submit(100, 100, 100);
-  assert_true(td_sched_foresee(w.s).start_us == 0);
+  assert_true(td_sched_make_forecast(w.s).start_us == 0);
   close_world();
 }
 
@@ -428,7 +428,7 @@ static foretold foretold_beside(beside kind, uint32_t each, uint32_t account)
       submit_other(kind, account); /* and one more after it */
     submit_usual();
   }
-  td_sched_forecast f = td_sched_foresee(w.s);
+  td_sched_forecast f = td_sched_make_forecast(w.s);
   uint32_t first = w.n_ends;
   while (n_of(false) > 0)
     step();
@@ -519,7 +519,7 @@ static void nor_by_prompts_that_are_cached(void **state)
     }
     for (uint32_t n = 0; n < 200; n++)
       submit(1900, 8, 8);
-    start_us[i] = td_sched_foresee(w.s).start_us;
+    start_us[i] = td_sched_make_forecast(w.s).start_us;
     close_world();
   }
   print_message("start %.0f us, %.0f after prompts that were cached\n", start_us[0], start_us[1]);
@@ -545,7 +545,7 @@ static void submit_choices(uint32_t account, uint32_t n_prompt, bool in_one)
     w.used[slot] = true;
     w.started[slot] = false;
     w.stop_at[slot] = 8;
-    w.predicted_us[slot] = td_sched_foresee(w.s).start_us;
+    w.predicted_us[slot] = td_sched_make_forecast(w.s).start_us;
     assert_int_equal(td_sched_submit(w.s, slot, &r, (uint64_t)w.now_us, &err), TD_OK);
   }
 }

@@ -463,11 +463,11 @@ static void every_policy_foretells(void **state)
     fx_submit(&f, 0, 30, 50, 1);
     fx_step(&f);
     fx_submit(&f, 1, 30, 50, 2);
-    td_sched_forecast t = td_sched_foresee(f.s);
+    td_sched_forecast t = td_sched_make_forecast(f.s);
     const double times[] = {t.start_us, t.next_end_us, t.prompt_token_us, t.step_us};
     for (size_t i = 0; i < sizeof times / sizeof *times; i++)
       assert_true(times[i] > 0 && times[i] < 1e9);
-    assert_true(t.start_us == td_sched_foresee_start_us(f.s));
+    assert_true(t.start_us == td_sched_forecast_start_us(f.s));
     fx_run_dry(&f);
     fx_close(&f);
   }
