@@ -77,7 +77,8 @@ static td_status make_up_vector(loader *l, td_role role, uint32_t layer, float *
   return TD_OK;
 }
 
-/* Reads a vector as floats. The caller frees *out. */
+/* Reads a vector as floats. The caller frees *out. Of a fused tensor, only the role's own bytes count as
+ * done. */
 static td_status widen_vector(loader *l, td_role role, uint32_t layer, float **out)
 {
   const td_tensor *t;
@@ -102,7 +103,7 @@ static td_status widen_vector(loader *l, td_role role, uint32_t layer, float **o
   td_role_shape(role, &l->m->desc, own);
   memmove(wide, wide + first_row, own[0] * sizeof *wide);
   *out = wide;
-  advance(l, t->bytes);
+  advance(l, t->bytes * own[0] / t->shape[0]);
   return TD_OK;
 }
 
@@ -114,24 +115,31 @@ static td_role_slice cut_vector(const loader *l, td_role role, float *v)
   return s;
 }
 
-static td_status load_scaled_vector(loader *l, td_role role, uint32_t layer, float scale, td_devptr *out)
+/* Loads a vector, and a copy of it multiplied by scale. With a scale of 1, *scaled is the vector itself. */
+static td_status load_scaled_vector(loader *l, td_role role, uint32_t layer, float scale, td_devptr *out,
+                                    td_devptr *scaled)
 {
   float *host;
-  *out = (td_devptr){0};
+  *out = *scaled = (td_devptr){0};
   if (!td_role_present(role, &l->m->desc))
     return TD_OK;
   TD_TRY(widen_vector(l, role, layer, &host));
   uint64_t n = cut_vector(l, role, host).n_rows;
-  for (uint64_t i = 0; i < n; i++)
-    host[i] *= scale;
   td_status st = l->m->be->ops->upload_f32(l->m->be, host, n, out, l->err);
+  *scaled = *out;
+  if (st == TD_OK && scale != 1) {
+    for (uint64_t i = 0; i < n; i++)
+      host[i] *= scale;
+    st = l->m->be->ops->upload_f32(l->m->be, host, n, scaled, l->err);
+  }
   free(host);
   return st;
 }
 
 static td_status load_vector(loader *l, td_role role, uint32_t layer, td_devptr *out)
 {
-  return load_scaled_vector(l, role, layer, 1, out);
+  td_devptr scaled;
+  return load_scaled_vector(l, role, layer, 1, out, &scaled);
 }
 
 typedef struct matrix_roles {
@@ -243,10 +251,8 @@ static td_status load_ends(loader *l)
   if (td_model_has_other_rope(&m->desc))
     TD_TRY(m->be->ops->upload_f32(m->be, m->desc.other_inv_freq, n_pairs, &m->other_inv_freq, l->err));
   TD_TRY(load_parts(l, embed, 1, 0, &m->embed));
-  TD_TRY(load_vector(l, TD_ROLE_OUT_NORM, 0, &m->out_norm));
-  m->head_norm = m->out_norm;
-  if (m->desc.logit_scale != 0 && m->desc.logit_scale != 1)
-    TD_TRY(load_scaled_vector(l, TD_ROLE_OUT_NORM, 0, m->desc.logit_scale, &m->head_norm));
+  const float scale = m->desc.logit_scale != 0 ? m->desc.logit_scale : 1;
+  TD_TRY(load_scaled_vector(l, TD_ROLE_OUT_NORM, 0, scale, &m->out_norm, &m->head_norm));
   m->head = m->embed;
   return td_role_present(TD_ROLE_HEAD, &m->desc) ? load_parts(l, head, 1, 0, &m->head) : TD_OK;
 }

@@ -74,7 +74,8 @@ static void record_progress(void *arg, double share)
   *last = share;
 }
 
-static bool headless;
+static bool headless, fused_qkv_bias;
+static float logit_scale;
 static size_t logits_bytes; /* the part of the workspace that only logits need */
 
 static td_status load(const item *items, uint32_t n, const char *more_config, recorder *r, td_error *err)
@@ -91,6 +92,9 @@ static td_status load(const item *items, uint32_t n, const char *more_config, re
   assert_int_equal(td_model_files_open(folder, &f, err), TD_OK);
   assert_int_equal(td_model_desc_read(f, &d, err), TD_OK);
   d.headless = headless;
+  d.fused_qkv |= fused_qkv_bias;
+  d.qkv_bias |= fused_qkv_bias;
+  d.logit_scale = logit_scale != 0 ? logit_scale : d.logit_scale;
   td_status st = td_model_load(f, &d, &r->be, 16, 4, record_progress, &progress, &m, err);
   if (st == TD_OK) {
     assert_int_equal(r->allocated, td_model_workspace_bytes(&d, &r->be, 16, 4));
@@ -223,6 +227,34 @@ static void test_surplus(void **state)
   refuse(items, n, ",\"attention_bias\":true", "self_attn.q_proj.bias", "is missing");
 }
 
+/* No byte counts twice, so progress does not exceed 1: the output norm has a scaled copy; q, k and v share a
+ * stored bias. */
+static void test_progress(void **state)
+{
+  item items[ITEMS_MAX];
+  recorder r = {.refuse = false};
+  uint32_t n = list_items(items);
+  logit_scale = 2;
+  accept(items, n, "", &r);
+  assert_int_equal(r.n_uploads, 1 + 2 + 2 * 2);
+  logit_scale = 0;
+  for (uint32_t i = 0; i < n; i++)
+    if (strstr(items[i].name, "k_proj") || strstr(items[i].name, "v_proj"))
+      items[i--] = items[--n];
+    else if (strstr(items[i].name, "q_proj"))
+      items[i].rows = 16;
+  for (uint32_t i = 0, layer = 0; i < n; i++)
+    if (strstr(items[i].name, "q_proj")) {
+      snprintf(items[i].name, sizeof items->name, "model.layers.%u.self_attn.qkv_proj.weight", layer);
+      items[n] = (item){.rows = 16, .value = 1};
+      snprintf(items[n++].name, sizeof items->name, "model.layers.%u.self_attn.qkv_proj.bias", layer++);
+    }
+  fused_qkv_bias = true;
+  accept(items, n, "", &r);
+  fused_qkv_bias = false;
+  assert_int_equal(r.n_imports, 2 + 2 * 4);
+}
+
 static void test_tied(void **state)
 {
   item items[ITEMS_MAX];
@@ -328,6 +360,7 @@ int main(void)
       cmocka_unit_test(test_each_missing),
       cmocka_unit_test(test_each_misshapen),
       cmocka_unit_test(test_surplus),
+      cmocka_unit_test(test_progress),
       cmocka_unit_test(test_tied),
       cmocka_unit_test(test_backend_refusal_names_the_tensor),
       cmocka_unit_test(test_saved_without_head),
