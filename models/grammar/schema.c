@@ -1,7 +1,6 @@
 /* JSON schema: conjunctions, references, branches, types. See schema.h. */
 #include "models/grammar/schema.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,6 +90,14 @@ static size_t take_step(const char **at, char *out, size_t n)
   return k;
 }
 
+/* The index in an array that a step names: digits without a leading zero (RFC 6901). -1: none. */
+static long index_of_step(const char *step)
+{
+  size_t n = strspn(step, "0123456789");
+  bool is_index = n > 0 && n < 10 && !step[n] && (n == 1 || *step != '0');
+  return is_index ? strtol(step, NULL, 10) : -1;
+}
+
 static const cJSON *by_pointer(td_schema *s, const cJSON *at, const char *pointer, uint32_t *n_seen)
 {
   char step[512];
@@ -98,9 +105,8 @@ static const cJSON *by_pointer(td_schema *s, const cJSON *at, const char *pointe
     pointer++;
     (void)take_step(&pointer, step, sizeof step);
     if (cJSON_IsArray(at)) {
-      char *end;
-      long i = strtol(step, &end, 10);
-      at = *step && !*end && i >= 0 && i <= INT_MAX ? at->child : NULL;
+      long i = index_of_step(step);
+      at = i >= 0 ? at->child : NULL;
       for (; at && i > 0; i--, ++*n_seen)
         at = at->next;
     } else {

@@ -294,6 +294,13 @@ static void test_refused(void **state)
        "'not' at '/properties/a'"},
       {S, "{\"$ref\":\"http://x/y\"}", TD_ERR_UNSUPPORTED, "'$ref'"},
       {S, "{\"$ref\":\"#/a\"}", TD_ERR_REQUEST, "'$ref'"},
+      /* an index in a JSON pointer has digits only, and no leading zero */
+      {S, "{\"$defs\":[{},{}],\"$ref\":\"#/$defs/+1\"}", TD_ERR_REQUEST, "points nowhere"},
+      {S, "{\"$defs\":[{},{}],\"$ref\":\"#/$defs/ 1\"}", TD_ERR_REQUEST, "points nowhere"},
+      {S, "{\"$defs\":[{},{}],\"$ref\":\"#/$defs/01\"}", TD_ERR_REQUEST, "points nowhere"},
+      {S, "{\"$defs\":[{},{}],\"$ref\":\"#/$defs/-0\"}", TD_ERR_REQUEST, "points nowhere"},
+      {S, "{\"$defs\":[{},{}],\"$ref\":\"#/$defs/2\"}", TD_ERR_REQUEST, "points nowhere"},
+      {S, "{\"$defs\":[{},false],\"$ref\":\"#/$defs/1\"}", TD_ERR_REQUEST, "no text fits"},
       {S, "{\"anyOf\":[{\"$ref\":\"#\"}]}", TD_ERR_REQUEST, "loop"},
       {S, "{\"oneOf\":[{\"type\":\"integer\"},{\"multipleOf\":0.3}]}", TD_ERR_UNSUPPORTED, "'oneOf'"},
       {S, "{\"type\":\"x\"}", TD_ERR_REQUEST, "'type'"},
