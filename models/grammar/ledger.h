@@ -21,14 +21,16 @@ typedef struct td_ledger {
   size_t used_bytes; /* the sum counts the reserve or, if it is larger, this */
 } td_ledger;
 
-/* Returns false if there is no room. */
+/* Returns false if there is no room. Then nothing was added, even for a moment: another thread, whose bytes
+ * do fit, would be refused too. */
 static inline bool td_ledger_take_all(td_ledger_sum *sum, size_t bytes)
 {
-  size_t before = atomic_fetch_add(&sum->bytes, bytes);
-  if (bytes == 0 || (before <= sum->max_bytes && bytes <= sum->max_bytes - before))
-    return true;
-  atomic_fetch_sub(&sum->bytes, bytes);
-  return false;
+  size_t before = atomic_load(&sum->bytes);
+  do {
+    if (bytes > 0 && (before > sum->max_bytes || bytes > sum->max_bytes - before))
+      return false;
+  } while (!atomic_compare_exchange_weak(&sum->bytes, &before, before + bytes));
+  return true;
 }
 
 static inline size_t td_ledger_taken(const td_ledger *l)
