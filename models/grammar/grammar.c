@@ -24,8 +24,8 @@ static void destroy(td_grammar *g)
 
 static size_t rules_bytes(const td_rules *r)
 {
-  return r->cap_insts * sizeof *r->insts + r->cap_sets * sizeof *r->sets + r->cap_times * sizeof *r->times +
-         r->n_rules * (sizeof *r->starts + sizeof *r->ranks);
+  return r->cap_insts * sizeof *r->insts + r->cap_sets * sizeof *r->sets +
+         r->cap_repeats * sizeof *r->repeats + r->n_rules * (sizeof *r->starts + sizeof *r->ranks);
 }
 
 /* Takes the grammar's reserve. From now on the memory of its states and masks is counted. */

@@ -22,30 +22,30 @@ struct td_grammar {
   td_byte_set *free_bytes; /* [max_depth + 1] for each of them, bytes after which any letters may follow */
 };
 
-/* known.c: groups of a state's places that occur together, either in every grammar or for the keys of an
- * object. */
-typedef enum td_known_kind {
-  TD_KNOWN_NONE,
-  TD_KNOWN_LOCAL, /* the places of one td_local of the vocabulary */
-  TD_KNOWN_CHARS, /* up to n_chars characters of a string */
-  TD_KNOWN_KEY,   /* inside a key that is not one of the object's names */
-} td_known_kind;
+/* place_group.c: groups of a state's places that occur together, either in every grammar or for the keys of
+ * an object. */
+typedef enum td_place_group_kind {
+  TD_PLACE_GROUP_NONE,
+  TD_PLACE_GROUP_SHARED, /* the places of one td_shared_state of the vocabulary */
+  TD_PLACE_GROUP_CHARS,  /* up to n_chars characters of a string */
+  TD_PLACE_GROUP_KEY,    /* inside a key that is not one of the object's names */
+} td_place_group_kind;
 
-typedef struct td_known {
-  td_known_kind kind;
-  const td_local *local;
+typedef struct td_place_group {
+  td_place_group_kind kind;
+  const td_shared_state *shared;
   uint32_t n_chars;
   td_place *places; /* [n]; the caller allocates it */
   uint32_t n;
-} td_known;
+} td_place_group;
 
 /* Moves one such group from places, which keep their order, to *out. Returns false if there is none. */
-bool td_known_take(td_grammar *g, td_place *places, uint32_t *n, td_known *out);
+bool td_place_group_take(td_grammar *g, td_place *places, uint32_t *n, td_place_group *out);
 
 /* mask.c: the mask of a state. Borrowed; NULL if memory or work was used up. Needs the lock. */
 const uint32_t *td_mask_of(td_grammar *g, uint32_t state);
 void td_mask_forget_all(td_grammar *g); /* needs the lock */
-/* Fills v's locals, using the shared rules of JSON as grammars. */
+/* Fills v's shared states, using the shared rules of JSON as grammars. */
 TD_MUST_CHECK td_status td_vocabulary_learn(td_vocabulary *v, td_error *err);
 
 /* grammar.c: makes a grammar from the builder's rules */

@@ -19,8 +19,8 @@ typedef struct product {
   td_graph_state *out; /* copied to the arena at the end */
   uint32_t n_states, cap_states;
   uint32_t *slots, n_slots;
-  td_byte_set classes[256]; /* bytes that no machine distinguishes */
-  uint8_t some[256];        /* one byte of each class */
+  td_byte_set classes[256];          /* bytes that no machine distinguishes */
+  uint8_t class_representative[256]; /* one byte of each class */
   uint32_t n_classes;
   bool failed;
 } product;
@@ -166,10 +166,10 @@ static void make_classes(product *p)
 {
   for (unsigned byte = 0; byte < 256; byte++) {
     uint32_t k = 0;
-    while (k < p->n_classes && !is_alike(p, p->some[k], byte))
+    while (k < p->n_classes && !is_alike(p, p->class_representative[k], byte))
       k++;
     if (k == p->n_classes)
-      p->some[p->n_classes++] = (uint8_t)byte;
+      p->class_representative[p->n_classes++] = (uint8_t)byte;
     td_byte_set_add(&p->classes[k], byte);
   }
 }
@@ -191,7 +191,7 @@ static void explore(product *p)
     p->failed |= p->b->failed;
     td_graph_state s = {.whole = is_whole(p, &from)};
     for (uint32_t c = 0; c < p->n_classes && !p->failed; c++)
-      if (step_all(p, &from, p->some[c], &next))
+      if (step_all(p, &from, p->class_representative[c], &next))
         add_edge(p, &s, find_or_add(p, &next), &p->classes[c]);
     if (k % 64 == 0) {
       td_graph_state *q = realloc(p->out, (k + 64) * sizeof *q);

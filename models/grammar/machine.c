@@ -145,12 +145,12 @@ static void sort_pairs(void *pairs, uint32_t n)
 static uint32_t keep_frames(td_machine *m, const td_frame *items, uint32_t n)
 {
   uint64_t h = hash_pairs(items, n, false);
-  if (!table_grow(m, &m->frames_table, m->frame_sets, sizeof *m->frame_sets, offsetof(td_frames, hash)))
+  if (!table_grow(m, &m->frames_table, m->frame_sets, sizeof *m->frame_sets, offsetof(td_frame_set, hash)))
     return TD_FRAMES_NONE;
   td_table *t = &m->frames_table;
   uint32_t k = (uint32_t)h & (t->n_slots - 1);
   for (; t->slots[k]; k = (k + 1) & (t->n_slots - 1)) {
-    const td_frames *s = &m->frame_sets[t->slots[k]];
+    const td_frame_set *s = &m->frame_sets[t->slots[k]];
     if (s->hash == h && s->n == n && memcmp(m->frame_items + s->first, items, n * sizeof *items) == 0)
       return t->slots[k];
   }
@@ -160,7 +160,7 @@ static uint32_t keep_frames(td_machine *m, const td_frame *items, uint32_t n)
     return TD_FRAMES_NONE;
   memcpy(m->frame_items + first, items, n * sizeof *items);
   m->n_frame_items += n;
-  m->frame_sets[m->n_frame_sets] = (td_frames){.first = first, .n = n, .hash = h};
+  m->frame_sets[m->n_frame_sets] = (td_frame_set){.first = first, .n = n, .hash = h};
   t->slots[k] = m->n_frame_sets;
   t->n++;
   return m->n_frame_sets++;
@@ -245,7 +245,7 @@ uint32_t td_machine_state(td_machine *m, td_place *places, uint32_t n, bool whol
   sort_pairs(places, n);
   for (uint32_t i = 0; i < n; i++) {
     if (k > 0 && places[k - 1].at == places[i].at)
-      places[k - 1].frames = join_frames(m, places[k - 1].frames, places[i].frames, 0);
+      places[k - 1].return_frames = join_frames(m, places[k - 1].return_frames, places[i].return_frames, 0);
     else
       places[k++] = places[i];
   }
@@ -383,7 +383,7 @@ static void call_from(td_machine *m, const td_inst *i, uint32_t frames)
     call(m, i->x, (td_frame){i->y, frames});
     return;
   }
-  td_frames s = m->frame_sets[frames];
+  td_frame_set s = m->frame_sets[frames];
   td_machine_spend(m, s.n);
   for (uint32_t k = 0; k < s.n && !m->full; k++)
     call(m, i->x, m->frame_items[s.first + k]);
@@ -391,7 +391,7 @@ static void call_from(td_machine *m, const td_inst *i, uint32_t frames)
 
 static void go_back(td_machine *m, uint32_t frames)
 {
-  td_frames s = m->frame_sets[frames];
+  td_frame_set s = m->frame_sets[frames];
   td_machine_spend(m, s.n);
   for (uint32_t k = 0; k < s.n; k++) {
     td_frame f = m->frame_items[s.first + k];
@@ -406,7 +406,7 @@ static void go_back(td_machine *m, uint32_t frames)
 static void count_one(td_machine *m, uint32_t at, uint32_t n, uint32_t frames)
 {
   const td_inst *i = &m->rules->insts[at];
-  td_times t = m->rules->times[i->x];
+  td_rule_repeat t = m->rules->repeats[i->x];
   if (n >= t.min)
     todo(m, i->y, frames);
   if (n >= t.max)
@@ -419,9 +419,9 @@ static void count_one(td_machine *m, uint32_t at, uint32_t n, uint32_t frames)
 
 static void count_all(td_machine *m, td_place p)
 {
-  td_frames s = m->frame_sets[p.frames];
+  td_frame_set s = m->frame_sets[p.return_frames];
   if (s.n == 0 || !td_ret_is_count(m->frame_items[s.first].ret)) {
-    count_one(m, p.at, 0, p.frames);
+    count_one(m, p.at, 0, p.return_frames);
     return;
   }
   td_machine_spend(m, s.n);
@@ -440,12 +440,12 @@ static void expand(td_machine *m)
     td_machine_spend(m, 1);
     switch (i->op) {
     case TD_RULE_OP_SPLIT:
-      todo(m, i->x, p.frames);
-      todo(m, i->y, p.frames);
+      todo(m, i->x, p.return_frames);
+      todo(m, i->y, p.return_frames);
       break;
-    case TD_RULE_OP_CALL: call_from(m, i, p.frames); break;
-    case TD_RULE_OP_TIMES: count_all(m, p); break;
-    default: go_back(m, p.frames); break;
+    case TD_RULE_OP_CALL: call_from(m, i, p.return_frames); break;
+    case TD_RULE_OP_REPEAT: count_all(m, p); break;
+    default: go_back(m, p.return_frames); break;
     }
   }
 }
@@ -524,7 +524,7 @@ static void know_alike(td_machine *m, uint32_t state, unsigned byte, uint32_t ne
     return;
   td_machine_spend(m, r->n_classes / 4);
   for (uint32_t c = 0; c < r->n_classes; c++)
-    if (row[c] == TD_UNKNOWN && is_taken_alike(m, &s, byte, r->some[c]))
+    if (row[c] == TD_UNKNOWN && is_taken_alike(m, &s, byte, r->class_representative[c]))
       row[c] = next;
 }
 
@@ -541,7 +541,7 @@ uint32_t td_machine_make_step(td_machine *m, uint32_t state, unsigned byte)
     if (!td_inst_takes(m->rules, t, byte))
       continue;
     many |= t->op == TD_RULE_OP_SET || t->hi - t->lo > 8;
-    todo(m, t->x, p.frames);
+    todo(m, t->x, p.return_frames);
   }
   uint32_t next = close_state(m);
   if (m->full)
@@ -567,7 +567,7 @@ static void make_first(td_machine *m)
   m->n_places = m->n_frame_items = 0;
   m->n_states = m->n_frame_sets = 1;
   m->states[0] = (td_state){0};
-  m->frame_sets[0] = (td_frames){0};
+  m->frame_sets[0] = (td_frame_set){0};
   memset(m->rows, 0, m->rules->n_classes * sizeof *m->rows);
   TD_BUG_ON(keep_frames(m, &end, 1) != TD_FRAMES_BOTTOM && !m->full);
 }

@@ -17,8 +17,8 @@ enum {
 };
 
 typedef struct td_place {
-  uint32_t at;     /* an instruction that takes a byte */
-  uint32_t frames; /* a frame set: where the rule may return to */
+  uint32_t at;            /* an instruction that takes a byte */
+  uint32_t return_frames; /* a frame set: where the rule may return to */
 } td_place;
 
 typedef struct td_frame {
@@ -39,10 +39,10 @@ typedef struct td_state {
   uint32_t mask; /* number of its mask; 0: none */
 } td_state;
 
-typedef struct td_frames {
+typedef struct td_frame_set {
   uint32_t first, n;
   uint64_t hash;
-} td_frames;
+} td_frame_set;
 
 typedef struct td_table {
   uint32_t *slots, n_slots, n;
@@ -53,7 +53,7 @@ typedef struct td_machine {
   td_place *places;
   td_state *states;
   td_frame *frame_items;
-  td_frames *frame_sets;
+  td_frame_set *frame_sets;
   uint32_t *rows; /* [n_states][n_classes]: the next state, or TD_UNKNOWN */
   uint32_t n_places, cap_places, n_states, cap_states, n_frame_items, cap_frame_items, n_frame_sets,
       cap_frame_sets, cap_rows;

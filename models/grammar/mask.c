@@ -2,8 +2,8 @@
  *
  * Inside a JSON string nearly every token is allowed, so a walk would visit nearly all nodes. But the tokens
  * allowed there, and the nodes at which a token leaves the string, are the same in every grammar: both are
- * found once for a vocabulary (td_local). A mask is then a copy of that, plus short walks from the nodes
- * where tokens leave. */
+ * found once for a vocabulary (td_shared_state). A mask is then a copy of that, plus short walks from the
+ * nodes where tokens leave. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -229,7 +229,7 @@ static void walk_all(td_grammar *g, uint32_t state, uint32_t *mask)
 
 /* ---- groups of places whose masks are known ---- */
 
-static void allow_local(td_grammar *g, const td_local *l, uint32_t frames, uint32_t *mask)
+static void allow_shared_state(td_grammar *g, const td_shared_state *l, uint32_t frames, uint32_t *mask)
 {
   const td_vocabulary *v = g->vocab;
   td_machine_spend(&g->machine, l->n_exits);
@@ -258,31 +258,31 @@ static void walk_quotes(td_grammar *g, td_place *places, uint32_t n, uint32_t *m
   walk_root(g, TD_LETTERS_QUOTE, state, &taken, mask);
 }
 
-static void fill_part(td_grammar *g, const td_known *p, uint32_t *mask)
+static void fill_part(td_grammar *g, const td_place_group *p, uint32_t *mask)
 {
   const td_vocabulary *v = g->vocab;
   memset(mask, 0, v->n_words * sizeof *mask);
   switch (p->kind) {
-  case TD_KNOWN_LOCAL: allow_local(g, p->local, p->places[0].frames, mask); break;
-  case TD_KNOWN_CHARS:
+  case TD_PLACE_GROUP_SHARED: allow_shared_state(g, p->shared, p->places[0].return_frames, mask); break;
+  case TD_PLACE_GROUP_CHARS:
     allow_chars(v, p->n_chars, mask);
     walk_quotes(g, p->places, p->n, mask);
     break;
-  case TD_KNOWN_KEY:
-    add_mask(v, v->locals[TD_LOCAL_KEY_REST].inside, mask);
+  case TD_PLACE_GROUP_KEY:
+    add_mask(v, v->shared_states[TD_SHARED_STATE_KEY_REST].inside, mask);
     walk_quotes(g, p->places, p->n, mask);
     break;
-  case TD_KNOWN_NONE: break;
+  case TD_PLACE_GROUP_NONE: break;
   }
 }
 
-static const uint32_t *find_mask(td_grammar *g, uint32_t state, const td_known *p);
+static const uint32_t *find_mask(td_grammar *g, uint32_t state, const td_place_group *p);
 
 static void make_mask(td_grammar *g, uint32_t state, uint32_t *mask)
 {
   td_machine *m = &g->machine;
   td_state s = m->states[state];
-  td_known part = {.places = malloc((2 * (size_t)s.n + 1) * sizeof *part.places)};
+  td_place_group part = {.places = malloc((2 * (size_t)s.n + 1) * sizeof *part.places)};
   memset(mask, 0, g->vocab->n_words * sizeof *mask);
   if (!part.places) {
     m->full = m->no_memory = true;
@@ -292,7 +292,7 @@ static void make_mask(td_grammar *g, uint32_t state, uint32_t *mask)
   if (s.n > 0)
     memcpy(rest, m->places + s.first, s.n * sizeof *rest);
   uint32_t n = s.n;
-  while (!m->full && td_known_take(g, rest, &n, &part)) {
+  while (!m->full && td_place_group_take(g, rest, &n, &part)) {
     if (part.n == s.n) {
       fill_part(g, &part, mask);
       break;
@@ -351,7 +351,7 @@ void td_mask_forget_all(td_grammar *g)
 
 /* The mask of a whole state or, if p is not NULL, of a group of its places; made and kept if it does not
  * exist yet. */
-static const uint32_t *find_mask(td_grammar *g, uint32_t state, const td_known *p)
+static const uint32_t *find_mask(td_grammar *g, uint32_t state, const td_place_group *p)
 {
   size_t n_words = g->vocab->n_words;
   td_machine *m = &g->machine;
@@ -428,13 +428,13 @@ static bool learn_chars(td_vocabulary *v, td_grammar *g, uint32_t inside)
 
 static td_status keep_local(td_vocabulary *v, td_grammar *g, unsigned which, uint32_t state, td_error *err)
 {
-  td_local *l = &v->locals[which];
+  td_shared_state *l = &v->shared_states[which];
   td_state s = g->machine.states[state];
   exits e = {0};
-  *l = (td_local){.at = calloc(s.n, sizeof *l->at),
-                  .n_at = s.n,
-                  .mask = calloc((size_t)v->n_words + 1, sizeof *l->mask),
-                  .inside = calloc((size_t)v->n_words + 1, sizeof *l->inside)};
+  *l = (td_shared_state){.at = calloc(s.n, sizeof *l->at),
+                         .n_at = s.n,
+                         .mask = calloc((size_t)v->n_words + 1, sizeof *l->mask),
+                         .inside = calloc((size_t)v->n_words + 1, sizeof *l->inside)};
   if (l->at && l->mask && l->inside) {
     for (uint32_t i = 0; i < s.n; i++)
       l->at[i] = g->machine.places[s.first + i].at;
@@ -446,7 +446,7 @@ static td_status keep_local(td_vocabulary *v, td_grammar *g, unsigned which, uin
   l->exits = e.nodes;
   l->n_exits = e.n;
   bool ok = l->at && l->mask && l->inside && !e.failed && !g->machine.full;
-  ok = ok && (which != TD_LOCAL_STRING || learn_chars(v, g, state));
+  ok = ok && (which != TD_SHARED_STATE_STRING || learn_chars(v, g, state));
   return ok ? TD_OK : td_fail(err, TD_ERR_NOMEM, "no memory for the vocabulary's masks");
 }
 
@@ -461,7 +461,7 @@ static td_status learn_rule(td_vocabulary *v, const td_builder *b, uint32_t rule
   if (rule == TD_RULE_STRING)
     inside = td_machine_step(&g->machine, inside, '"');
   td_status st = keep_local(v, g, which, inside, err);
-  if (st == TD_OK && which != TD_LOCAL_CHAR && which != TD_LOCAL_KEY_ODD)
+  if (st == TD_OK && which != TD_SHARED_STATE_CHAR && which != TD_SHARED_STATE_KEY_ODD)
     st = keep_local(v, g, which + 1, td_machine_step(&g->machine, inside, '\\'), err);
   td_grammar_drop(g);
   return st;
@@ -472,10 +472,10 @@ td_status td_vocabulary_learn(td_vocabulary *v, td_error *err)
   static const struct {
     uint32_t rule;
     unsigned which;
-  } all[] = {{TD_RULE_STRING, TD_LOCAL_STRING},
-             {TD_RULE_KEY_REST, TD_LOCAL_KEY_REST},
-             {TD_RULE_CHAR, TD_LOCAL_CHAR},
-             {TD_RULE_KEY_ODD, TD_LOCAL_KEY_ODD}};
+  } all[] = {{TD_RULE_STRING, TD_SHARED_STATE_STRING},
+             {TD_RULE_KEY_REST, TD_SHARED_STATE_KEY_REST},
+             {TD_RULE_CHAR, TD_SHARED_STATE_CHAR},
+             {TD_RULE_KEY_ODD, TD_SHARED_STATE_KEY_ODD}};
   td_builder b;
   td_builder_begin(&b, err);
   td_status st = TD_OK;

@@ -49,12 +49,12 @@ static uint32_t put(td_rules *r, td_inst inst)
   return r->n_insts++;
 }
 
-static uint32_t put_times(td_rules *r, td_times times)
+static uint32_t put_repeat(td_rules *r, td_rule_repeat repeat)
 {
-  if (!grow(r, &r->times, r->n_times, &r->cap_times, sizeof times))
+  if (!grow(r, &r->repeats, r->n_repeats, &r->cap_repeats, sizeof repeat))
     return 0;
-  r->times[r->n_times] = times;
-  return r->n_times++;
+  r->repeats[r->n_repeats] = repeat;
+  return r->n_repeats++;
 }
 
 enum { SETS_COMPARED = 64 };
@@ -91,8 +91,8 @@ static uint32_t write_repeat(td_rules *r, const td_expr *e, uint32_t next)
 {
   uint32_t at = next;
   if (td_expr_is_counted(e->u.body)) {
-    uint32_t times = put_times(r, (td_times){r->writing->numbers[e->u.body->n], e->min, e->max});
-    return put(r, (td_inst){.op = TD_RULE_OP_TIMES, .x = times, .y = next});
+    uint32_t repeat = put_repeat(r, (td_rule_repeat){r->writing->numbers[e->u.body->n], e->min, e->max});
+    return put(r, (td_inst){.op = TD_RULE_OP_REPEAT, .x = repeat, .y = next});
   }
   if (e->max == TD_REPEAT_MANY) {
     at = put(r, (td_inst){.op = TD_RULE_OP_SPLIT, .y = next});
@@ -209,8 +209,9 @@ static bool goes_on(const td_rules *r, const td_inst *i)
   case TD_RULE_OP_SET: return r->insts[i->x].live && memcmp(&r->sets[i->y], &none, sizeof none) != 0;
   case TD_RULE_OP_SPLIT: return r->insts[i->x].live || r->insts[i->y].live;
   case TD_RULE_OP_CALL: return r->insts[r->starts[i->x]].live && r->insts[i->y].live;
-  case TD_RULE_OP_TIMES:
-    return (r->times[i->x].min == 0 || r->insts[r->starts[r->times[i->x].rule]].live) && r->insts[i->y].live;
+  case TD_RULE_OP_REPEAT:
+    return (r->repeats[i->x].min == 0 || r->insts[r->starts[r->repeats[i->x].rule]].live) &&
+           r->insts[i->y].live;
   }
   return false;
 }
@@ -220,9 +221,9 @@ static uint32_t next_of(const td_rules *r, const td_inst *i, uint32_t next[2])
 {
   if (i->op == TD_RULE_OP_RETURN)
     return 0;
-  next[0] = i->op == TD_RULE_OP_CALL    ? r->starts[i->x]
-            : i->op == TD_RULE_OP_TIMES ? r->starts[r->times[i->x].rule]
-                                        : i->x;
+  next[0] = i->op == TD_RULE_OP_CALL     ? r->starts[i->x]
+            : i->op == TD_RULE_OP_REPEAT ? r->starts[r->repeats[i->x].rule]
+                                         : i->x;
   if (i->op == TD_RULE_OP_RANGE || i->op == TD_RULE_OP_SET)
     return 1;
   next[1] = i->y;
@@ -313,10 +314,10 @@ static bool go_empty(reach *w, uint32_t start, void (*f)(void *arg, uint32_t rul
       if (w->empty[i->x])
         next[k++] = i->y;
     }
-    if (i->op == TD_RULE_OP_TIMES) {
+    if (i->op == TD_RULE_OP_REPEAT) {
       if (f)
-        f(arg, w->r->times[i->x].rule);
-      if (w->r->times[i->x].min == 0)
+        f(arg, w->r->repeats[i->x].rule);
+      if (w->r->repeats[i->x].min == 0)
         next[k++] = i->y;
     }
     while (k > 0)
@@ -473,7 +474,7 @@ static void number_classes(td_rules *r, const classes *c)
       if (td_byte_set_has(&c->many[i], byte))
         r->class_of[byte] = (uint8_t)r->n_classes;
   for (unsigned byte = 0; byte < 256; byte++)
-    r->some[r->class_of[byte]] = (uint8_t)byte;
+    r->class_representative[r->class_of[byte]] = (uint8_t)byte;
 }
 
 static void make_classes(td_rules *r)
@@ -606,7 +607,7 @@ void td_rules_deinit(td_rules *r)
 {
   free(r->insts);
   free(r->sets);
-  free(r->times);
+  free(r->repeats);
   free(r->starts);
   free(r->ranks);
   *r = (td_rules){0};

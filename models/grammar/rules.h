@@ -9,7 +9,7 @@ typedef enum td_inst_op {
   TD_RULE_OP_SET,    /* a byte of set y, then x */
   TD_RULE_OP_SPLIT,  /* x or y */
   TD_RULE_OP_CALL,   /* rule x, then continues at y */
-  TD_RULE_OP_TIMES,  /* repeats a rule as times[x] says, then continues at y; machine.c counts */
+  TD_RULE_OP_REPEAT, /* repeats a rule as repeats[x] says, then continues at y; machine.c counts */
   TD_RULE_OP_RETURN, /* end of the rule */
 } td_inst_op;
 
@@ -21,23 +21,23 @@ typedef struct td_inst {
 } td_inst;
 
 /* A repetition of a rule that never matches the empty text. */
-typedef struct td_times {
+typedef struct td_rule_repeat {
   uint32_t rule, min, max; /* max TD_REPEAT_MANY: no bound */
-} td_times;
+} td_rule_repeat;
 
 typedef struct td_rules {
   td_inst *insts; /* [n_insts] */
   uint32_t n_insts, cap_insts, max_insts;
   td_byte_set *sets; /* [n_sets] */
   uint32_t n_sets, cap_sets;
-  td_times *times; /* [n_times] */
-  uint32_t n_times, cap_times;
+  td_rule_repeat *repeats; /* [n_repeats] */
+  uint32_t n_repeats, cap_repeats;
   uint32_t *starts; /* [n_rules] */
   uint32_t *ranks;  /* [n_rules]: higher than the rank of each rule that may begin with a call of this one */
   uint32_t n_rules, root;
-  struct td_writing *writing; /* only while the program is written */
-  uint8_t class_of[256];      /* bytes that no instruction distinguishes have the same class */
-  uint8_t some[256];          /* [n_classes] one byte of each class */
+  struct td_writing *writing;        /* only while the program is written */
+  uint8_t class_of[256];             /* bytes that no instruction distinguishes have the same class */
+  uint8_t class_representative[256]; /* [n_classes] one byte of each class */
   uint32_t n_classes;
   uint32_t n_shared_insts; /* the first instructions, which are the same in all grammars of a vocabulary */
   uint64_t work, max_work; /* instructions looked at while the program is made */

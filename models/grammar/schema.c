@@ -28,12 +28,12 @@ static bool find_path(const cJSON *at, const cJSON *wanted, char *out, size_t n,
   return false;
 }
 
-/* The schema in the request from which a made schema comes. */
-static const cJSON *made_from(const td_schema *s, const cJSON *schema)
+/* The schema in the request from which a derived schema comes. */
+static const cJSON *find_derived_from(const td_schema *s, const cJSON *schema)
 {
   char ignored[256];
   for (size_t i = 0; i < SCHEMA_BUCKETS; i++)
-    for (const td_made *m = s->made_of[i]; m; m = m->next)
+    for (const td_derived_schema *m = s->derived[i]; m; m = m->next)
       if (find_path(m->schema, schema, ignored, sizeof ignored, 0))
         return m->from;
   return NULL;
@@ -45,7 +45,7 @@ const td_expr *td_schema_fail(td_schema *s, td_status code, const cJSON *schema,
   char path[256] = "";
   if (s->status == TD_OK) {
     if (!find_path(s->root, schema, path, sizeof path, 0))
-      (void)find_path(s->root, made_from(s, schema), path, sizeof path, 0);
+      (void)find_path(s->root, find_derived_from(s, schema), path, sizeof path, 0);
     s->status =
         td_fail(s->b->err, code, "'%.60s' at '%s' of the schema %s", keyword, *path ? path : "/", text);
   }
@@ -182,23 +182,24 @@ static void check_forms(td_schema *s, const cJSON *schema)
 }
 
 /* Whether `part` is, through a branch, the reason why `from` adds it again: an endless loop. */
-static bool is_loop(const td_all *all, uint32_t part, uint32_t from)
+static bool is_loop(const td_schema_conjunction *conj, uint32_t part, uint32_t from)
 {
-  bool branched = all->parts[part].done;
-  for (uint32_t i = from; i != NO_PART; i = all->parts[i].from) {
-    branched |= all->parts[i].done;
+  bool branched = conj->parts[part].done;
+  for (uint32_t i = from; i != NO_PART; i = conj->parts[i].from) {
+    branched |= conj->parts[i].done;
     if (i == part)
       return branched;
   }
   return false;
 }
 
-static void gather(td_schema *s, td_all *all, const cJSON *schema, uint32_t from, unsigned depth)
+static void add_part(td_schema *s, td_schema_conjunction *conj, const cJSON *schema, uint32_t from,
+                     unsigned depth)
 {
   if (s->status != TD_OK || cJSON_IsTrue(schema))
     return;
   if (cJSON_IsFalse(schema)) {
-    all->never = true;
+    conj->never = true;
     return;
   }
   if (!cJSON_IsObject(schema)) {
@@ -210,46 +211,50 @@ static void gather(td_schema *s, td_all *all, const cJSON *schema, uint32_t from
   if (!td_schema_work(s, schema, "$ref", 1))
     return;
   schema = td_schema_first(s, schema);
-  for (uint32_t i = 0; i < all->n; i++)
-    if (all->parts[i].schema == schema) { /* already there; fine, unless a branch of itself adds it */
-      if (is_loop(all, i, from))
+  for (uint32_t i = 0; i < conj->n; i++)
+    if (conj->parts[i].schema == schema) { /* already there; fine, unless a branch of itself adds it */
+      if (is_loop(conj, i, from))
         too_large(s, schema);
       return;
     }
-  if (all->n == TD_SCHEMA_PARTS_MAX) {
+  if (conj->n == TD_SCHEMA_PARTS_MAX) {
     td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "allOf", "joins too many schemas");
     return;
   }
-  uint32_t part = all->n++;
-  bool is_quiet = (from != NO_PART && all->parts[from].is_quiet) || td_schema_get(s, schema, WORD_DENIAL);
-  all->parts[part] = (td_schema_part){schema, 0, (uint8_t)from, is_quiet};
+  uint32_t part = conj->n++;
+  bool is_denial =
+      (from != NO_PART && conj->parts[from].is_denial) || td_schema_get(s, schema, KEYWORD_DENIAL);
+  conj->parts[part] = (td_schema_part){schema, 0, (uint8_t)from, is_denial};
   check_forms(s, schema);
   const cJSON *ref = td_schema_get(s, schema, "$ref"), *list = td_schema_get(s, schema, "allOf");
   if (cJSON_IsString(ref)) {
     const cJSON *to = td_schema_resolve(s, schema, ref);
     if (to)
-      gather(s, all, to, part, depth + 1);
+      add_part(s, conj, to, part, depth + 1);
   }
   if (list && !cJSON_IsArray(list))
     td_schema_fail(s, TD_ERR_REQUEST, schema, "allOf", "must be an array");
   for (const cJSON *m = cJSON_IsArray(list) ? list->child : NULL; m; m = m->next)
-    gather(s, all, m, part, depth + 1);
+    add_part(s, conj, m, part, depth + 1);
   if (s->status == TD_OK)
-    td_schema_gather_said(s, all, part);
+    td_schema_add_derived(s, conj, part);
 }
 
-void td_schema_gather(td_schema *s, td_all *all, const cJSON *schema) { gather(s, all, schema, NO_PART, 0); }
-
-void td_schema_gather_from(td_schema *s, td_all *all, const cJSON *schema, uint32_t part)
+void td_schema_add(td_schema *s, td_schema_conjunction *conj, const cJSON *schema)
 {
-  gather(s, all, schema, part, 0);
+  add_part(s, conj, schema, NO_PART, 0);
 }
 
-bool td_schema_is_evaluated(const td_all *all, uint32_t part, const bool *says)
+void td_schema_add_from(td_schema *s, td_schema_conjunction *conj, const cJSON *schema, uint32_t part)
 {
-  for (uint32_t i = 0; i < all->n; i++)
-    if (says[i] && !all->parts[i].is_quiet)
-      for (uint32_t k = i; k != NO_PART; k = all->parts[k].from)
+  add_part(s, conj, schema, part, 0);
+}
+
+bool td_schema_is_evaluated(const td_schema_conjunction *conj, uint32_t part, const bool *covers)
+{
+  for (uint32_t i = 0; i < conj->n; i++)
+    if (covers[i] && !conj->parts[i].is_denial)
+      for (uint32_t k = i; k != NO_PART; k = conj->parts[k].from)
         if (k == part)
           return true;
   return false;
@@ -298,11 +303,11 @@ unsigned td_schema_types(td_schema *s, const cJSON *schema)
   return bits;
 }
 
-static unsigned types_of_all(td_schema *s, const td_all *all)
+static unsigned types_of_conjunction(td_schema *s, const td_schema_conjunction *conj)
 {
-  unsigned bits = all->never ? 0 : TYPE_ALL;
-  for (uint32_t i = 0; i < all->n; i++)
-    bits &= td_schema_types(s, all->parts[i].schema);
+  unsigned bits = conj->never ? 0 : TYPE_ALL;
+  for (uint32_t i = 0; i < conj->n; i++)
+    bits &= td_schema_types(s, conj->parts[i].schema);
   return bits;
 }
 
@@ -322,28 +327,28 @@ unsigned td_schema_type_of(const cJSON *v)
 
 /* ---- keywords that are not served ---- */
 
-typedef struct word {
+typedef struct refused_keyword {
   const char *name;
   unsigned types; /* the types of value that the keyword constrains */
-} word;
+} refused_keyword;
 
-static const word refused[] = {
+static const refused_keyword refused[] = {
     {"$dynamicRef", TYPE_ALL},
     {"$recursiveRef", TYPE_ALL},
     {"uniqueItems", TYPE_ARRAY},
 };
 
-static bool check_words(td_schema *s, const td_all *all, unsigned types)
+static bool check_refused_keywords(td_schema *s, const td_schema_conjunction *conj, unsigned types)
 {
-  for (uint32_t i = 0; i < all->n; i++)
+  for (uint32_t i = 0; i < conj->n; i++)
     for (size_t k = 0; k < sizeof refused / sizeof *refused; k++) {
       const cJSON *m =
-          (refused[k].types & types) ? td_schema_get(s, all->parts[i].schema, refused[k].name) : NULL;
-      const cJSON *most = td_schema_get(s, all->parts[i].schema, "maxItems");
+          (refused[k].types & types) ? td_schema_get(s, conj->parts[i].schema, refused[k].name) : NULL;
+      const cJSON *most = td_schema_get(s, conj->parts[i].schema, "maxItems");
       if (!m || (strcmp(m->string, "uniqueItems") == 0 &&
                  (cJSON_IsFalse(m) || (cJSON_IsNumber(most) && most->valuedouble <= 1))))
         continue;
-      td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[i].schema, refused[k].name, "is not served");
+      td_schema_fail(s, TD_ERR_UNSUPPORTED, conj->parts[i].schema, refused[k].name, "is not served");
       return false;
     }
   return true;
@@ -351,22 +356,22 @@ static bool check_words(td_schema *s, const td_all *all, unsigned types)
 
 /* ---- a conjunction without branches ---- */
 
-const td_expr *td_schema_by_types(td_schema *s, const td_all *all, unsigned types)
+const td_expr *td_schema_by_types(td_schema *s, const td_schema_conjunction *conj, unsigned types)
 {
   td_builder *b = s->b;
   td_expr_list alt = {0};
-  if (!check_words(s, all, types))
+  if (!check_refused_keywords(s, conj, types))
     return &td_expr_none;
-  if (types == TYPE_ALL && td_schema_is_free(s, all))
+  if (types == TYPE_ALL && td_schema_is_free(s, conj))
     return td_expr_call(b, TD_RULE_VALUE);
   if (types & TYPE_OBJECT)
-    td_expr_add(b, &alt, td_schema_object(s, all));
+    td_expr_add(b, &alt, td_schema_object(s, conj));
   if (types & TYPE_ARRAY)
-    td_expr_add(b, &alt, td_schema_array(s, all));
+    td_expr_add(b, &alt, td_schema_array(s, conj));
   if (types & TYPE_STRING)
-    td_expr_add(b, &alt, td_schema_string(s, all));
+    td_expr_add(b, &alt, td_schema_string(s, conj));
   if (types & (TYPE_INTEGER | TYPE_FRACTION))
-    td_expr_add(b, &alt, td_schema_number(s, all, types));
+    td_expr_add(b, &alt, td_schema_number(s, conj, types));
   if (types & TYPE_BOOLEAN) {
     td_expr_add(b, &alt, td_expr_string(b, b->python ? "True" : "true"));
     td_expr_add(b, &alt, td_expr_string(b, b->python ? "False" : "false"));
@@ -376,37 +381,37 @@ const td_expr *td_schema_by_types(td_schema *s, const td_all *all, unsigned type
   return td_expr_alt(b, &alt);
 }
 
-static const td_expr *without_branches(td_schema *s, const td_all *all)
+static const td_expr *without_branches(td_schema *s, const td_schema_conjunction *conj)
 {
-  unsigned types = types_of_all(s, all);
+  unsigned types = types_of_conjunction(s, conj);
   if (s->status != TD_OK || types == 0)
     return &td_expr_none;
-  for (uint32_t i = 0; i < all->n; i++) {
-    const cJSON *list = td_schema_get(s, all->parts[i].schema, "enum");
-    const cJSON *one = td_schema_get(s, all->parts[i].schema, "const");
+  for (uint32_t i = 0; i < conj->n; i++) {
+    const cJSON *list = td_schema_get(s, conj->parts[i].schema, "enum");
+    const cJSON *one = td_schema_get(s, conj->parts[i].schema, "const");
     if (list && !cJSON_IsArray(list))
-      return td_schema_fail(s, TD_ERR_REQUEST, all->parts[i].schema, "enum", "must be an array");
+      return td_schema_fail(s, TD_ERR_REQUEST, conj->parts[i].schema, "enum", "must be an array");
     if (one || list)
-      return check_words(s, all, types) ? td_schema_one_of(s, all, types, one ? one : list, !one)
-                                        : &td_expr_none;
+      return check_refused_keywords(s, conj, types) ? td_schema_one_of(s, conj, types, one ? one : list, !one)
+                                                    : &td_expr_none;
   }
-  return td_schema_by_types(s, all, types);
+  return td_schema_by_types(s, conj, types);
 }
 
 /* ---- branches ---- */
 
-static bool requires(td_schema *s, const td_all *all, const cJSON *name)
+static bool requires(td_schema *s, const td_schema_conjunction *conj, const cJSON *name)
 {
-  for (uint32_t i = 0; i < all->n; i++)
-    if (td_schema_requires(s, all->parts[i].schema, name))
+  for (uint32_t i = 0; i < conj->n; i++)
+    if (td_schema_requires(s, conj->parts[i].schema, name))
       return true;
   return false;
 }
 
-static bool forbids(td_schema *s, const td_all *all, const char *name)
+static bool forbids(td_schema *s, const td_schema_conjunction *conj, const char *name)
 {
-  for (uint32_t i = 0; i < all->n; i++) {
-    const cJSON *p = all->parts[i].schema, *own = td_schema_get(s, p, "properties");
+  for (uint32_t i = 0; i < conj->n; i++) {
+    const cJSON *p = conj->parts[i].schema, *own = td_schema_get(s, p, "properties");
     const cJSON *value = cJSON_IsObject(own) ? td_schema_get(s, own, name) : NULL;
     if (cJSON_IsFalse(value) || (!value && cJSON_IsFalse(td_schema_get(s, p, "additionalProperties")) &&
                                  !td_schema_get(s, p, "patternProperties")))
@@ -416,9 +421,10 @@ static bool forbids(td_schema *s, const td_all *all, const char *name)
 }
 
 /* Whether this required member distinguishes a, which requires it, from b. */
-static bool members_apart(td_schema *s, const td_all *a, const td_all *b, const cJSON *required)
+static bool members_apart(td_schema *s, const td_schema_conjunction *a, const td_schema_conjunction *b,
+                          const cJSON *required)
 {
-  td_all x = {0}, y = {0};
+  td_schema_conjunction x = {0}, y = {0};
   const char *name = required->valuestring;
   if (!td_schema_work(s, required, "required", 1))
     return false;
@@ -431,9 +437,9 @@ static bool members_apart(td_schema *s, const td_all *a, const td_all *b, const 
       const cJSON *own = td_schema_get(s, (k ? b : a)->parts[i].schema, "properties");
       const cJSON *v = cJSON_IsObject(own) ? td_schema_get(s, own, name) : NULL;
       if (v)
-        td_schema_gather(s, k ? &y : &x, v);
+        td_schema_add(s, k ? &y : &x, v);
     }
-  if (s->status == TD_OK && (types_of_all(s, &x) & types_of_all(s, &y)) == 0)
+  if (s->status == TD_OK && (types_of_conjunction(s, &x) & types_of_conjunction(s, &y)) == 0)
     return true;
   for (uint32_t i = 0; i < x.n; i++)
     for (uint32_t k = 0; k < y.n; k++)
@@ -443,9 +449,9 @@ static bool members_apart(td_schema *s, const td_all *a, const td_all *b, const 
 }
 
 /* Whether no value fits both, for an obvious reason. */
-static bool are_apart(td_schema *s, const td_all *a, const td_all *b)
+static bool are_apart(td_schema *s, const td_schema_conjunction *a, const td_schema_conjunction *b)
 {
-  unsigned both = types_of_all(s, a) & types_of_all(s, b);
+  unsigned both = types_of_conjunction(s, a) & types_of_conjunction(s, b);
   if (both == 0 || a->never || b->never)
     return true;
   for (uint32_t i = 0; i < a->n; i++)
@@ -455,7 +461,7 @@ static bool are_apart(td_schema *s, const td_all *a, const td_all *b)
   if (both != TYPE_OBJECT)
     return false;
   for (unsigned side = 0; side < 2; side++) {
-    const td_all *x = side ? b : a, *y = side ? a : b;
+    const td_schema_conjunction *x = side ? b : a, *y = side ? a : b;
     for (uint32_t i = 0; i < x->n; i++) {
       const cJSON *list = td_schema_get(s, x->parts[i].schema, "required");
       for (const cJSON *m = cJSON_IsArray(list) ? list->child : NULL; m; m = m->next)
@@ -467,23 +473,23 @@ static bool are_apart(td_schema *s, const td_all *a, const td_all *b)
 }
 
 /* For oneOf: adds denials of the other branches to *one, as far as they could hold together with it. */
-static void deny_others(td_schema *s, const td_all *rest, td_all *one, uint32_t part, const cJSON *list,
-                        const cJSON *branch)
+static void deny_others(td_schema *s, const td_schema_conjunction *rest, td_schema_conjunction *one,
+                        uint32_t part, const cJSON *list, const cJSON *branch)
 {
   const cJSON *schema = rest->parts[part].schema;
-  td_all own = *one;
+  td_schema_conjunction own = *one;
   for (const cJSON *m = list->child; m && td_schema_work(s, schema, "oneOf", 1); m = m->next) {
-    td_all other = *rest;
+    td_schema_conjunction other = *rest;
     const char *why = NULL;
     char text[160];
     if (m == branch)
       continue;
-    td_schema_gather_from(s, &other, m, part);
+    td_schema_add_from(s, &other, m, part);
     if (s->status != TD_OK || are_apart(s, &own, &other))
       continue;
     const cJSON *denial = td_schema_deny(s, m, schema, &why);
     if (denial) {
-      td_schema_gather_from(s, one, denial, part);
+      td_schema_add_from(s, one, denial, part);
     } else if (s->status == TD_OK) {
       snprintf(text, sizeof text,
                "has branches that may hold at once, and '%.40s' in one is not served there ('anyOf' is)",
@@ -493,18 +499,18 @@ static void deny_others(td_schema *s, const td_all *rest, td_all *one, uint32_t 
   }
 }
 
-static const td_expr *branches(td_schema *s, const td_all *all, uint32_t part, const char *keyword,
-                               unsigned done)
+static const td_expr *branches(td_schema *s, const td_schema_conjunction *conj, uint32_t part,
+                               const char *keyword, unsigned done)
 {
-  const cJSON *schema = all->parts[part].schema, *list = td_schema_get(s, schema, keyword);
+  const cJSON *schema = conj->parts[part].schema, *list = td_schema_get(s, schema, keyword);
   td_expr_list alt = {0};
-  td_all rest = *all;
+  td_schema_conjunction rest = *conj;
   rest.parts[part].done |= (uint8_t)done;
   if (!cJSON_IsArray(list) || !list->child)
     return td_schema_fail(s, TD_ERR_REQUEST, schema, keyword, "must be an array with branches");
   for (const cJSON *m = list->child; m && s->status == TD_OK; m = m->next) {
-    td_all one = rest;
-    td_schema_gather_from(s, &one, m, part);
+    td_schema_conjunction one = rest;
+    td_schema_add_from(s, &one, m, part);
     if (done == DONE_ONE && !one.never)
       deny_others(s, &rest, &one, part, list, m);
     if (!one.never)
@@ -513,77 +519,77 @@ static const td_expr *branches(td_schema *s, const td_all *all, uint32_t part, c
   return td_expr_alt(s->b, &alt);
 }
 
-static const td_expr *compile_all(td_schema *s, const td_all *all)
+static const td_expr *compile_all(td_schema *s, const td_schema_conjunction *conj)
 {
-  for (uint32_t i = 0; i < all->n; i++) {
-    if (!(all->parts[i].done & DONE_ANY) && td_schema_get(s, all->parts[i].schema, "anyOf"))
-      return branches(s, all, i, "anyOf", DONE_ANY);
-    if (!(all->parts[i].done & DONE_ONE) && td_schema_get(s, all->parts[i].schema, "oneOf"))
-      return branches(s, all, i, "oneOf", DONE_ONE);
+  for (uint32_t i = 0; i < conj->n; i++) {
+    if (!(conj->parts[i].done & DONE_ANY) && td_schema_get(s, conj->parts[i].schema, "anyOf"))
+      return branches(s, conj, i, "anyOf", DONE_ANY);
+    if (!(conj->parts[i].done & DONE_ONE) && td_schema_get(s, conj->parts[i].schema, "oneOf"))
+      return branches(s, conj, i, "oneOf", DONE_ONE);
   }
-  return without_branches(s, all);
+  return without_branches(s, conj);
 }
 
 /* ---- rules ---- */
 
-static bool is_kept(const td_kept *k, const td_all *all)
+static bool is_cached(const td_cached_rule *k, const td_schema_conjunction *conj)
 {
-  for (uint32_t i = 0; i < all->n && k->n == all->n; i++)
-    if (k->parts[i].schema != all->parts[i].schema || k->parts[i].done != all->parts[i].done ||
-        k->parts[i].from != all->parts[i].from)
+  for (uint32_t i = 0; i < conj->n && k->n == conj->n; i++)
+    if (k->parts[i].schema != conj->parts[i].schema || k->parts[i].done != conj->parts[i].done ||
+        k->parts[i].from != conj->parts[i].from)
       return false;
-  return k->n == all->n;
+  return k->n == conj->n;
 }
 
-static uint32_t bucket_of(const td_all *all)
+static uint32_t bucket_of(const td_schema_conjunction *conj)
 {
-  uint64_t h = all->n;
-  for (uint32_t i = 0; i < all->n; i++)
-    h = td_hash_u64(h, (uint64_t)(uintptr_t)all->parts[i].schema ^ all->parts[i].done);
+  uint64_t h = conj->n;
+  for (uint32_t i = 0; i < conj->n; i++)
+    h = td_hash_u64(h, (uint64_t)(uintptr_t)conj->parts[i].schema ^ conj->parts[i].done);
   return (uint32_t)h % SCHEMA_BUCKETS;
 }
 
-static bool keep(td_schema *s, const td_all *all, uint32_t bucket, uint32_t rule)
+static bool keep(td_schema *s, const td_schema_conjunction *conj, uint32_t bucket, uint32_t rule)
 {
   td_arena *a = &s->b->arena;
-  td_schema_part *parts = td_arena_alloc_array(a, all->n, sizeof *parts);
-  if (s->n_kept == s->cap_kept) {
-    uint32_t cap = s->cap_kept ? s->cap_kept * 2 : 64;
-    td_kept *kept = td_arena_alloc_array(a, cap, sizeof *kept);
-    if (kept && s->n_kept > 0)
-      memcpy(kept, s->kept, s->n_kept * sizeof *kept);
-    s->kept = kept;
-    s->cap_kept = kept ? cap : 0;
+  td_schema_part *parts = td_arena_alloc_array(a, conj->n, sizeof *parts);
+  if (s->n_cached_rules == s->cap_cached_rules) {
+    uint32_t cap = s->cap_cached_rules ? s->cap_cached_rules * 2 : 64;
+    td_cached_rule *cached_rules = td_arena_alloc_array(a, cap, sizeof *cached_rules);
+    if (cached_rules && s->n_cached_rules > 0)
+      memcpy(cached_rules, s->cached_rules, s->n_cached_rules * sizeof *cached_rules);
+    s->cached_rules = cached_rules;
+    s->cap_cached_rules = cached_rules ? cap : 0;
   }
-  if (!parts || !s->kept) {
+  if (!parts || !s->cached_rules) {
     s->b->failed = true;
     return false;
   }
-  memcpy(parts, all->parts, all->n * sizeof *parts);
-  s->kept[s->n_kept] = (td_kept){parts, all->n, rule, s->buckets[bucket]};
-  s->buckets[bucket] = ++s->n_kept;
+  memcpy(parts, conj->parts, conj->n * sizeof *parts);
+  s->cached_rules[s->n_cached_rules] = (td_cached_rule){parts, conj->n, rule, s->buckets[bucket]};
+  s->buckets[bucket] = ++s->n_cached_rules;
   return true;
 }
 
-const td_expr *td_schema_rule(td_schema *s, const td_all *all)
+const td_expr *td_schema_rule(td_schema *s, const td_schema_conjunction *conj)
 {
-  if (all->never || s->status != TD_OK || s->b->failed)
+  if (conj->never || s->status != TD_OK || s->b->failed)
     return &td_expr_none;
-  if (all->n == 0)
+  if (conj->n == 0)
     return td_expr_call(s->b, TD_RULE_VALUE);
-  uint32_t bucket = bucket_of(all);
-  for (uint32_t i = s->buckets[bucket]; i != 0; i = s->kept[i - 1].next)
-    if (is_kept(&s->kept[i - 1], all))
-      return td_expr_call(s->b, s->kept[i - 1].rule);
+  uint32_t bucket = bucket_of(conj);
+  for (uint32_t i = s->buckets[bucket]; i != 0; i = s->cached_rules[i - 1].next)
+    if (is_cached(&s->cached_rules[i - 1], conj))
+      return td_expr_call(s->b, s->cached_rules[i - 1].rule);
   if (s->depth == td_limit_max(TD_LIMIT_SCHEMA_DEPTH))
-    return too_large(s, all->parts[0].schema);
-  if (!td_schema_work(s, all->parts[0].schema, "$ref", 1))
+    return too_large(s, conj->parts[0].schema);
+  if (!td_schema_work(s, conj->parts[0].schema, "$ref", 1))
     return &td_expr_none;
   uint32_t rule = td_builder_add_rule(s->b);
-  if (s->b->failed || !keep(s, all, bucket, rule))
+  if (s->b->failed || !keep(s, conj, bucket, rule))
     return &td_expr_none;
   s->depth++;
-  const td_expr *body = compile_all(s, all);
+  const td_expr *body = compile_all(s, conj);
   s->depth--;
   s->b->rules[rule] = body;
   return td_expr_call(s->b, rule);
@@ -592,18 +598,18 @@ const td_expr *td_schema_rule(td_schema *s, const td_all *all)
 td_status td_schema_compile(td_builder *b, const cJSON *schema, const td_expr **out)
 {
   td_schema *s = calloc(1, sizeof *s);
-  td_all all = {0};
+  td_schema_conjunction conj = {0};
   if (!s)
     return td_fail(b->err, TD_ERR_NOMEM, "no memory for a schema");
   s->b = b;
   s->root = schema;
   s->seed = td_random_u64();
   s->has_inner_id = has_inner_id(schema, false);
-  td_schema_find_same(s);
-  td_schema_gather(s, &all, schema);
-  *out = td_schema_rule(s, &all);
+  td_schema_find_duplicates(s);
+  td_schema_add(s, &conj, schema);
+  *out = td_schema_rule(s, &conj);
   td_status st = s->status;
-  td_schema_free_made(s);
+  td_schema_free_derived(s);
   free(s);
   return st;
 }

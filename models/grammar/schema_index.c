@@ -8,14 +8,14 @@
 
 enum { WALKED = 16 }; /* members that are compared one by one before an index is used */
 
-struct td_index {
+struct td_member_index {
   const cJSON *object;
   const cJSON **slots;
   uint32_t n_slots;
-  td_index *next; /* in the same bucket */
+  td_member_index *next; /* in the same bucket */
 };
 
-static uint32_t slot_of(const td_schema *s, const td_index *x, const char *key)
+static uint32_t slot_of(const td_schema *s, const td_member_index *x, const char *key)
 {
   uint32_t k = (uint32_t)td_hash_bytes(s->seed, key, strlen(key)) & (x->n_slots - 1);
   while (x->slots[k] && strcmp(x->slots[k]->string, key) != 0)
@@ -23,12 +23,12 @@ static uint32_t slot_of(const td_schema *s, const td_index *x, const char *key)
   return k;
 }
 
-static const td_index *make_index(td_schema *s, const cJSON *object, td_index **bucket)
+static const td_member_index *make_index(td_schema *s, const cJSON *object, td_member_index **bucket)
 {
   uint32_t n = 0;
   for (const cJSON *m = object->child; m; m = m->next)
     n++;
-  td_index *x = td_arena_alloc(&s->b->arena, sizeof *x);
+  td_member_index *x = td_arena_alloc(&s->b->arena, sizeof *x);
   uint32_t n_slots = 64;
   while (n_slots < 2 * n)
     n_slots *= 2;
@@ -37,7 +37,7 @@ static const td_index *make_index(td_schema *s, const cJSON *object, td_index **
     s->b->failed = true;
     return NULL;
   }
-  *x = (td_index){object, slots, n_slots, *bucket};
+  *x = (td_member_index){object, slots, n_slots, *bucket};
   td_progress_add(n / 4);
   for (const cJSON *m = object->child; m; m = m->next) {
     uint32_t k = slot_of(s, x, m->string);
@@ -56,8 +56,8 @@ const cJSON *td_schema_get(td_schema *s, const cJSON *object, const char *key)
       return m;
   if (!m)
     return NULL;
-  td_index **bucket = &s->indices[td_hash_u64(s->seed, (uintptr_t)object) % SCHEMA_BUCKETS];
-  const td_index *x = *bucket;
+  td_member_index **bucket = &s->indices[td_hash_u64(s->seed, (uintptr_t)object) % SCHEMA_BUCKETS];
+  const td_member_index *x = *bucket;
   while (x && x->object != object)
     x = x->next;
   if (!x)

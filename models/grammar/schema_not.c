@@ -38,7 +38,7 @@ static cJSON *new_list(td_schema *s) { return checked(s, cJSON_CreateArray()); }
  * added to it later must be added to the return value, which is NULL if the node was freed. */
 static cJSON *put(td_schema *s, cJSON *into, const char *name, cJSON *node)
 {
-  if (++s->n_made > td_limit_max(TD_LIMIT_SCHEMA_NOT_MADE))
+  if (++s->n_derived > td_limit_max(TD_LIMIT_SCHEMA_NOT_MADE))
     td_schema_fail(s, TD_ERR_REQUEST, s->root, "not", "or what it is said with is too much in all");
   if (node && into && (name ? cJSON_AddItemToObject(into, name, node) : cJSON_AddItemToArray(into, node)))
     return node;
@@ -137,7 +137,7 @@ static void deny_multiples(deny *d, const cJSON *m)
     return;
   }
   if (v > 1)
-    put(d->s, alternative(d, "integer"), WORD_NO_MULTIPLE, cJSON_CreateNumber(v));
+    put(d->s, alternative(d, "integer"), KEYWORD_NO_MULTIPLE, cJSON_CreateNumber(v));
   (void)alternative(d, TYPE_NAME_FRACTION);
 }
 
@@ -238,7 +238,7 @@ static void deny_values(deny *d, const cJSON *list, bool is_list)
   if (bools == 1 || bools == 2)
     put(d->s, alternative(d, NULL), "const", cJSON_CreateBool(bools == 1));
   if (texts)
-    put(d->s, alternative(d, "string"), WORD_NONE_OF, texts);
+    put(d->s, alternative(d, "string"), KEYWORD_NONE_OF, texts);
 }
 
 /* Alternative: objects that lack the member or, if value is not NULL, have it with a value that does not
@@ -256,7 +256,7 @@ static bool is_any(const cJSON *schema)
   return cJSON_IsTrue(schema) || (cJSON_IsObject(schema) && !schema->child);
 }
 
-static void deny_object_words(deny *d, const cJSON *schema, const cJSON *m)
+static void deny_object_keyword(deny *d, const cJSON *schema, const cJSON *m)
 {
   const char *k = m->string;
   if (strcmp(k, "required") == 0)
@@ -277,25 +277,25 @@ static void deny_bound(deny *d, const cJSON *schema, const cJSON *m)
   static const struct {
     const char *name, *other, *type;
     int more;
-  } words[] = {{"minItems", "maxItems", "array", -1},
-               {"maxItems", "minItems", "array", 1},
-               {"minLength", "maxLength", "string", -1},
-               {"maxLength", "minLength", "string", 1},
-               {"minProperties", "maxProperties", "object", -1},
-               {"maxProperties", "minProperties", "object", 1},
-               {"minimum", "exclusiveMaximum", "number", 0},
-               {"maximum", "exclusiveMinimum", "number", 0},
-               {"exclusiveMinimum", "maximum", "number", 0},
-               {"exclusiveMaximum", "minimum", "number", 0}};
+  } bounds[] = {{"minItems", "maxItems", "array", -1},
+                {"maxItems", "minItems", "array", 1},
+                {"minLength", "maxLength", "string", -1},
+                {"maxLength", "minLength", "string", 1},
+                {"minProperties", "maxProperties", "object", -1},
+                {"maxProperties", "minProperties", "object", 1},
+                {"minimum", "exclusiveMaximum", "number", 0},
+                {"maximum", "exclusiveMinimum", "number", 0},
+                {"exclusiveMinimum", "maximum", "number", 0},
+                {"exclusiveMaximum", "minimum", "number", 0}};
   if (!cJSON_IsNumber(m)) { /* true and false have a meaning in older drafts */
     refuse(d, m->string);
     return;
   }
-  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-    if (strcmp(words[i].name, m->string) == 0 &&
-        m->valuedouble + words[i].more >= (words[i].more ? 0 : -INFINITY))
-      put(d->s, alternative(d, words[i].type), words[i].other,
-          cJSON_CreateNumber(m->valuedouble + words[i].more));
+  for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++)
+    if (strcmp(bounds[i].name, m->string) == 0 &&
+        m->valuedouble + bounds[i].more >= (bounds[i].more ? 0 : -INFINITY))
+      put(d->s, alternative(d, bounds[i].type), bounds[i].other,
+          cJSON_CreateNumber(m->valuedouble + bounds[i].more));
 }
 
 /* Alternatives: an element that does not fit, or no element that fits `contains`. */
@@ -360,36 +360,36 @@ static void deny_branches(deny *d, const cJSON *m)
       put(d->s, d->out, NULL, deny_schema(d, x));
 }
 
-static bool is_one_of(const char *word, const char *const *words)
+static bool is_one_of(const char *keyword, const char *const *list)
 {
-  while (*words && strcmp(*words, word) != 0)
-    words++;
-  return *words != NULL;
+  while (*list && strcmp(*list, keyword) != 0)
+    list++;
+  return *list != NULL;
 }
 
 /* Denies one keyword. Keywords that constrain nothing are ignored. */
-static void deny_word(deny *d, const cJSON *schema, const cJSON *m)
+static void deny_keyword(deny *d, const cJSON *schema, const cJSON *m)
 {
-  static const char *const object_words[] = {"required",
-                                             "properties",
-                                             "patternProperties",
-                                             "additionalProperties",
-                                             "propertyNames",
-                                             "unevaluatedProperties",
-                                             NULL};
+  static const char *const object_keywords[] = {"required",
+                                                "properties",
+                                                "patternProperties",
+                                                "additionalProperties",
+                                                "propertyNames",
+                                                "unevaluatedProperties",
+                                                NULL};
   static const char *const bounds[] = {"minItems",         "maxItems",         "minLength", "maxLength",
                                        "minProperties",    "maxProperties",    "minimum",   "maximum",
                                        "exclusiveMinimum", "exclusiveMaximum", NULL};
   static const char *const elements[] = {"items", "prefixItems", "contains", NULL};
   static const char *const branches[] = {"allOf", "anyOf", "oneOf", NULL};
   static const char *const never[] = {
-      "unevaluatedItems",  WORD_NO_MULTIPLE, "if",          "then",          "dependentSchemas",
-      "dependentRequired", "dependencies",   "$dynamicRef", "$recursiveRef", "additionalItems",
-      WORD_NO_PATTERN,     WORD_NONE_OF,     NULL};
+      "unevaluatedItems",  KEYWORD_NO_MULTIPLE, "if",          "then",          "dependentSchemas",
+      "dependentRequired", "dependencies",      "$dynamicRef", "$recursiveRef", "additionalItems",
+      KEYWORD_NO_PATTERN,  KEYWORD_NONE_OF,     NULL};
   const char *k = m->string;
-  if (is_one_of(k, object_words)) {
+  if (is_one_of(k, object_keywords)) {
     if (d->types & TYPE_OBJECT)
-      deny_object_words(d, schema, m);
+      deny_object_keyword(d, schema, m);
   } else if (is_one_of(k, bounds)) {
     deny_bound(d, schema, m);
   } else if (is_one_of(k, branches)) {
@@ -403,7 +403,7 @@ static void deny_word(deny *d, const cJSON *schema, const cJSON *m)
     else
       deny_values(d, m, *k == 'e');
   } else if (strcmp(k, "pattern") == 0 && cJSON_IsString(m)) {
-    put(d->s, alternative(d, "string"), WORD_NO_PATTERN, borrow(d->s, m));
+    put(d->s, alternative(d, "string"), KEYWORD_NO_PATTERN, borrow(d->s, m));
   } else if (strcmp(k, "multipleOf") == 0) {
     deny_multiples(d, m);
   } else if (strcmp(k, "not") == 0) {
@@ -431,7 +431,7 @@ static cJSON *deny_schema(deny *d, const cJSON *schema)
   deny in = {.s = s, .out = new_list(s), .types = td_schema_types(s, schema), .depth = d->depth + 1};
   deny_types(&in);
   for (const cJSON *m = schema->child; m && !in.why && s->status == TD_OK && !s->b->failed; m = m->next)
-    deny_word(&in, schema, m);
+    deny_keyword(&in, schema, m);
   d->why = d->why ? d->why : in.why;
   if (in.out && !in.out->child) {
     cJSON_Delete(in.out);
@@ -439,7 +439,7 @@ static cJSON *deny_schema(deny *d, const cJSON *schema)
   }
   cJSON *result = new_schema(s);
   put(s, result, "anyOf", in.out);
-  put(s, result, WORD_DENIAL, cJSON_CreateTrue());
+  put(s, result, KEYWORD_DENIAL, cJSON_CreateTrue());
   return result;
 }
 
@@ -455,58 +455,60 @@ static cJSON *deny_value(deny *d, const cJSON *value)
   d->why = d->why ? d->why : in.why;
   cJSON *result = new_schema(s);
   put(s, result, "anyOf", in.out);
-  put(s, result, WORD_DENIAL, cJSON_CreateTrue());
+  put(s, result, KEYWORD_DENIAL, cJSON_CreateTrue());
   return result;
 }
 
-/* ---- keeping made schemas ---- */
+/* ---- keeping derived schemas ---- */
 
-static td_made **bucket_of(td_schema *s, const cJSON *key)
+static td_derived_schema **bucket_of(td_schema *s, const cJSON *key)
 {
-  return &s->made_of[td_hash_u64(s->seed, (uintptr_t)key) % SCHEMA_BUCKETS];
+  return &s->derived[td_hash_u64(s->seed, (uintptr_t)key) % SCHEMA_BUCKETS];
 }
 
-static const cJSON *find_made(td_schema *s, const cJSON *key, bool is_denial)
+static const cJSON *find_derived(td_schema *s, const cJSON *key, bool is_denial)
 {
-  for (const td_made *m = *bucket_of(s, key); m; m = m->next)
+  for (const td_derived_schema *m = *bucket_of(s, key); m; m = m->next)
     if (m->key == key && m->is_denial == is_denial)
       return m->schema;
   return NULL;
 }
 
-/* Gives the made schema to s. Each is made only once, so that recursion reaches the same rules again. Errors
- * in it are reported as errors in `from`. */
-static const cJSON *keep(td_schema *s, cJSON *made, const cJSON *key, bool is_denial, const cJSON *from)
+/* Gives the derived schema to s. Each is made only once, so that recursion reaches the same rules again.
+ * Errors in it are reported as errors in `from`. */
+static const cJSON *keep_derived(td_schema *s, cJSON *derived, const cJSON *key, bool is_denial,
+                                 const cJSON *from)
 {
-  td_made *m = made ? td_arena_alloc(&s->b->arena, sizeof *m) : NULL, **bucket = bucket_of(s, key);
+  td_derived_schema *m = derived ? td_arena_alloc(&s->b->arena, sizeof *m) : NULL,
+                    **bucket = bucket_of(s, key);
   if (!m) {
     s->b->failed = true;
-    cJSON_Delete(made);
+    cJSON_Delete(derived);
     return NULL;
   }
-  *m = (td_made){made, key, from, is_denial, *bucket};
+  *m = (td_derived_schema){derived, key, from, is_denial, *bucket};
   *bucket = m;
-  return s->status == TD_OK && !s->b->failed ? made : NULL;
+  return s->status == TD_OK && !s->b->failed ? derived : NULL;
 }
 
-void td_schema_free_made(td_schema *s)
+void td_schema_free_derived(td_schema *s)
 {
   for (size_t i = 0; i < SCHEMA_BUCKETS; i++)
-    for (td_made *m = s->made_of[i]; m; m = m->next)
+    for (td_derived_schema *m = s->derived[i]; m; m = m->next)
       cJSON_Delete(m->schema);
 }
 
 const cJSON *td_schema_deny(td_schema *s, const cJSON *schema, const cJSON *from, const char **why)
 {
-  const cJSON *known = find_made(s, schema, true);
+  const cJSON *known = find_derived(s, schema, true);
   if (known)
     return known;
   deny d = {.s = s};
-  cJSON *made = deny_schema(&d, schema);
+  cJSON *derived = deny_schema(&d, schema);
   *why = d.why;
   if (!d.why)
-    return keep(s, made, schema, true, from);
-  cJSON_Delete(made);
+    return keep_derived(s, derived, schema, true, from);
+  cJSON_Delete(derived);
   return NULL;
 }
 
@@ -552,59 +554,59 @@ static const cJSON *denied(td_schema *s, const cJSON *schema, const cJSON *word)
 {
   const char *why = NULL;
   char text[128];
-  const cJSON *made = td_schema_deny(s, word, schema, &why);
-  if (!made && s->status == TD_OK && !s->b->failed) {
+  const cJSON *derived = td_schema_deny(s, word, schema, &why);
+  if (!derived && s->status == TD_OK && !s->b->failed) {
     snprintf(text, sizeof text, "is not served, because '%.40s' in it is not", why ? why : "$ref");
     td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, word->string, text);
   }
-  return made;
+  return derived;
 }
 
-static void add(td_schema *s, td_all *all, uint32_t part, const cJSON *schema)
+static void add(td_schema *s, td_schema_conjunction *conj, uint32_t part, const cJSON *schema)
 {
   if (schema && s->status == TD_OK && !s->b->failed)
-    td_schema_gather_from(s, all, schema, part);
+    td_schema_add_from(s, conj, schema, part);
 }
 
-static void add_condition(td_schema *s, td_all *all, uint32_t part, const cJSON *when)
+static void add_condition(td_schema *s, td_schema_conjunction *conj, uint32_t part, const cJSON *when)
 {
-  const cJSON *schema = all->parts[part].schema;
+  const cJSON *schema = conj->parts[part].schema;
   const cJSON *then = td_schema_get(s, schema, "then"), *other = td_schema_get(s, schema, "else");
-  const cJSON *known = find_made(s, when, false);
+  const cJSON *known = find_derived(s, when, false);
   if (known || (!then && !other)) {
-    add(s, all, part, known);
+    add(s, conj, part, known);
     return;
   }
   const cJSON *no = denied(s, schema, when);
   if (!no)
     return;
   cJSON *yes = then ? both(s, borrow(s, when), borrow(s, then)) : borrow(s, when);
-  cJSON *made = either(s, yes, other ? both(s, borrow(s, no), borrow(s, other)) : borrow(s, no));
-  add(s, all, part, keep(s, made, when, false, schema));
+  cJSON *derived = either(s, yes, other ? both(s, borrow(s, no), borrow(s, other)) : borrow(s, no));
+  add(s, conj, part, keep_derived(s, derived, when, false, schema));
 }
 
-void td_schema_gather_said(td_schema *s, td_all *all, uint32_t part)
+void td_schema_add_derived(td_schema *s, td_schema_conjunction *conj, uint32_t part)
 {
-  const cJSON *schema = all->parts[part].schema;
+  const cJSON *schema = conj->parts[part].schema;
   static const char *const depends[] = {"dependentRequired", "dependentSchemas", "dependencies"};
   const cJSON *no = td_schema_get(s, schema, "not"), *when = td_schema_get(s, schema, "if");
   if (no)
-    add(s, all, part, denied(s, schema, no));
+    add(s, conj, part, denied(s, schema, no));
   if (when)
-    add_condition(s, all, part, when);
+    add_condition(s, conj, part, when);
   for (size_t i = 0; i < sizeof depends / sizeof *depends; i++) {
     const cJSON *list = td_schema_get(s, schema, depends[i]);
     for (const cJSON *m = cJSON_IsObject(list) ? list->child : NULL; m && s->status == TD_OK; m = m->next) {
       bool names = cJSON_IsArray(m) && i != 1, schemas = i != 0 && (cJSON_IsObject(m) || cJSON_IsBool(m));
-      const cJSON *known = find_made(s, m, false);
+      const cJSON *known = find_derived(s, m, false);
       if (!names && !schemas)
         td_schema_fail(s, TD_ERR_REQUEST, schema, depends[i], "must name schemas, or arrays of names");
       else if (names ? !m->child : is_any(m))
         continue;
       else if (known)
-        add(s, all, part, known);
+        add(s, conj, part, known);
       else
-        add(s, all, part, keep(s, depend(s, m), m, false, schema));
+        add(s, conj, part, keep_derived(s, depend(s, m), m, false, schema));
     }
   }
 }

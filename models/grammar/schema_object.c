@@ -28,7 +28,7 @@ typedef struct pattern {
 
 typedef struct object {
   td_schema *s;
-  const td_all *all;
+  const td_schema_conjunction *conj;
   member *members; /* in the arena */
   uint32_t n, cap;
   uint32_t *slots, n_slots; /* index into members, + 1, by the hashes of their keys; in the arena */
@@ -76,7 +76,7 @@ static bool grow(object *o)
 static member *add_member(object *o, const char *key, const char *keyword)
 {
   uint64_t hash = td_hash_bytes(o->s->seed, key, strlen(key));
-  if (!td_schema_work(o->s, o->all->parts[0].schema, keyword, 1) || (o->n == o->cap && !grow(o)))
+  if (!td_schema_work(o->s, o->conj->parts[0].schema, keyword, 1) || (o->n == o->cap && !grow(o)))
     return NULL;
   uint32_t k = slot_of(o, key, hash);
   if (o->slots[k])
@@ -128,8 +128,8 @@ static const cJSON *object_word(td_schema *s, const cJSON *schema, const char *k
 static void collect_patterns(object *o)
 {
   td_schema *s = o->s;
-  for (uint32_t i = 0; i < o->all->n; i++) {
-    const cJSON *p = o->all->parts[i].schema, *list = object_word(s, p, "patternProperties");
+  for (uint32_t i = 0; i < o->conj->n; i++) {
+    const cJSON *p = o->conj->parts[i].schema, *list = object_word(s, p, "patternProperties");
     for (const cJSON *m = list ? list->child : NULL; m && s->status == TD_OK; m = m->next) {
       if (o->n_patterns == TD_SCHEMA_KEY_PATTERNS_MAX) {
         td_schema_fail(s, TD_ERR_UNSUPPORTED, p, "patternProperties", "has more than 6 patterns");
@@ -145,34 +145,35 @@ static void collect_patterns(object *o)
     try_keys(o, o->patterns[k].expr, false, 1u << k);
 }
 
-/* Adds what part i of the conjunction says about the value of a key. `own` is the part's schema for that
- * name, or NULL; `set` has the patterns that the key fits. Returns false if the part says nothing. */
-static bool gather_value(object *o, uint32_t i, const cJSON *own, unsigned set, td_all *value)
+/* Adds the schemas that part i of the conjunction has for the value of a key. `own` is the part's schema for
+ * that name, or NULL; `set` has the patterns that the key fits. Returns false if the part has none. */
+static bool add_value_schemas(object *o, uint32_t i, const cJSON *own, unsigned set,
+                              td_schema_conjunction *value)
 {
   td_schema *s = o->s;
-  bool said = own != NULL;
+  bool found = own != NULL;
   if (own)
-    td_schema_gather(s, value, own);
+    td_schema_add(s, value, own);
   for (uint32_t k = 0; k < o->n_patterns; k++)
     if (o->patterns[k].part == i && (set >> k & 1)) {
-      said = true;
-      td_schema_gather(s, value, o->patterns[k].schema);
+      found = true;
+      td_schema_add(s, value, o->patterns[k].schema);
     }
-  const cJSON *rest = said ? NULL : td_schema_get(s, o->all->parts[i].schema, "additionalProperties");
+  const cJSON *rest = found ? NULL : td_schema_get(s, o->conj->parts[i].schema, "additionalProperties");
   if (rest)
-    td_schema_gather(s, value, rest);
-  return said || rest;
+    td_schema_add(s, value, rest);
+  return found || rest;
 }
 
 /* Adds each part's unevaluatedProperties, unless that part, or one that it added, evaluates the member. */
-static void gather_unevaluated(object *o, bool *says, td_all *value)
+static void add_unevaluated(object *o, bool *covers, td_schema_conjunction *value)
 {
   td_schema *s = o->s;
-  for (uint32_t i = 0; i < o->all->n; i++) {
-    const cJSON *m = td_schema_get(s, o->all->parts[i].schema, "unevaluatedProperties");
-    if (!m || td_schema_is_evaluated(o->all, i, says))
+  for (uint32_t i = 0; i < o->conj->n; i++) {
+    const cJSON *m = td_schema_get(s, o->conj->parts[i].schema, "unevaluatedProperties");
+    if (!m || td_schema_is_evaluated(o->conj, i, covers))
       continue;
-    td_schema_gather(s, value, m);
+    td_schema_add(s, value, m);
   }
 }
 
@@ -184,14 +185,14 @@ static const td_expr *colon(td_builder *b)
 static void name_members(object *o)
 {
   td_schema *s = o->s;
-  for (uint32_t i = 0; i < o->all->n; i++) {
-    const cJSON *own = object_word(s, o->all->parts[i].schema, "properties");
+  for (uint32_t i = 0; i < o->conj->n; i++) {
+    const cJSON *own = object_word(s, o->conj->parts[i].schema, "properties");
     for (const cJSON *m = own ? own->child : NULL; m; m = m->next)
       if (!add_member(o, m->string, "properties"))
         return;
   }
-  for (uint32_t i = 0; i < o->all->n; i++) {
-    const cJSON *list = td_schema_get(s, o->all->parts[i].schema, "required");
+  for (uint32_t i = 0; i < o->conj->n; i++) {
+    const cJSON *list = td_schema_get(s, o->conj->parts[i].schema, "required");
     for (const cJSON *m = cJSON_IsArray(list) ? list->child : NULL; m; m = m->next) {
       member *at = cJSON_IsString(m) ? add_member(o, m->valuestring, "required") : NULL;
       if (!at)
@@ -204,15 +205,16 @@ static void name_members(object *o)
 static void make_members(object *o)
 {
   td_schema *s = o->s;
-  for (uint32_t k = 0; k < o->n && td_schema_work(s, o->all->parts[0].schema, "properties", o->all->n); k++) {
+  for (uint32_t k = 0; k < o->n && td_schema_work(s, o->conj->parts[0].schema, "properties", o->conj->n);
+       k++) {
     member *m = &o->members[k];
-    td_all value = {0};
-    bool says[TD_SCHEMA_PARTS_MAX];
-    for (uint32_t i = 0; i < o->all->n; i++) {
-      const cJSON *own = object_word(s, o->all->parts[i].schema, "properties");
-      says[i] = gather_value(o, i, td_schema_get(s, own, m->key), m->set, &value);
+    td_schema_conjunction value = {0};
+    bool covers[TD_SCHEMA_PARTS_MAX];
+    for (uint32_t i = 0; i < o->conj->n; i++) {
+      const cJSON *own = object_word(s, o->conj->parts[i].schema, "properties");
+      covers[i] = add_value_schemas(o, i, td_schema_get(s, own, m->key), m->set, &value);
     }
-    gather_unevaluated(o, says, &value);
+    add_unevaluated(o, covers, &value);
     const td_expr *v = td_schema_rule(s, &value);
     m->expr = td_expr_cat3(s->b, m->quoted, colon(s->b), v);
   }
@@ -251,7 +253,7 @@ static const td_expr *keys_of_set(object *o, unsigned set, const td_expr *names,
       unwanted[n_unwanted++] = in_quotes(b, o->patterns[i].wide);
   unwanted[n_unwanted++] = in_quotes(b, names);
   const td_expr *keys = td_expr_intersect(o->s->b, wanted, n_wanted, unwanted, n_unwanted, &large);
-  return large ? td_schema_fail(o->s, TD_ERR_UNSUPPORTED, o->all->parts[0].schema, "patternProperties",
+  return large ? td_schema_fail(o->s, TD_ERR_UNSUPPORTED, o->conj->parts[0].schema, "patternProperties",
                                 "or names are too large together")
                : keys;
 }
@@ -291,7 +293,7 @@ typedef struct no_names {
 static void begin_no_names(no_names *k, object *o)
 {
   td_builder *b = o->s->b;
-  *k = (no_names){.s = o->s, .at = o->all->parts[0].schema};
+  *k = (no_names){.s = o->s, .at = o->conj->parts[0].schema};
   k->rest = td_expr_share(b, td_expr_call(b, TD_RULE_KEY_REST));
   k->odd = td_expr_share(b, td_expr_cat2(b, td_expr_call(b, TD_RULE_KEY_ODD), k->rest));
   k->odd_or_ends = td_expr_share(b, td_expr_alt2(b, k->odd, td_expr_string(b, "\"")));
@@ -370,13 +372,13 @@ static const td_expr *all_names(object *o)
 /* Keys, with quotes, that propertyNames of all parts allows. NULL: any key. */
 static const td_expr *allowed_keys(object *o)
 {
-  td_all names = {0};
+  td_schema_conjunction names = {0};
   bool any = false;
-  for (uint32_t i = 0; i < o->all->n; i++) {
-    const cJSON *m = td_schema_get(o->s, o->all->parts[i].schema, "propertyNames");
+  for (uint32_t i = 0; i < o->conj->n; i++) {
+    const cJSON *m = td_schema_get(o->s, o->conj->parts[i].schema, "propertyNames");
     if (!m || cJSON_IsTrue(m) || (cJSON_IsObject(m) && !m->child))
       continue;
-    td_schema_gather(o->s, &names, m);
+    td_schema_add(o->s, &names, m);
     any = true;
   }
   return any ? td_schema_rule(o->s, &names) : NULL;
@@ -398,11 +400,11 @@ static void make_extra(object *o)
     if (!(o->members[i].set & ALLOWED))
       o->members[i].expr = &td_expr_none;
   for (unsigned set = 0; set < 1u << o->n_patterns && s->status == TD_OK; set++) {
-    td_all value = {0};
-    bool says[TD_SCHEMA_PARTS_MAX];
-    for (uint32_t i = 0; i < o->all->n; i++)
-      says[i] = gather_value(o, i, NULL, set, &value);
-    gather_unevaluated(o, says, &value);
+    td_schema_conjunction value = {0};
+    bool covers[TD_SCHEMA_PARTS_MAX];
+    for (uint32_t i = 0; i < o->conj->n; i++)
+      covers[i] = add_value_schemas(o, i, NULL, set, &value);
+    add_unevaluated(o, covers, &value);
     if (value.never)
       continue;
     const td_expr *v = td_schema_rule(s, &value);
@@ -432,9 +434,9 @@ static uint32_t n_required(const object *o)
 static void read_counts(object *o)
 {
   o->most = TD_REPEAT_MANY;
-  for (uint32_t i = 0; i < o->all->n; i++) {
-    td_schema_count(o->s, o->all->parts[i].schema, "minProperties", &o->least, NULL);
-    td_schema_count(o->s, o->all->parts[i].schema, "maxProperties", NULL, &o->most);
+  for (uint32_t i = 0; i < o->conj->n; i++) {
+    td_schema_count(o->s, o->conj->parts[i].schema, "minProperties", &o->least, NULL);
+    td_schema_count(o->s, o->conj->parts[i].schema, "maxProperties", NULL, &o->most);
   }
   if (o->least <= n_required(o))
     o->least = 0;
@@ -442,7 +444,7 @@ static void read_counts(object *o)
     o->most = TD_REPEAT_MANY;
   /* an unnamed key may occur twice, and then counts as one member */
   if (o->least > 1 && o->extra->kind != TD_EXPR_NONE)
-    td_schema_fail(o->s, TD_ERR_UNSUPPORTED, o->all->parts[0].schema, "minProperties",
+    td_schema_fail(o->s, TD_ERR_UNSUPPORTED, o->conj->parts[0].schema, "minProperties",
                    "above 1 is served only where all properties are named");
 }
 
@@ -487,7 +489,7 @@ static const td_expr *in_order(object *o)
   if (o->most != TD_REPEAT_MANY && o->most > counts)
     counts = o->most < o->n ? o->most : o->n > 1 ? o->n : 1;
   if ((uint64_t)(counts + 1) * (o->n + 1) > td_limit_max(TD_LIMIT_SCHEMA_OBJECT_RULES))
-    return td_schema_fail(o->s, TD_ERR_UNSUPPORTED, o->all->parts[0].schema, "maxProperties",
+    return td_schema_fail(o->s, TD_ERR_UNSUPPORTED, o->conj->parts[0].schema, "maxProperties",
                           "with so many properties is not served");
   const td_expr **row = td_arena_alloc_array(&b->arena, counts + 2, sizeof *row);
   if (!row) {
@@ -509,9 +511,9 @@ static const td_expr *in_order(object *o)
   return row[0];
 }
 
-const td_expr *td_schema_object(td_schema *s, const td_all *all)
+const td_expr *td_schema_object(td_schema *s, const td_schema_conjunction *conj)
 {
-  object o = {.s = s, .all = all};
+  object o = {.s = s, .conj = conj};
   td_builder *b = s->b;
   const td_expr *space = td_expr_call(b, TD_RULE_SPACE);
   name_members(&o);

@@ -212,8 +212,8 @@ static void read_text_words(text_words *w, const cJSON *schema)
 {
   td_schema *s = w->s;
   const cJSON *pattern = td_schema_get(s, schema, "pattern"), *format = td_schema_get(s, schema, "format");
-  const cJSON *no = td_schema_get(s, schema, WORD_NO_PATTERN),
-              *none_of = td_schema_get(s, schema, WORD_NONE_OF);
+  const cJSON *no = td_schema_get(s, schema, KEYWORD_NO_PATTERN),
+              *none_of = td_schema_get(s, schema, KEYWORD_NONE_OF);
   td_schema_count(s, schema, "minLength", &w->least, NULL);
   td_schema_count(s, schema, "maxLength", NULL, &w->most);
   if (pattern && !cJSON_IsString(pattern))
@@ -231,13 +231,13 @@ static void read_text_words(text_words *w, const cJSON *schema)
     add_pattern(w, schema, "format", as, false);
 }
 
-const td_expr *td_schema_string(td_schema *s, const td_all *all)
+const td_expr *td_schema_string(td_schema *s, const td_schema_conjunction *conj)
 {
   td_builder *b = s->b;
   text_words w = {.s = s, .most = TD_REPEAT_MANY, .fits = {0, TD_REPEAT_MANY}};
   const td_expr *quote = td_expr_string(b, "\"");
-  for (uint32_t i = 0; i < all->n; i++)
-    read_text_words(&w, all->parts[i].schema);
+  for (uint32_t i = 0; i < conj->n; i++)
+    read_text_words(&w, conj->parts[i].schema);
   if (s->status != TD_OK || w.least > w.most)
     return &td_expr_none;
   bool bounded = w.least > 0 || w.most != TD_REPEAT_MANY, large = false;
@@ -255,7 +255,7 @@ const td_expr *td_schema_string(td_schema *s, const td_all *all)
                             ? w.wanted[0]
                             : td_expr_intersect(b, w.wanted, w.n_wanted, w.unwanted, w.n_unwanted, &large);
   if (large)
-    return td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[0].schema, "pattern",
+    return td_schema_fail(s, TD_ERR_UNSUPPORTED, conj->parts[0].schema, "pattern",
                           "with others or with a length is too large together");
   return td_expr_cat3(b, quote, text, quote);
 }
@@ -453,7 +453,8 @@ static double least_common(double x, double y)
 
 static void read_multiples(td_schema *s, const cJSON *schema, bounds *k)
 {
-  const cJSON *multiple = td_json_get(schema, "multipleOf"), *no = td_schema_get(s, schema, WORD_NO_MULTIPLE);
+  const cJSON *multiple = td_json_get(schema, "multipleOf"),
+              *no = td_schema_get(s, schema, KEYWORD_NO_MULTIPLE);
   if (no && k->n_no_multiples == TD_SCHEMA_NOT_MULTIPLES_MAX)
     td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "multipleOf", "is denied too often");
   else if (no)
@@ -623,7 +624,8 @@ static const td_expr *bounded_decimals(td_schema *s, const bounds *k)
 }
 
 /* Decimals that are not whole numbers, with so few digits that no double rounds them to one. */
-static const td_expr *only_fractions(td_schema *s, const td_all *all, const bounds *k, bool bounded)
+static const td_expr *only_fractions(td_schema *s, const td_schema_conjunction *conj, const bounds *k,
+                                     bool bounded)
 {
   td_builder *b = s->b;
   const td_expr *digit = td_expr_range(b, '0', '9');
@@ -636,14 +638,14 @@ static const td_expr *only_fractions(td_schema *s, const td_all *all, const boun
   if (k->multiple != 0 && k->multiple == floor(k->multiple))
     return &td_expr_none;
   if (k->multiple != 0)
-    return td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[0].schema, "multipleOf",
+    return td_schema_fail(s, TD_ERR_UNSUPPORTED, conj->parts[0].schema, "multipleOf",
                           "is not served for numbers that are no integers only");
   const td_expr *both[] = {e, bounded ? bounded_decimals(s, k) : e};
   return bounded ? td_expr_intersect(b, both, 2, NULL, 0, &large) : e;
 }
 
 /* Whole numbers that are not multiples of some numbers, with so few digits that doubles hold them exactly. */
-static const td_expr *other_multiples(td_schema *s, const td_all *all, bounds *k)
+static const td_expr *other_multiples(td_schema *s, const td_schema_conjunction *conj, bounds *k)
 {
   const td_expr *wanted[2], *unwanted[TD_SCHEMA_NOT_MULTIPLES_MAX];
   uint32_t part, decimals, n = 0;
@@ -659,37 +661,37 @@ static const td_expr *other_multiples(td_schema *s, const td_all *all, bounds *k
     unwanted[i] = multiples_of(s, k->no_multiples[i], 0, false);
   const td_expr *e =
       large ? wanted[0] : td_expr_intersect(s->b, wanted, n, unwanted, k->n_no_multiples, &large);
-  return large ? td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[0].schema, "multipleOf",
+  return large ? td_schema_fail(s, TD_ERR_UNSUPPORTED, conj->parts[0].schema, "multipleOf",
                                 "with others that are denied is too large")
                : e;
 }
 
-const td_expr *td_schema_number(td_schema *s, const td_all *all, unsigned types)
+const td_expr *td_schema_number(td_schema *s, const td_schema_conjunction *conj, unsigned types)
 {
   bounds k = {.lo = -NO_BOUND, .hi = NO_BOUND};
   bool large = false;
-  for (uint32_t i = 0; i < all->n; i++)
-    read_bounds(s, all->parts[i].schema, &k);
+  for (uint32_t i = 0; i < conj->n; i++)
+    read_bounds(s, conj->parts[i].schema, &k);
   if (s->status != TD_OK || k.lo > k.hi)
     return &td_expr_none;
   bool bounded = k.lo > -NO_BOUND || k.hi < NO_BOUND, fractions = types & TYPE_FRACTION;
   if (k.n_no_multiples > 0) /* integers only */
-    return other_multiples(s, all, &k);
+    return other_multiples(s, conj, &k);
   if (!(types & TYPE_INTEGER))
-    return only_fractions(s, all, &k, bounded);
+    return only_fractions(s, conj, &k, bounded);
   if (k.multiple == 0 && !bounded)
     return td_expr_call(s->b, fractions ? TD_RULE_NUMBER : TD_RULE_INTEGER);
   if (k.multiple == 0)
     return fractions ? bounded_decimals(s, &k) : bounded_integers(s, &k);
   uint32_t part, decimals;
   if (!split_multiple(k.multiple, &part, &decimals))
-    return td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[0].schema, "multipleOf",
+    return td_schema_fail(s, TD_ERR_UNSUPPORTED, conj->parts[0].schema, "multipleOf",
                           "is served for numbers up to 2000 of few decimals only");
   const td_expr *both[] = {multiples_of(s, part, decimals, fractions), NULL};
   if (bounded)
     both[1] = fractions && decimals > 0 ? bounded_decimals(s, &k) : bounded_integers(s, &k);
   const td_expr *e = bounded ? td_expr_intersect(s->b, both, 2, NULL, 0, &large) : both[0];
-  return large ? td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[0].schema, "multipleOf",
+  return large ? td_schema_fail(s, TD_ERR_UNSUPPORTED, conj->parts[0].schema, "multipleOf",
                                 "with these bounds is too large")
                : e;
 }

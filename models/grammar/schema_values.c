@@ -15,13 +15,13 @@ typedef struct value_text {
   uint64_t hash;
 } value_text;
 
-struct td_values {
+struct td_listed_values {
   const cJSON *node;
   value_text *texts; /* [n], in the list's order */
   uint32_t n;
   uint32_t *slots, n_slots; /* index into texts, + 1 */
   bool strings;             /* all values are strings */
-  td_values *next;          /* in the same bucket */
+  td_listed_values *next;   /* in the same bucket */
 };
 
 /* ---- the text of a value ---- */
@@ -86,7 +86,7 @@ static void write_value(td_buf *out, const cJSON *v)
 
 /* ---- lists ---- */
 
-static uint32_t slot_of(const td_values *l, const value_text *t)
+static uint32_t slot_of(const td_listed_values *l, const value_text *t)
 {
   uint32_t k = (uint32_t)t->hash & (l->n_slots - 1);
   for (; l->slots[k]; k = (k + 1) & (l->n_slots - 1)) {
@@ -97,7 +97,7 @@ static uint32_t slot_of(const td_values *l, const value_text *t)
   return k;
 }
 
-static bool add_value(td_schema *s, td_values *l, td_buf *buf, const cJSON *v)
+static bool add_value(td_schema *s, td_listed_values *l, td_buf *buf, const cJSON *v)
 {
   td_buf_clear(buf);
   write_value(buf, v);
@@ -116,13 +116,14 @@ static bool add_value(td_schema *s, td_values *l, td_buf *buf, const cJSON *v)
 }
 
 /* NULL on failure, which s or the builder records. */
-static const td_values *make_values(td_schema *s, const cJSON *node, bool is_list, td_values **bucket)
+static const td_listed_values *make_values(td_schema *s, const cJSON *node, bool is_list,
+                                           td_listed_values **bucket)
 {
   td_arena *a = &s->b->arena;
   uint32_t n = is_list ? (uint32_t)cJSON_GetArraySize(node) : 1, n_slots = 4;
   while (n_slots < 2 * n)
     n_slots *= 2;
-  td_values *l = td_arena_alloc(a, sizeof *l);
+  td_listed_values *l = td_arena_alloc(a, sizeof *l);
   value_text *texts = td_arena_alloc_array(a, n + 1, sizeof *texts);
   uint32_t *slots = td_arena_alloc_array(a, n_slots, sizeof *slots);
   td_buf buf;
@@ -132,7 +133,7 @@ static const td_values *make_values(td_schema *s, const cJSON *node, bool is_lis
     return NULL;
   }
   td_buf_init(&buf, 0);
-  *l = (td_values){.node = node, .texts = texts, .slots = slots, .n_slots = n_slots, .strings = true};
+  *l = (td_listed_values){.node = node, .texts = texts, .slots = slots, .n_slots = n_slots, .strings = true};
   for (const cJSON *v = is_list ? node->child : node; v && ok; v = is_list ? v->next : NULL)
     ok = add_value(s, l, &buf, v);
   td_buf_deinit(&buf);
@@ -143,9 +144,10 @@ static const td_values *make_values(td_schema *s, const cJSON *node, bool is_lis
   return l;
 }
 
-static const td_values *values_of(td_schema *s, const cJSON *node, bool is_list)
+static const td_listed_values *values_of(td_schema *s, const cJSON *node, bool is_list)
 {
-  td_values **bucket = &s->values[td_hash_u64(s->seed, (uintptr_t)node) % SCHEMA_BUCKETS], *l = *bucket;
+  td_listed_values **bucket = &s->values[td_hash_u64(s->seed, (uintptr_t)node) % SCHEMA_BUCKETS],
+                   *l = *bucket;
   if (s->status != TD_OK || s->b->failed)
     return NULL;
   while (l && l->node != node)
@@ -153,10 +155,10 @@ static const td_values *values_of(td_schema *s, const cJSON *node, bool is_list)
   return l ? l : make_values(s, node, is_list, bucket);
 }
 
-static bool has_value(const td_values *l, const value_text *t) { return l->slots[slot_of(l, t)] != 0; }
+static bool has_value(const td_listed_values *l, const value_text *t) { return l->slots[slot_of(l, t)] != 0; }
 
 /* The values that a schema lists: const or, if there is none, enum. NULL: neither. */
-static const td_values *listed(td_schema *s, const cJSON *schema)
+static const td_listed_values *listed(td_schema *s, const cJSON *schema)
 {
   const cJSON *one = td_schema_get(s, schema, "const"), *list = td_schema_get(s, schema, "enum");
   return one ? values_of(s, one, false) : cJSON_IsArray(list) ? values_of(s, list, true) : NULL;
@@ -164,10 +166,10 @@ static const td_values *listed(td_schema *s, const cJSON *schema)
 
 bool td_schema_values_apart(td_schema *s, const cJSON *a, const cJSON *b)
 {
-  const td_values *x = listed(s, a), *y = x ? listed(s, b) : NULL;
+  const td_listed_values *x = listed(s, a), *y = x ? listed(s, b) : NULL;
   if (!x || !y)
     return false;
-  const td_values *few = x->n < y->n ? x : y, *many = few == x ? y : x;
+  const td_listed_values *few = x->n < y->n ? x : y, *many = few == x ? y : x;
   for (uint32_t i = 0; i < few->n; i++)
     if (!td_schema_work(s, a, "enum", 1) || has_value(many, &few->texts[i]))
       return false;
@@ -177,15 +179,15 @@ bool td_schema_values_apart(td_schema *s, const cJSON *a, const cJSON *b)
 bool td_schema_requires(td_schema *s, const cJSON *schema, const cJSON *name)
 {
   const cJSON *list = td_schema_get(s, schema, "required");
-  const td_values *names = cJSON_IsArray(list) ? values_of(s, list, true) : NULL;
-  const td_values *one = names ? values_of(s, name, false) : NULL;
+  const td_listed_values *names = cJSON_IsArray(list) ? values_of(s, list, true) : NULL;
+  const td_listed_values *one = names ? values_of(s, name, false) : NULL;
   return one && has_value(names, one->texts);
 }
 
 void td_schema_check_required(td_schema *s, const cJSON *schema)
 {
   const cJSON *list = td_schema_get(s, schema, "required");
-  const td_values *names = cJSON_IsArray(list) ? values_of(s, list, true) : NULL;
+  const td_listed_values *names = cJSON_IsArray(list) ? values_of(s, list, true) : NULL;
   if (list && s->status == TD_OK && !s->b->failed && !(names && names->strings))
     td_schema_fail(s, TD_ERR_REQUEST, schema, "required", "must be an array of strings");
 }
@@ -198,7 +200,7 @@ typedef struct candidate {
   bool fits;
 } candidate;
 
-static bool has_constraint(td_schema *s, const td_all *all)
+static bool has_constraint(td_schema *s, const td_schema_conjunction *conj)
 {
   static const char *const constraints[] = {"properties",
                                             "patternProperties",
@@ -224,33 +226,34 @@ static bool has_constraint(td_schema *s, const td_all *all)
                                             "unevaluatedProperties",
                                             "unevaluatedItems",
                                             "contains",
-                                            WORD_NO_PATTERN,
-                                            WORD_NO_MULTIPLE,
-                                            WORD_NONE_OF};
-  for (uint32_t i = 0; i < all->n; i++)
+                                            KEYWORD_NO_PATTERN,
+                                            KEYWORD_NO_MULTIPLE,
+                                            KEYWORD_NONE_OF};
+  for (uint32_t i = 0; i < conj->n; i++)
     for (size_t k = 0; k < sizeof constraints / sizeof *constraints; k++)
-      if (td_schema_get(s, all->parts[i].schema, constraints[k]))
+      if (td_schema_get(s, conj->parts[i].schema, constraints[k]))
         return true;
   return false;
 }
 
-bool td_schema_is_free(td_schema *s, const td_all *all) { return !has_constraint(s, all); }
+bool td_schema_is_free(td_schema *s, const td_schema_conjunction *conj) { return !has_constraint(s, conj); }
 
 /* Drops candidates that are not in another list of the conjunction. */
-static void try_list(td_schema *s, candidate *c, uint32_t n, const td_values *own, const td_values *other)
+static void try_list(td_schema *s, candidate *c, uint32_t n, const td_listed_values *own,
+                     const td_listed_values *other)
 {
   for (uint32_t i = 0; own && other && i < n && td_schema_work(s, other->node, "enum", 1); i++)
     c[i].fits = c[i].fits && has_value(other, &own->texts[i]);
 }
 
-static void try_lists(td_schema *s, const td_all *all, candidate *c, uint32_t n, const cJSON *source,
-                      bool is_list)
+static void try_lists(td_schema *s, const td_schema_conjunction *conj, candidate *c, uint32_t n,
+                      const cJSON *source, bool is_list)
 {
-  for (uint32_t i = 0; i < all->n && s->status == TD_OK; i++) {
-    const cJSON *list = td_schema_get(s, all->parts[i].schema, "enum");
-    const cJSON *one = td_schema_get(s, all->parts[i].schema, "const");
+  for (uint32_t i = 0; i < conj->n && s->status == TD_OK; i++) {
+    const cJSON *list = td_schema_get(s, conj->parts[i].schema, "enum");
+    const cJSON *one = td_schema_get(s, conj->parts[i].schema, "const");
     if (list && !cJSON_IsArray(list))
-      td_schema_fail(s, TD_ERR_REQUEST, all->parts[i].schema, "enum", "must be an array");
+      td_schema_fail(s, TD_ERR_REQUEST, conj->parts[i].schema, "enum", "must be an array");
     else if (list && list != source)
       try_list(s, c, n, values_of(s, source, is_list), values_of(s, list, true));
     if (one && one != source)
@@ -260,7 +263,7 @@ static void try_lists(td_schema *s, const td_all *all, candidate *c, uint32_t n,
 
 /* Drops candidates of one type that do not fit the other keywords. The schema is compiled before its machine
  * is made, so no two machines exist at the same time. */
-static void try_rest(td_schema *s, const td_all *all, candidate *c, uint32_t n, unsigned type)
+static void try_rest(td_schema *s, const td_schema_conjunction *conj, candidate *c, uint32_t n, unsigned type)
 {
   bool any = false;
   for (uint32_t i = 0; i < n; i++)
@@ -269,7 +272,7 @@ static void try_rest(td_schema *s, const td_all *all, candidate *c, uint32_t n, 
     return;
   bool python = s->b->python;
   s->b->python = false; /* because candidates are printed as JSON here */
-  const td_expr *rest = td_schema_by_types(s, all, type);
+  const td_expr *rest = td_schema_by_types(s, conj, type);
   s->b->python = python;
   td_tester *tester = s->status == TD_OK ? td_tester_create(s->b, rest) : NULL;
   for (uint32_t i = 0; tester && i < n; i++)
@@ -306,8 +309,8 @@ static const td_expr *write_all(td_schema *s, const candidate *c, uint32_t n)
   return td_expr_alt(s->b, &alt);
 }
 
-const td_expr *td_schema_one_of(td_schema *s, const td_all *all, unsigned types, const cJSON *source,
-                                bool is_list)
+const td_expr *td_schema_one_of(td_schema *s, const td_schema_conjunction *conj, unsigned types,
+                                const cJSON *source, bool is_list)
 {
   uint32_t n = is_list ? (uint32_t)cJSON_GetArraySize(source) : 1, k = 0;
   candidate *c = td_arena_alloc_array(&s->b->arena, n + 1, sizeof *c);
@@ -321,9 +324,9 @@ const td_expr *td_schema_one_of(td_schema *s, const td_all *all, unsigned types,
     unsigned type = td_schema_type_of(v);
     c[k] = (candidate){v, type, (types & type) != 0};
   }
-  try_lists(s, all, c, n, source, is_list);
-  if (!td_schema_is_free(s, all))
+  try_lists(s, conj, c, n, source, is_list);
+  if (!td_schema_is_free(s, conj))
     for (unsigned type = 1; type <= TYPE_OBJECT && s->status == TD_OK && !s->b->failed; type *= 2)
-      try_rest(s, all, c, n, type);
+      try_rest(s, conj, c, n, type);
   return s->status == TD_OK ? write_all(s, c, n) : &td_expr_none;
 }

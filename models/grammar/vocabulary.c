@@ -173,11 +173,11 @@ void td_vocabulary_destroy(td_vocabulary *v)
 {
   if (!v)
     return;
-  for (unsigned i = 0; i < TD_LOCALS; i++) {
-    free(v->locals[i].at);
-    free(v->locals[i].mask);
-    free(v->locals[i].inside);
-    free(v->locals[i].exits);
+  for (unsigned i = 0; i < TD_SHARED_STATES; i++) {
+    free(v->shared_states[i].at);
+    free(v->shared_states[i].mask);
+    free(v->shared_states[i].inside);
+    free(v->shared_states[i].exits);
   }
   for (unsigned k = 0; k < TD_LETTERS_KINDS; k++) {
     free(v->tries[k].nodes);

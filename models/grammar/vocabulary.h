@@ -35,23 +35,23 @@ enum { TD_WORD_CHARS = 32 }; /* longer tokens are not words */
 
 /* The mask of a state whose places return to TD_FRAMES_BOTTOM, and the nodes at which it may return. Both are
  * the same for every caller. */
-typedef struct td_local {
+typedef struct td_shared_state {
   uint32_t *at; /* [n_at] instructions, ascending; all grammars of the vocabulary share them */
   uint32_t n_at;
   uint32_t *mask;
   uint32_t *inside; /* the part of mask for tokens without a quote */
   uint32_t *exits;  /* [n_exits] nodes in the trie of tokens with a quote */
   uint32_t n_exits;
-} td_local;
+} td_shared_state;
 
 enum {
-  TD_LOCAL_STRING, /* inside a string, between characters */
-  TD_LOCAL_STRING_ESCAPE,
-  TD_LOCAL_KEY_REST,
-  TD_LOCAL_KEY_REST_ESCAPE,
-  TD_LOCAL_CHAR, /* at the rule's start; its mask is not used */
-  TD_LOCAL_KEY_ODD,
-  TD_LOCALS
+  TD_SHARED_STATE_STRING, /* inside a string, between characters */
+  TD_SHARED_STATE_STRING_ESCAPE,
+  TD_SHARED_STATE_KEY_REST,
+  TD_SHARED_STATE_KEY_REST_ESCAPE,
+  TD_SHARED_STATE_CHAR, /* at the rule's start; its mask is not used */
+  TD_SHARED_STATE_KEY_ODD,
+  TD_SHARED_STATES
 };
 
 /* A token that may be inside a string and has more characters than a word may have. */
@@ -77,7 +77,7 @@ struct td_vocabulary {
   uint32_t *offsets; /* [n_tokens + 1] in bytes */
   uint32_t n_tokens, n_words;
   uint32_t *end_mask;
-  td_local locals[TD_LOCALS];
+  td_shared_state shared_states[TD_SHARED_STATES];
   td_ledger_sum *memory; /* used by its grammars */
 };
 

@@ -9,17 +9,17 @@
 /* How a container is compared: VALUE exactly, SCHEMA without its annotations, NAMED as schemas by name, none
  * of which is an annotation. A schema that is mistaken for a value is merely not recognised as equal to
  * another. */
-typedef enum words { SCHEMA, NAMED, VALUE } words;
+typedef enum comparison { SCHEMA, NAMED, VALUE } comparison;
 
 typedef struct entry {
   const cJSON *at, *first;
   uint64_t hash;
-  words form;
+  comparison compare;
 } entry;
 
-struct td_same {
-  entry *of;       /* [n_slots] by the address of the container */
-  entry *by_words; /* [n_slots] the first of each group of equals, by hash */
+struct td_schema_duplicates {
+  entry *of;         /* [n_slots] by the address of the container */
+  entry *by_content; /* [n_slots] the first of each group of equals, by hash */
   uint32_t n_slots;
   uint64_t seed;
 };
@@ -35,7 +35,7 @@ static uint32_t count_containers(const cJSON *at)
   return n;
 }
 
-static entry *entry_of(const td_same *t, const cJSON *at)
+static entry *entry_of(const td_schema_duplicates *t, const cJSON *at)
 {
   uint32_t k = (uint32_t)td_hash_u64(t->seed, (uintptr_t)at) & (t->n_slots - 1);
   while (t->of[k].at && t->of[k].at != at)
@@ -43,42 +43,42 @@ static entry *entry_of(const td_same *t, const cJSON *at)
   return &t->of[k];
 }
 
-static words form_of(const cJSON *m, words parent)
+static comparison comparison_of(const cJSON *m, comparison parent)
 {
-  static const char *const named[] = {"properties",       "patternProperties", "$defs",
-                                      "definitions",      "dependentSchemas",  "dependencies",
-                                      "dependentRequired"};
+  static const char *const name_maps[] = {"properties",       "patternProperties", "$defs",
+                                          "definitions",      "dependentSchemas",  "dependencies",
+                                          "dependentRequired"};
   if (parent == VALUE || (m->string && (strcmp(m->string, "enum") == 0 || strcmp(m->string, "const") == 0)))
     return VALUE;
-  for (size_t i = 0; i < sizeof named / sizeof *named; i++)
-    if (m->string && strcmp(m->string, named[i]) == 0)
+  for (size_t i = 0; i < sizeof name_maps / sizeof *name_maps; i++)
+    if (m->string && strcmp(m->string, name_maps[i]) == 0)
       return NAMED;
   return SCHEMA;
 }
 
 /* The first member, from m on, that is not an annotation. */
-static const cJSON *skip_notes(const cJSON *m, words parent)
+static const cJSON *skip_annotations(const cJSON *m, comparison parent)
 {
-  static const char *const notes[] = {"description", "title", "$comment", "default", "examples"};
+  static const char *const annotations[] = {"description", "title", "$comment", "default", "examples"};
   for (; m && m->string && parent == SCHEMA; m = m->next) {
     size_t i = 0;
-    while (i < sizeof notes / sizeof *notes && strcmp(m->string, notes[i]) != 0)
+    while (i < sizeof annotations / sizeof *annotations && strcmp(m->string, annotations[i]) != 0)
       i++;
-    if (i == sizeof notes / sizeof *notes)
+    if (i == sizeof annotations / sizeof *annotations)
       break;
   }
   return m;
 }
 
-static uint64_t hash_text(const td_same *t, uint64_t h, const char *text)
+static uint64_t hash_text(const td_schema_duplicates *t, uint64_t h, const char *text)
 {
   return td_hash_u64(h, text ? td_hash_bytes(t->seed, text, strlen(text)) : 0);
 }
 
-static uint64_t hash_words(const td_same *t, const cJSON *at, words form)
+static uint64_t hash_content(const td_schema_duplicates *t, const cJSON *at, comparison compare)
 {
-  uint64_t h = td_hash_u64(t->seed + form, (uint64_t)(at->type & 0xFF));
-  for (const cJSON *m = skip_notes(at->child, form); m; m = skip_notes(m->next, form)) {
+  uint64_t h = td_hash_u64(t->seed + compare, (uint64_t)(at->type & 0xFF));
+  for (const cJSON *m = skip_annotations(at->child, compare); m; m = skip_annotations(m->next, compare)) {
     uint64_t number;
     memcpy(&number, &m->valuedouble, sizeof number);
     h = hash_text(t, h, m->string);
@@ -95,10 +95,11 @@ static uint64_t hash_words(const td_same *t, const cJSON *at, words form)
 
 static bool is_text(const char *a, const char *b) { return a && b ? strcmp(a, b) == 0 : a == b; }
 
-static bool says_same(const td_same *t, const cJSON *a, const cJSON *b, words form)
+static bool has_equal_content(const td_schema_duplicates *t, const cJSON *a, const cJSON *b,
+                              comparison compare)
 {
-  const cJSON *x = skip_notes(a->child, form), *y = skip_notes(b->child, form);
-  for (; x && y; x = skip_notes(x->next, form), y = skip_notes(y->next, form)) {
+  const cJSON *x = skip_annotations(a->child, compare), *y = skip_annotations(b->child, compare);
+  for (; x && y; x = skip_annotations(x->next, compare), y = skip_annotations(y->next, compare)) {
     if ((x->type & 0xFF) != (y->type & 0xFF) || !is_text(x->string, y->string))
       return false;
     if (is_container(x) ? entry_of(t, x)->first != entry_of(t, y)->first
@@ -109,41 +110,42 @@ static bool says_same(const td_same *t, const cJSON *a, const cJSON *b, words fo
   return !x && !y && (a->type & 0xFF) == (b->type & 0xFF);
 }
 
-static bool is_it(const td_same *t, const entry *e, const cJSON *at, uint64_t hash, words form)
+static bool is_duplicate(const td_schema_duplicates *t, const entry *e, const cJSON *at, uint64_t hash,
+                         comparison compare)
 {
-  return e->hash == hash && e->form == form && says_same(t, e->at, at, form);
+  return e->hash == hash && e->compare == compare && has_equal_content(t, e->at, at, compare);
 }
 
-static void enter(const td_same *t, const cJSON *at, words form)
+static void add_container(const td_schema_duplicates *t, const cJSON *at, comparison compare)
 {
   for (const cJSON *m = at->child; m; m = m->next)
     if (is_container(m))
-      enter(t, m, form_of(m, form));
-  uint64_t h = hash_words(t, at, form);
+      add_container(t, m, comparison_of(m, compare));
+  uint64_t h = hash_content(t, at, compare);
   uint32_t k = (uint32_t)h & (t->n_slots - 1);
   td_progress_add(1);
-  while (t->by_words[k].at && !is_it(t, &t->by_words[k], at, h, form))
+  while (t->by_content[k].at && !is_duplicate(t, &t->by_content[k], at, h, compare))
     k = (k + 1) & (t->n_slots - 1);
-  if (!t->by_words[k].at)
-    t->by_words[k] = (entry){at, at, h, form};
-  *entry_of(t, at) = (entry){at, t->by_words[k].at, h, form};
+  if (!t->by_content[k].at)
+    t->by_content[k] = (entry){at, at, h, compare};
+  *entry_of(t, at) = (entry){at, t->by_content[k].at, h, compare};
 }
 
-void td_schema_find_same(td_schema *s)
+void td_schema_find_duplicates(td_schema *s)
 {
-  td_same *t = td_arena_alloc(&s->b->arena, sizeof *t);
+  td_schema_duplicates *t = td_arena_alloc(&s->b->arena, sizeof *t);
   uint32_t n = is_container(s->root) ? count_containers(s->root) : 1, n_slots = 16;
   while (n_slots < 2 * n)
     n_slots *= 2;
   entry *of = td_arena_alloc_array(&s->b->arena, n_slots, sizeof *of);
-  entry *by_words = td_arena_alloc_array(&s->b->arena, n_slots, sizeof *by_words);
-  if (!t || !of || !by_words) {
+  entry *by_content = td_arena_alloc_array(&s->b->arena, n_slots, sizeof *by_content);
+  if (!t || !of || !by_content) {
     s->b->failed = true;
     return;
   }
-  *t = (td_same){of, by_words, n_slots, s->seed};
+  *t = (td_schema_duplicates){of, by_content, n_slots, s->seed};
   if (is_container(s->root))
-    enter(t, s->root, SCHEMA);
+    add_container(t, s->root, SCHEMA);
   s->same = t;
 }
 
