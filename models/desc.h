@@ -13,14 +13,14 @@
 TD_MUST_CHECK td_status td_rope_fill(const td_rope_spec *spec, uint32_t rotary_dim, uint32_t context,
                                      const char *path, float *inv_freq, float *attn_factor, td_error *err);
 
-/* Both readers put the rotation of the layers marked in other_rope into *other. */
-TD_MUST_CHECK td_status td_desc_read_config(const td_model_files *files, td_model_desc *d,
-                                            td_rope_spec *other, td_error *err);
-TD_MUST_CHECK td_status td_desc_read_gguf(const td_model_files *files, td_model_desc *d, td_rope_spec *other,
+/* Both readers put the rotation of the layers marked in alt_rope into *alt. */
+TD_MUST_CHECK td_status td_desc_read_config(const td_model_files *files, td_model_desc *d, td_rope_spec *alt,
+                                            td_error *err);
+TD_MUST_CHECK td_status td_desc_read_gguf(const td_model_files *files, td_model_desc *d, td_rope_spec *alt,
                                           td_error *err);
 
 void td_desc_set_window(td_model_desc *d, uint32_t layer, bool slides);
-void td_desc_set_other_rope(td_model_desc *d, uint32_t layer);
+void td_desc_set_alt_rope(td_model_desc *d, uint32_t layer);
 
 /* Adds the id of a token that ends an answer, unless it is there already. Fails if the id is outside the
  * vocabulary. source names the file and key for the message. */

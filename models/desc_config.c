@@ -42,19 +42,19 @@ static const td_config_family families[] = {
      .architecture = "GraniteForCausalLM",
      .attention_bias_key = true,
      .mlp_bias_key = true,
-     .by = GRANITE},
+     .multipliers = GRANITE},
     {.model_type = "minicpm",
      .architecture = "MiniCPMForCausalLM",
      .attention_bias_key = true,
      .absent_tied = true,
-     .by = MINICPM},
+     .multipliers = MINICPM},
     {.model_type = "smollm3",
      .architecture = "SmolLM3ForCausalLM",
      .absent_theta = 2e6,
      .absent_tied = true,
      .attention_bias_key = true,
      .mlp_bias_key = true,
-     .nope_layers = true,
+     .no_rope_layers_key = true,
      .window = WINDOW_SWITCH},
     {.model_type = "olmo2",
      .architecture = "Olmo2ForCausalLM",
@@ -62,7 +62,7 @@ static const td_config_family families[] = {
      .attention_bias_key = true,
      .qk_norm = true,
      .wide_qk_norm = true,
-     .form = TD_BLOCK_POST_NORM},
+     .block_form = TD_BLOCK_POST_NORM},
     {.model_type = "olmo3",
      .architecture = "Olmo3ForCausalLM",
      .absent_eps = 1e-5,
@@ -73,7 +73,7 @@ static const td_config_family families[] = {
      .qk_norm = true,
      .wide_qk_norm = true,
      .rope_by_windows = true,
-     .form = TD_BLOCK_POST_NORM,
+     .block_form = TD_BLOCK_POST_NORM,
      .window = WINDOW_OF_SOME},
     {.model_type = "cohere",
      .architecture = "CohereForCausalLM",
@@ -83,8 +83,8 @@ static const td_config_family families[] = {
      .attention_bias_key = true,
      .layer_norm = true,
      .rope_pairs = true,
-     .form = TD_BLOCK_PARALLEL,
-     .by = COHERE},
+     .block_form = TD_BLOCK_PARALLEL,
+     .multipliers = COHERE},
     {.model_type = "cohere2",
      .architecture = "Cohere2ForCausalLM",
      .absent_eps = 1e-5,
@@ -94,9 +94,9 @@ static const td_config_family families[] = {
      .attention_bias_key = true,
      .layer_norm = true,
      .rope_pairs = true,
-     .nope_full = true,
-     .form = TD_BLOCK_PARALLEL,
-     .by = COHERE,
+     .no_rope_without_window = true,
+     .block_form = TD_BLOCK_PARALLEL,
+     .multipliers = COHERE,
      .window = WINDOW_OF_SOME},
     /* Text parts of vision wrappers. Rotation by three kinds of positions (mrope) equals plain rotation for
      * text. */
@@ -276,9 +276,9 @@ static td_status refuse_unknown_maths(const td_config_reader *r)
               {"dual_chunk_attention_config", NO_MULTIPLIERS}};
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
     if (!td_config_is_unset(td_json_get(r->config, keys[i].key)) &&
-        (keys[i].served_by == NO_MULTIPLIERS || keys[i].served_by != r->family->by))
+        (keys[i].served_by == NO_MULTIPLIERS || keys[i].served_by != r->family->multipliers))
       return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: '%s' is set: not served", r->file, keys[i].key);
-  if (!r->family->nope_layers && !td_config_is_unset(td_json_get(r->config, "no_rope_layers")))
+  if (!r->family->no_rope_layers_key && !td_config_is_unset(td_json_get(r->config, "no_rope_layers")))
     return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: 'no_rope_layers' is set: not served", r->file);
   if (!r->family->is_wrapper && !td_config_is_unset(td_json_get(r->config, "vision_config")))
     return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: 'vision_config' is set: not served", r->file);
@@ -339,7 +339,7 @@ static td_status read_form(const td_config_reader *r, td_model_desc *d)
   d->wide_qk_norm = f->wide_qk_norm;
   d->fused_qkv = d->fused_gate_up = f->fused;
   d->layer_norm = f->layer_norm;
-  d->block_form = f->form;
+  d->block_form = f->block_form;
   d->rope_style = f->rope_pairs ? TD_ROPE_PAIRS : TD_ROPE_HALVES;
   return TD_OK;
 }
@@ -382,7 +382,7 @@ static td_status read_scale(const td_config_reader *r, const char *key, double a
 static td_status read_multipliers(const td_config_reader *r, td_model_desc *d)
 {
   double embed = 1, residual = 1, attention = 0, logit = 1, base = 0;
-  switch (r->family->by) {
+  switch (r->family->multipliers) {
   case GRANITE:
     TD_TRY(read_scale(r, "embedding_multiplier", 1, &embed));
     TD_TRY(read_scale(r, "residual_multiplier", 1, &residual));
@@ -430,7 +430,7 @@ static td_status read_sliding_layers(const td_config_reader *r, td_model_desc *d
     }
     return TD_OK;
   }
-  if (r->family->nope_layers)
+  if (r->family->no_rope_layers_key)
     return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: 'use_sliding_window' without 'layer_types' is not served",
                    r->file);
   if (pattern > 0)
@@ -468,8 +468,7 @@ static td_status read_window(const td_config_reader *r, td_model_desc *d)
   return TD_OK;
 }
 
-td_status td_desc_read_config(const td_model_files *files, td_model_desc *d, td_rope_spec *other,
-                              td_error *err)
+td_status td_desc_read_config(const td_model_files *files, td_model_desc *d, td_rope_spec *alt, td_error *err)
 {
   td_config_reader r = {
       .config = td_model_files_config(files), .files = files, .file = TD_CONFIG_FILE, .err = err};
@@ -478,6 +477,6 @@ td_status td_desc_read_config(const td_model_files *files, td_model_desc *d, td_
   TD_TRY(read_sizes(&r, d));
   TD_TRY(read_multipliers(&r, d));
   TD_TRY(read_window(&r, d));
-  TD_TRY(td_config_read_rope(&r, d, other));
+  TD_TRY(td_config_read_rope(&r, d, alt));
   return td_config_read_generation(&r, td_model_files_generation_config(files), d);
 }

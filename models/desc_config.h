@@ -25,12 +25,12 @@ typedef struct td_config_family {
   bool absent_tied;
   bool qkv_bias, attention_bias_key, mlp_bias_key, qk_norm, wide_qk_norm, fused, layer_norm;
   bool rope_pairs, partial_rotary, mrope;
-  bool nope_layers;     /* no_rope_layers, or else every fourth layer, is not rotated */
-  bool nope_full;       /* layers without the window are not rotated */
-  bool rope_by_windows; /* layers with the window have frequencies of their own */
-  bool is_wrapper;      /* config.json describes the text model and other parts in one object */
-  td_block_form form;
-  td_config_multipliers by;
+  bool no_rope_layers_key;     /* no_rope_layers, or else every fourth layer, is not rotated */
+  bool no_rope_without_window; /* layers without the window are not rotated */
+  bool rope_by_windows;        /* layers with the window have frequencies of their own */
+  bool is_wrapper;             /* config.json describes the text model and other parts in one object */
+  td_block_form block_form;
+  td_config_multipliers multipliers;
   td_config_windows window;
 } td_config_family;
 
@@ -56,7 +56,7 @@ TD_MUST_CHECK td_status td_config_read_double(const td_config_reader *r, const c
 bool td_config_is_unset(const cJSON *item);
 
 /* In desc_config_rope.c: how layers are rotated. Sizes and windows must have been read. */
-TD_MUST_CHECK td_status td_config_read_rope(const td_config_reader *r, td_model_desc *d, td_rope_spec *other);
+TD_MUST_CHECK td_status td_config_read_rope(const td_config_reader *r, td_model_desc *d, td_rope_spec *alt);
 /* In desc_config_generation.c: end tokens and sampling defaults. generation is that file's object, or
  * NULL. */
 TD_MUST_CHECK td_status td_config_read_generation(td_config_reader *r, const cJSON *generation,

@@ -124,21 +124,21 @@ static td_status refuse_inner_objects(const td_config_reader *r, const cJSON *p)
 /* Layers with the window have plain frequencies, and the scaling applies to the other layers only; or each of
  * the two kinds of layers has an object of its own. */
 static td_status read_rope_by_windows(const td_config_reader *r, const cJSON *p, td_model_desc *d,
-                                      td_rope_spec *other)
+                                      td_rope_spec *alt)
 {
   const cJSON *sliding = td_json_get(p, "sliding_attention"), *full = td_json_get(p, "full_attention");
   bool each = cJSON_IsObject(sliding) || cJSON_IsObject(full);
-  TD_TRY(read_rope_of(r, each ? cJSON_IsObject(sliding) ? sliding : NULL : NULL, d, other));
+  TD_TRY(read_rope_of(r, each ? cJSON_IsObject(sliding) ? sliding : NULL : NULL, d, alt));
   for (uint32_t layer = 0; layer < d->n_layers; layer++)
     if (td_model_layer_window(d, layer) > 0)
-      td_desc_set_other_rope(d, layer);
+      td_desc_set_alt_rope(d, layer);
   p = each ? cJSON_IsObject(full) ? full : NULL : p;
   TD_TRY(refuse_inner_objects(r, p));
   return read_rope_of(r, p, d, &d->rope);
 }
 
 /* Marks the layers that are not rotated. */
-static td_status read_nope_layers(const td_config_reader *r, td_model_desc *d)
+static td_status read_no_rope_layers(const td_config_reader *r, td_model_desc *d)
 {
   const cJSON *rotated = td_json_get(r->config, "no_rope_layers"), *item = NULL;
   uint32_t interval = 4;
@@ -151,12 +151,12 @@ static td_status read_nope_layers(const td_config_reader *r, td_model_desc *d)
     if (item && !(cJSON_IsNumber(item) && (item->valuedouble == 0 || item->valuedouble == 1)))
       return td_fail(r->err, TD_ERR_MODEL, "%s: 'no_rope_layers' must be a list of 0 and 1", r->file);
     if (item ? item->valuedouble == 0 : (layer + 1) % interval == 0)
-      td_desc_set_other_rope(d, layer);
+      td_desc_set_alt_rope(d, layer);
   }
   return TD_OK;
 }
 
-td_status td_config_read_rope(const td_config_reader *r, td_model_desc *d, td_rope_spec *other)
+td_status td_config_read_rope(const td_config_reader *r, td_model_desc *d, td_rope_spec *alt)
 {
   const cJSON *p, *scaling;
   TD_TRY(read_object(r, "rope_parameters", &p));
@@ -164,12 +164,12 @@ td_status td_config_read_rope(const td_config_reader *r, td_model_desc *d, td_ro
   if (!p || (scaling && scaling->child)) /* rope_scaling wins if both exist, as in transformers */
     p = scaling;
   if (r->family->rope_by_windows)
-    return read_rope_by_windows(r, p, d, other);
+    return read_rope_by_windows(r, p, d, alt);
   TD_TRY(refuse_inner_objects(r, p));
-  if (r->family->nope_layers)
-    TD_TRY(read_nope_layers(r, d));
-  for (uint32_t layer = 0; r->family->nope_full && layer < d->n_layers; layer++)
+  if (r->family->no_rope_layers_key)
+    TD_TRY(read_no_rope_layers(r, d));
+  for (uint32_t layer = 0; r->family->no_rope_without_window && layer < d->n_layers; layer++)
     if (td_model_layer_window(d, layer) == 0)
-      td_desc_set_other_rope(d, layer);
+      td_desc_set_alt_rope(d, layer);
   return read_rope_of(r, p, d, &d->rope);
 }

@@ -11,14 +11,14 @@ typedef struct gguf_arch {
   const char *name;
   td_rope_style style;
   bool qkv_bias, qk_norm, wide_qk_norm, layer_norm;
-  bool scales;            /* has Granite's scaling keys; logits are divided by logit_scale */
-  bool multiplies_logits; /* logits are multiplied by logit_scale */
-  bool mrope;             /* has three kinds of positions, which for text equal the plain rotation */
-  uint32_t nope_interval; /* every nope_interval-th layer is not rotated; 0: all are */
-  uint32_t full_interval; /* every full_interval-th layer has no window; 0: all have it */
-  bool nope_full;         /* layers without the window are not rotated */
-  bool rope_by_windows;   /* layers with the window are rotated without scaling */
-  td_block_form form;
+  bool scales;                 /* has Granite's scaling keys; logits are divided by logit_scale */
+  bool multiplies_logits;      /* logits are multiplied by logit_scale */
+  bool mrope;                  /* has three kinds of positions, which for text equal the plain rotation */
+  uint32_t no_rope_interval;   /* every no_rope_interval-th layer is not rotated; 0: all are */
+  uint32_t no_window_interval; /* every no_window_interval-th layer has no window; 0: all have it */
+  bool no_rope_without_window; /* layers without the window are not rotated */
+  bool rope_by_windows;        /* layers with the window are rotated without scaling */
+  td_block_form block_form;
 } gguf_arch;
 
 static const gguf_arch archs[] = {
@@ -30,25 +30,25 @@ static const gguf_arch archs[] = {
     {.name = "phi3"},
     {.name = "granite", .style = TD_ROPE_PAIRS, .scales = true},
     {.name = "minicpm", .style = TD_ROPE_PAIRS, .scales = true},
-    {.name = "smollm3", .style = TD_ROPE_PAIRS, .nope_interval = 4},
+    {.name = "smollm3", .style = TD_ROPE_PAIRS, .no_rope_interval = 4},
     {.name = "olmo2",
      .qk_norm = true,
      .wide_qk_norm = true,
-     .full_interval = 4,
+     .no_window_interval = 4,
      .rope_by_windows = true,
-     .form = TD_BLOCK_POST_NORM},
+     .block_form = TD_BLOCK_POST_NORM},
     {.name = "command-r",
      .style = TD_ROPE_PAIRS,
      .layer_norm = true,
      .multiplies_logits = true,
-     .form = TD_BLOCK_PARALLEL},
+     .block_form = TD_BLOCK_PARALLEL},
     {.name = "cohere2",
      .style = TD_ROPE_PAIRS,
      .layer_norm = true,
      .multiplies_logits = true,
-     .full_interval = 4,
-     .nope_full = true,
-     .form = TD_BLOCK_PARALLEL},
+     .no_window_interval = 4,
+     .no_rope_without_window = true,
+     .block_form = TD_BLOCK_PARALLEL},
 };
 
 typedef struct gguf_reader {
@@ -122,7 +122,7 @@ static td_status read_arch(gguf_reader *r, td_model_desc *d)
     snprintf(d->arch, sizeof d->arch, "%s", a->name);
     d->names = TD_NAMES_GGUF;
     d->rope_style = a->style;
-    d->block_form = a->form;
+    d->block_form = a->block_form;
     d->layer_norm = a->layer_norm;
     d->qk_norm = a->qk_norm;
     d->wide_qk_norm = a->wide_qk_norm;
@@ -145,7 +145,7 @@ static td_status refuse_unknown_maths(gguf_reader *r)
               {"attention.max_alibi_bias", false},
               {"attention.clamp_kqv", false},
               {"attention.layer_norm_epsilon", a->layer_norm},
-              {"attention.sliding_window_pattern", a->full_interval > 0},
+              {"attention.sliding_window_pattern", a->no_window_interval > 0},
               {"attn_logit_softcapping", false},
               {"final_logit_softcapping", false},
               {"logit_scale", a->scales || a->multiplies_logits},
@@ -353,7 +353,7 @@ static td_status read_scales(gguf_reader *r, td_model_desc *d)
 static td_status read_window(gguf_reader *r, td_model_desc *d)
 {
   double window = 0;
-  uint32_t interval = r->row->full_interval;
+  uint32_t interval = r->row->no_window_interval;
   TD_TRY(read_f64(r, "attention.sliding_window", &window));
   if (!(window >= 0 && window <= td_limits[TD_LIMIT_CONTEXT_TOKENS].max) || window != floor(window))
     return td_fail(r->err, TD_ERR_MODEL, "%s: key '%s' is %g", r->path, r->key, window);
@@ -366,21 +366,21 @@ static td_status read_window(gguf_reader *r, td_model_desc *d)
   return TD_OK;
 }
 
-static void find_other_rope(gguf_reader *r, td_model_desc *d, td_rope_spec *other)
+static void find_alt_rope(gguf_reader *r, td_model_desc *d, td_rope_spec *alt)
 {
   const gguf_arch *a = r->row;
   bool windows = d->window_tokens > 0;
   if (a->rope_by_windows)
-    *other = (td_rope_spec){.kind = TD_ROPE_PLAIN, .theta = d->rope.theta};
+    *alt = (td_rope_spec){.kind = TD_ROPE_PLAIN, .theta = d->rope.theta};
   for (uint32_t layer = 0; layer < d->n_layers; layer++) {
     bool slides = td_model_layer_window(d, layer) > 0;
-    if ((a->nope_interval > 0 && (layer + 1) % a->nope_interval == 0) ||
-        (a->nope_full && windows && !slides) || (a->rope_by_windows && slides))
-      td_desc_set_other_rope(d, layer);
+    if ((a->no_rope_interval > 0 && (layer + 1) % a->no_rope_interval == 0) ||
+        (a->no_rope_without_window && windows && !slides) || (a->rope_by_windows && slides))
+      td_desc_set_alt_rope(d, layer);
   }
 }
 
-td_status td_desc_read_gguf(const td_model_files *files, td_model_desc *d, td_rope_spec *other, td_error *err)
+td_status td_desc_read_gguf(const td_model_files *files, td_model_desc *d, td_rope_spec *alt, td_error *err)
 {
   gguf_reader r = {.files = files, .path = td_model_files_path(files), .err = err};
   double eps = 0;
@@ -395,7 +395,7 @@ td_status td_desc_read_gguf(const td_model_files *files, td_model_desc *d, td_ro
     return td_fail(err, TD_ERR_MODEL, "%s: no key '%s'", r.path, r.key);
   d->norm_eps = (float)eps;
   TD_TRY(read_window(&r, d));
-  find_other_rope(&r, d, other);
+  find_alt_rope(&r, d, alt);
   read_tensors(&r, d);
   TD_TRY(read_scales(&r, d));
   TD_TRY(read_sampling(&r, d));

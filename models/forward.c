@@ -110,12 +110,12 @@ static void rope_kv(builder *b, const td_model_layer *w)
 {
   const td_model_desc *d = b->d;
   const td_devptr none = {0};
-  bool other = td_model_layer_has_other_rope(d, b->layer);
+  bool alt = td_model_layer_has_alt_rope(d, b->layer);
   td_rope_kv_params p = {.qkv = work(b, b->m->at.qkv),
                          .q_norm = d->wide_qk_norm ? none : w->q_norm,
                          .k_norm = d->wide_qk_norm ? none : w->k_norm,
-                         .inv_freq = other ? b->m->other_inv_freq : b->m->inv_freq,
-                         .attn_factor = other ? 1 : d->rope_attn_factor,
+                         .inv_freq = alt ? b->m->alt_inv_freq : b->m->inv_freq,
+                         .attn_factor = alt ? 1 : d->rope_attn_factor,
                          .norm_eps = d->norm_eps,
                          .style = d->rope_style,
                          .kv = b->kv,
@@ -255,8 +255,8 @@ static void name_buffers(builder *b)
                  {"logits", at->logits}};
   for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
     td_program_name_buffer(b->program, buffers[i].name, work(b, buffers[i].offset));
-  if (td_model_has_other_rope(b->d))
-    td_program_name_buffer(b->program, b->d->other_inv_freq[0] == 0 ? "none" : "other", b->m->other_inv_freq);
+  if (td_model_has_alt_rope(b->d))
+    td_program_name_buffer(b->program, b->d->alt_inv_freq[0] == 0 ? "none" : "other", b->m->alt_inv_freq);
 }
 
 /* Finds the layer's place in the KV store, in the order of td_model_kv_spec. */

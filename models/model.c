@@ -248,8 +248,8 @@ static td_status load_ends(loader *l)
   td_model *m = l->m;
   uint32_t n_pairs = m->desc.rotary_dim / 2;
   TD_TRY(m->be->ops->upload_f32(m->be, m->desc.rope_inv_freq, n_pairs, &m->inv_freq, l->err));
-  if (td_model_has_other_rope(&m->desc))
-    TD_TRY(m->be->ops->upload_f32(m->be, m->desc.other_inv_freq, n_pairs, &m->other_inv_freq, l->err));
+  if (td_model_has_alt_rope(&m->desc))
+    TD_TRY(m->be->ops->upload_f32(m->be, m->desc.alt_inv_freq, n_pairs, &m->alt_inv_freq, l->err));
   TD_TRY(load_parts(l, embed, 1, 0, &m->embed));
   const float scale = m->desc.logit_scale != 0 ? m->desc.logit_scale : 1;
   TD_TRY(load_scaled_vector(l, TD_ROLE_OUT_NORM, 0, scale, &m->out_norm, &m->head_norm));

@@ -83,10 +83,7 @@ void td_desc_set_window(td_model_desc *d, uint32_t layer, bool slides)
   d->no_window[layer / 64] = slides ? d->no_window[layer / 64] & ~bit : d->no_window[layer / 64] | bit;
 }
 
-void td_desc_set_other_rope(td_model_desc *d, uint32_t layer)
-{
-  d->other_rope[layer / 64] |= 1ull << layer % 64;
-}
+void td_desc_set_alt_rope(td_model_desc *d, uint32_t layer) { d->alt_rope[layer / 64] |= 1ull << layer % 64; }
 
 static td_status check_scales(const td_model_desc *d, const char *path, td_error *err)
 {
@@ -121,14 +118,14 @@ static void stretch_context(td_model_desc *d)
 td_status td_model_desc_read(const td_model_files *files, td_model_desc *d, td_error *err)
 {
   const char *path = td_model_files_path(files);
-  td_rope_spec other = {.kind = TD_ROPE_NONE};
-  float other_factor;
+  td_rope_spec alt = {.kind = TD_ROPE_NONE};
+  float alt_factor;
   *d = (td_model_desc){
       .default_temperature = -1, .default_top_p = -1, .default_min_p = -1, .default_top_k = -1};
   if (td_model_files_format(files) == TD_FILES_GGUF)
-    TD_TRY(td_desc_read_gguf(files, d, &other, err));
+    TD_TRY(td_desc_read_gguf(files, d, &alt, err));
   else
-    TD_TRY(td_desc_read_config(files, d, &other, err));
+    TD_TRY(td_desc_read_config(files, d, &alt, err));
   TD_TRY(check_heads(d, path, err));
   TD_TRY(check_scales(d, path, err));
   if (!(d->norm_eps > 0 && d->norm_eps < 1))
@@ -136,7 +133,7 @@ td_status td_model_desc_read(const td_model_files *files, td_model_desc *d, td_e
                    (double)d->norm_eps);
   TD_TRY(read_all_divisors(files, d, err));
   stretch_context(d);
-  TD_TRY(td_rope_fill(&other, d->rotary_dim, d->context_tokens, path, d->other_inv_freq, &other_factor, err));
+  TD_TRY(td_rope_fill(&alt, d->rotary_dim, d->context_tokens, path, d->alt_inv_freq, &alt_factor, err));
   return td_model_desc_set_context(d, d->context_tokens, path, err);
 }
 

@@ -85,8 +85,8 @@ typedef struct td_model_desc {
   td_rope_spec rope;
   float rope_attn_factor;
   float rope_inv_freq[TD_HEAD_DIM_MAX / 2]; /* scaling applied, for the context that is served */
-  uint64_t other_rope[TD_LAYERS_MAX / 64];  /* one bit per layer: it uses other_inv_freq, with no factor */
-  float other_inv_freq[TD_HEAD_DIM_MAX / 2];
+  uint64_t alt_rope[TD_LAYERS_MAX / 64];    /* one bit per layer: it uses alt_inv_freq, with no factor */
+  float alt_inv_freq[TD_HEAD_DIM_MAX / 2];
 
   uint32_t n_eos_ids;
   int32_t eos_ids[TD_EOS_IDS_MAX]; /* from all files: generation_config.json and config.json, or GGUF's eos,
@@ -116,15 +116,15 @@ static inline uint32_t td_model_layer_window(const td_model_desc *d, uint32_t la
   return d->no_window[layer / 64] >> layer % 64 & 1 ? 0 : d->window_tokens;
 }
 
-static inline bool td_model_layer_has_other_rope(const td_model_desc *d, uint32_t layer)
+static inline bool td_model_layer_has_alt_rope(const td_model_desc *d, uint32_t layer)
 {
-  return d->other_rope[layer / 64] >> layer % 64 & 1;
+  return d->alt_rope[layer / 64] >> layer % 64 & 1;
 }
 
-static inline bool td_model_has_other_rope(const td_model_desc *d)
+static inline bool td_model_has_alt_rope(const td_model_desc *d)
 {
   for (uint32_t i = 0; i < TD_LAYERS_MAX / 64; i++)
-    if (d->other_rope[i])
+    if (d->alt_rope[i])
       return true;
   return false;
 }

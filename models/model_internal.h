@@ -40,7 +40,7 @@ struct td_model {
   td_devptr out_norm;      /* f32 [width] */
   td_devptr head_norm;     /* the same, times logit_scale */
   td_devptr inv_freq;      /* f32 [rotary_dim / 2] */
-  td_devptr other_inv_freq;
+  td_devptr alt_inv_freq;
   td_model_layer *layers; /* [n_layers], owned */
   td_workspace at;
   td_devptr workspace;

@@ -18,7 +18,7 @@ static bool is_at(const td_shared_state *l, const td_place *places, uint32_t n)
 
 /* Raises *most to the number of further characters that may follow one that returns to this frame. Returns
  * false if that is not known. */
-static bool count_behind(const td_machine *m, td_frame f, uint32_t *most)
+static bool count_after(const td_machine *m, td_frame f, uint32_t *most)
 {
   const td_rules *r = m->rules;
   const td_inst *i = f.ret < r->n_insts ? &r->insts[f.ret] : NULL;
@@ -49,7 +49,7 @@ static bool count_chars(const td_machine *m, uint32_t frames, uint32_t *n_chars)
   td_frame_set s = m->frame_sets[frames];
   uint32_t most = 0;
   for (uint32_t k = 0; k < s.n; k++)
-    if (!count_behind(m, m->frame_items[s.first + k], &most))
+    if (!count_after(m, m->frame_items[s.first + k], &most))
       return false;
   *n_chars = most == TD_REPEAT_MANY ? most : most + 1;
   return s.n > 0;

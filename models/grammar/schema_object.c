@@ -304,7 +304,7 @@ static void begin_no_names(no_names *k, object *o)
 
 /* The rest of a key, with its quote, after the first `from` bytes, which all texts have in common: anything
  * that does not complete one of the texts. Texts are sorted, distinct and plain ASCII. */
-static const td_expr *behind(const no_names *m, const key_text *t, size_t n, size_t from)
+static const td_expr *rest_of_key(const no_names *m, const key_text *t, size_t n, size_t from)
 {
   td_builder *b = m->s->b;
   td_expr_list alt = {0};
@@ -317,7 +317,7 @@ static const td_expr *behind(const no_names *m, const key_text *t, size_t n, siz
     for (k = i + 1; k < n && (unsigned char)t[k].text[from] == c;)
       k++;
     others.bits[c / 64] &= ~(1ull << c % 64);
-    td_expr_add(b, &alt, td_expr_cat2(b, td_expr_range(b, c, c), behind(m, t + i, k - i, from + 1)));
+    td_expr_add(b, &alt, td_expr_cat2(b, td_expr_range(b, c, c), rest_of_key(m, t + i, k - i, from + 1)));
   }
   td_expr_add(b, &alt, td_expr_cat2(b, td_expr_set(b, &others), m->rest));
   td_expr_add(b, &alt, is_name ? m->odd : m->odd_or_ends);
@@ -341,7 +341,7 @@ static const td_expr *no_name(object *o)
   qsort(t, o->n, sizeof *t, compare_keys);
   no_names all;
   begin_no_names(&all, o);
-  return td_expr_cat2(o->s->b, td_expr_string(o->s->b, "\""), behind(&all, t, o->n, 0));
+  return td_expr_cat2(o->s->b, td_expr_string(o->s->b, "\""), rest_of_key(&all, t, o->n, 0));
 }
 
 /* A key in each of its spellings. */

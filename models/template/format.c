@@ -62,9 +62,9 @@ static void put(rendering *r, text_out *o, const spec *s, str *prefix, str *body
 }
 
 static void put_number(rendering *r, text_out *o, const spec *s, const char *prefix, const char *digits,
-                       bool vouched)
+                       bool trusted)
 {
-  put(r, o, s, td_str_new(r, prefix, strlen(prefix), vouched), td_str_new(r, digits, strlen(digits), vouched),
+  put(r, o, s, td_str_new(r, prefix, strlen(prefix), trusted), td_str_new(r, digits, strlen(digits), trusted),
       s->zero ? '=' : '>');
 }
 
@@ -88,7 +88,7 @@ static void insert_commas(char *digits)
   strcpy(digits, out);
 }
 
-static void put_int(rendering *r, text_out *o, const spec *s, int64_t v, bool vouched)
+static void put_int(rendering *r, text_out *o, const spec *s, int64_t v, bool trusted)
 {
   char digits[NUMBER_BYTES * 2], prefix[8] = "";
   uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
@@ -119,10 +119,10 @@ static void put_int(rendering *r, text_out *o, const spec *s, int64_t v, bool vo
   }
   if (s->comma)
     insert_commas(digits);
-  put_number(r, o, s, prefix, digits, vouched);
+  put_number(r, o, s, prefix, digits, trusted);
 }
 
-static void put_float(rendering *r, text_out *o, const spec *s, double v, bool vouched)
+static void put_float(rendering *r, text_out *o, const spec *s, double v, bool trusted)
 {
   char digits[NUMBER_BYTES * 2], prefix[4] = "", layout[16];
   int64_t precision = s->precision < 0 ? 6 : s->precision;
@@ -144,7 +144,7 @@ static void put_float(rendering *r, text_out *o, const spec *s, double v, bool v
     strcat(digits, "%");
   if (s->comma)
     insert_commas(digits);
-  put_number(r, o, s, prefix, digits, vouched);
+  put_number(r, o, s, prefix, digits, trusted);
 }
 
 static void check_sizes(rendering *r, const spec *s)
@@ -213,7 +213,7 @@ static value read_key(rendering *r, percent *p)
 static void percent_number(rendering *r, text_out *o, spec *s, value v)
 {
   static const char *const kinds = "diuxXoeEfFgG";
-  bool real = strchr(kinds + 6, s->type) != NULL, vouched = !td_value_is_tainted(r, v);
+  bool real = strchr(kinds + 6, s->type) != NULL, trusted = !td_value_is_untrusted(r, v);
   check_number(r, s);
   if (v.type == V_UNDEFINED)
     td_value_fail_undefined(r, v);
@@ -225,7 +225,7 @@ static void percent_number(rendering *r, text_out *o, spec *s, value v)
     td_render_fail(r, "%%%c format: a real number is required, not %s", s->type, td_value_type_name(v));
   }
   if (real) {
-    put_float(r, o, s, as_double(v), vouched);
+    put_float(r, o, s, as_double(v), trusted);
     return;
   }
   if (v.type == V_FLOAT && (s->type == 'x' || s->type == 'X' || s->type == 'o'))
@@ -235,7 +235,7 @@ static void percent_number(rendering *r, text_out *o, spec *s, value v)
                                  : "cannot convert float infinity to integer");
   if (s->type == 'i' || s->type == 'u')
     s->type = 'd';
-  put_int(r, o, s, v.type == V_FLOAT ? (int64_t)v.f : as_int(v), vouched);
+  put_int(r, o, s, v.type == V_FLOAT ? (int64_t)v.f : as_int(v), trusted);
 }
 
 static void percent_char(rendering *r, text_out *o, const spec *s, value v)
@@ -251,7 +251,7 @@ static void percent_char(rendering *r, text_out *o, const spec *s, value v)
   if (cp < 0 || cp > 0x10FFFF || (cp >= 0xD800 && cp <= 0xDFFF))
     td_render_fail(r, "%%c arg not in range(0x110000)");
   size_t n = td_utf8_encode((uint32_t)cp, (unsigned char *)bytes);
-  put_str(r, o, s, td_str_copy(r, bytes, n, !v.tainted));
+  put_str(r, o, s, td_str_copy(r, bytes, n, !v.untrusted));
 }
 
 /* Formats one field; the '%' was consumed. */
@@ -388,7 +388,7 @@ static void format_value(rendering *r, text_out *o, value v, text as, bool vouch
   }
   spec s = parse_spec(r, as);
   s.fill_untrusted = !vouched_fill;
-  bool vouched = !td_value_is_tainted(r, v), real = s.type && strchr("eEfFgG%", s.type);
+  bool trusted = !td_value_is_untrusted(r, v), real = s.type && strchr("eEfFgG%", s.type);
   if (v.type == V_STR) {
     if ((s.type && s.type != 's') || s.sign || s.align == '=' || s.comma)
       td_render_fail(r, "Unknown format code '%c' for object of type 'str'", s.type ? s.type : '=');
@@ -397,13 +397,13 @@ static void format_value(rendering *r, text_out *o, value v, text as, bool vouch
     check_number(r, &s);
     if (s.type && !real)
       td_render_fail(r, "Unknown format code '%c' for object of type 'float'", s.type);
-    put_float(r, o, &s, as_double(v), vouched);
+    put_float(r, o, &s, as_double(v), trusted);
   } else if (is_number(v)) {
     if (s.precision >= 0 && (v.type == V_INT || s.type))
       td_render_fail(r, "Precision not allowed in integer format specifier");
     if (s.type == 's' || s.type == 'c')
       td_render_fail(r, "Unknown format code '%c' for object of type 'int'", s.type);
-    put_int(r, o, &s, as_int(v), vouched);
+    put_int(r, o, &s, as_int(v), trusted);
   } else {
     td_render_fail(r, "unsupported format string passed to %s.__format__", td_value_type_name(v));
   }

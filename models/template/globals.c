@@ -38,7 +38,7 @@ static dict *make_dict(rendering *r, const call_args *args)
     const dict *from = args->pos[0].d;
     for (size_t i = 0; i < from->n; i++)
       td_dict_set(r, d, from->entries[i].key, from->entries[i].val);
-    d->tainted = from->tainted;
+    d->untrusted = from->untrusted;
   } else if (args->n_pos == 1) {
     iter *it = td_iter_of(r, args->pos[0]);
     for (value v; (v = td_iter_next(r, it)).type != V_MISSING;) {
@@ -49,7 +49,7 @@ static dict *make_dict(rendering *r, const call_args *args)
         td_render_fail(r, "dictionary update sequence element has length %zu; 2 is required", pair->n);
       td_dict_set(r, d, pair->items[0], pair->items[1]);
     }
-    d->tainted = td_value_is_tainted(r, args->pos[0]);
+    d->untrusted = td_value_is_untrusted(r, args->pos[0]);
   }
   td_dict_add_keywords(r, d, args);
   return d;

@@ -44,7 +44,7 @@ value td_item_at(rendering *r, value of, int64_t i)
   if (kind != 'i')
     return kind == 'k' ? e->key : e->val;
   value pair = td_value_pair(r, e->key, e->val);
-  pair.l->tainted = d->tainted;
+  pair.l->untrusted = d->untrusted;
   return pair;
 }
 
@@ -112,7 +112,7 @@ seq *td_iter_collect(rendering *r, value v)
   if (v.type != V_ITER && td_value_length(r, v, &n))
     l->cap = (size_t)n;
   l->items = td_render_alloc(r, l->cap, sizeof *l->items);
-  l->tainted = v.type == V_STR ? false : td_value_is_tainted(r, v);
+  l->untrusted = v.type == V_STR ? false : td_value_is_untrusted(r, v);
   for (value item; (item = td_iter_next(r, it)).type != V_MISSING;)
     td_seq_push(r, l, item);
   return l;

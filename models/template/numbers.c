@@ -71,7 +71,7 @@ static value to_int(rendering *r, bound *b)
     if (t && digits < 19 && t[0] != '\0') {
       i = strtoll(t, &end, (int)(base ? base : 10));
       if (*end == '\0' && end != t)
-        return (value){.type = V_INT, .tainted = td_str_any_untrusted(r, v.s), .i = i};
+        return (value){.type = V_INT, .untrusted = td_str_any_untrusted(r, v.s), .i = i};
     }
     if (!parse_float(r, v.s, &f) || !isfinite(f))
       return otherwise;
@@ -81,7 +81,7 @@ static value to_int(rendering *r, bound *b)
       td_render_fail(r, "integer does not fit in 64 bits");
     result = v_int(float_to_int(r, f));
   }
-  result.tainted |= td_value_is_tainted(r, v);
+  result.untrusted |= td_value_is_untrusted(r, v);
   return result;
 }
 
@@ -98,7 +98,7 @@ static value to_float(rendering *r, bound *b)
   else if ((v.type == V_STR || v.type == V_BIGINT) && parse_float(r, v.s, &f))
     result = v_float(f);
   if (result.type == V_FLOAT)
-    result.tainted |= td_value_is_tainted(r, v);
+    result.untrusted |= td_value_is_untrusted(r, v);
   return result;
 }
 
@@ -156,7 +156,7 @@ static value rounded(rendering *r, bound *b)
       td_render_fail(r, "cannot convert float infinity to integer");
     result = v_float((td_str_equals(how, "ceil") ? ceil(scaled) : floor(scaled)) / scale);
   }
-  result.tainted = v.tainted;
+  result.untrusted = v.untrusted;
   return result;
 }
 

@@ -145,7 +145,7 @@ static value add_seqs(rendering *r, value a, value b)
   if (b.l->n)
     memcpy(items + a.l->n, b.l->items, b.l->n * sizeof *items);
   value v = td_value_list(r, items, n, a.type == V_TUPLE);
-  v.l->tainted = a.l->tainted || b.l->tainted;
+  v.l->untrusted = a.l->untrusted || b.l->untrusted;
   return v;
 }
 
@@ -162,7 +162,7 @@ static value repeat(rendering *r, value of, int64_t times)
   for (size_t i = 0; i < n; i++)
     items[i] = of.l->items[i % of.l->n];
   value v = td_value_list(r, items, n, of.type == V_TUPLE);
-  v.l->tainted = of.l->tainted;
+  v.l->untrusted = of.l->untrusted;
   return v;
 }
 
@@ -173,7 +173,7 @@ value td_op_math(rendering *r, token_type op, value a, value b)
   if (is_number(a) && is_number(b)) {
     bool whole = a.type != V_FLOAT && b.type != V_FLOAT;
     value v = whole ? int_math(r, op, as_int(a), as_int(b)) : float_math(r, op, as_double(a), as_double(b));
-    v.tainted = a.tainted || b.tainted;
+    v.untrusted = a.untrusted || b.untrusted;
     return v;
   }
   if (op == T_ADD && a.type == V_STR && b.type == V_STR)
@@ -203,7 +203,7 @@ value td_op_negate(rendering *r, value v, bool positive)
     result = v_float(positive ? v.f : -v.f);
   else
     result = positive ? v_int(as_int(v)) : int_math(r, T_SUB, 0, as_int(v));
-  result.tainted = v.tainted;
+  result.untrusted = v.untrusted;
   return result;
 }
 
@@ -409,6 +409,6 @@ value td_op_slice(rendering *r, value of, value start, value stop, value step)
   for (int64_t i = 0; i < n; i++)
     items[i] = of.l->items[from + i * by];
   value v = td_value_list(r, items, (size_t)n, of.type == V_TUPLE);
-  v.l->tainted = of.l->tainted;
+  v.l->untrusted = of.l->untrusted;
   return v;
 }

@@ -59,13 +59,13 @@ typedef struct writer {
   const str *item_separator, *key_separator;
 } writer;
 
-static void write_value(writer *w, value v, size_t level, bool vouched);
+static void write_value(writer *w, value v, size_t level, bool trusted);
 
-static void put(writer *w, const char *s, bool vouched) { td_out_cstr(w->r, w->o, s, vouched); }
+static void put(writer *w, const char *s, bool trusted) { td_out_cstr(w->r, w->o, s, trusted); }
 
-static void put_separator(writer *w, const str *s, bool vouched)
+static void put_separator(writer *w, const str *s, bool trusted)
 {
-  td_out_bytes(w->r, w->o, s->p, s->n, vouched && !td_str_any_untrusted(w->r, s));
+  td_out_bytes(w->r, w->o, s->p, s->n, trusted && !td_str_any_untrusted(w->r, s));
 }
 
 /* ---- strings ---- */
@@ -93,15 +93,15 @@ static void repr_escape(uint32_t cp, char quote, char out[16])
 }
 
 /* Python chooses the quote that needs no escape, if there is one. */
-static void write_str(writer *w, const str *s, bool vouched)
+static void write_str(writer *w, const str *s, bool trusted)
 {
   bool dbl = w->json || (memchr(s->p, '\'', s->n) && !memchr(s->p, '"', s->n));
   char quote[] = {dbl ? '"' : '\'', '\0'};
   bool markup = s->markup && !w->json;
   size_t done = 0;
-  vouched = vouched && !td_str_any_untrusted(w->r, s);
-  put(w, markup ? "Markup(" : "", vouched);
-  put(w, quote, vouched);
+  trusted = trusted && !td_str_any_untrusted(w->r, s);
+  put(w, markup ? "Markup(" : "", trusted);
+  put(w, quote, trusted);
   pay_chars(w->r, s->n);
   for (size_t i = 0, len; i < s->n; i += len) {
     uint32_t cp = (unsigned char)s->p[i];
@@ -120,51 +120,51 @@ static void write_str(writer *w, const str *s, bool vouched)
     done = i + len;
   }
   td_out_slice(w->r, w->o, s, done, s->n);
-  put(w, quote, vouched);
-  put(w, markup ? ")" : "", vouched);
+  put(w, quote, trusted);
+  put(w, markup ? ")" : "", trusted);
 }
 
 /* ---- containers ---- */
 
-static void new_line(writer *w, size_t level, bool vouched)
+static void new_line(writer *w, size_t level, bool trusted)
 {
   if (!w->indent)
     return;
-  put(w, "\n", vouched);
+  put(w, "\n", trusted);
   for (size_t i = 0; i < level; i++)
-    put_separator(w, w->indent, vouched);
+    put_separator(w, w->indent, trusted);
 }
 
 static void write_seq(writer *w, const seq *l, bool tuple, size_t level)
 {
-  bool vouched = !l->tainted;
-  put(w, tuple ? "(" : "[", vouched);
+  bool trusted = !l->untrusted;
+  put(w, tuple ? "(" : "[", trusted);
   for (size_t i = 0; i < l->n; i++) {
     if (i)
-      put_separator(w, w->item_separator, vouched);
-    new_line(w, level + 1, vouched);
-    write_value(w, l->items[i], level + 1, vouched);
+      put_separator(w, w->item_separator, trusted);
+    new_line(w, level + 1, trusted);
+    write_value(w, l->items[i], level + 1, trusted);
   }
   if (l->n)
-    new_line(w, level, vouched);
-  put(w, !tuple ? "]" : l->n == 1 ? ",)" : ")", vouched);
+    new_line(w, level, trusted);
+  put(w, !tuple ? "]" : l->n == 1 ? ",)" : ")", trusted);
 }
 
-static void write_key(writer *w, value key, bool vouched)
+static void write_key(writer *w, value key, bool trusted)
 {
   if (!w->json) {
-    write_value(w, key, 0, vouched);
+    write_value(w, key, 0, trusted);
     return;
   }
   if (key.type == V_STR) {
-    write_str(w, key.s, vouched);
+    write_str(w, key.s, trusted);
     return;
   }
   if (key.type != V_NONE && key.type != V_BIGINT && !is_number(key))
     td_render_fail(w->r, "keys must be str, int, float, bool or None, not %s", td_value_type_name(key));
-  put(w, "\"", vouched);
-  write_value(w, key, 0, vouched);
-  put(w, "\"", vouched);
+  put(w, "\"", trusted);
+  write_value(w, key, 0, trusted);
+  put(w, "\"", trusted);
 }
 
 static int compare_entries(rendering *r, const void *a, const void *b)
@@ -174,32 +174,32 @@ static int compare_entries(rendering *r, const void *a, const void *b)
 
 static void write_entries(writer *w, const dict *d, size_t level)
 {
-  bool vouched = !d->tainted;
+  bool trusted = !d->untrusted;
   const void **order = w->sort_keys ? td_render_alloc(w->r, d->n, sizeof *order) : NULL;
   for (size_t i = 0; order && i < d->n; i++)
     order[i] = &d->entries[i];
   if (order)
     td_render_sort(w->r, order, d->n, compare_entries);
-  put(w, "{", vouched);
+  put(w, "{", trusted);
   for (size_t i = 0; i < d->n; i++) {
     const dict_entry *e = order ? order[i] : &d->entries[i];
     if (i)
-      put_separator(w, w->item_separator, vouched);
-    new_line(w, level + 1, vouched);
-    write_key(w, e->key, vouched);
-    put_separator(w, w->key_separator, vouched);
-    write_value(w, e->val, level + 1, vouched);
+      put_separator(w, w->item_separator, trusted);
+    new_line(w, level + 1, trusted);
+    write_key(w, e->key, trusted);
+    put_separator(w, w->key_separator, trusted);
+    write_value(w, e->val, level + 1, trusted);
   }
   if (d->n)
-    new_line(w, level, vouched);
-  put(w, "}", vouched);
+    new_line(w, level, trusted);
+  put(w, "}", trusted);
 }
 
 /* Prints {...} inside itself, because a namespace can contain itself. */
 static void write_dict(writer *w, dict *d, size_t level)
 {
   if (d->busy) {
-    put(w, "{...}", !d->tainted);
+    put(w, "{...}", !d->untrusted);
     return;
   }
   d->busy = true;
@@ -209,11 +209,11 @@ static void write_dict(writer *w, dict *d, size_t level)
 
 static void repr_view(writer *w, value v)
 {
-  bool vouched = !v.v->d->tainted;
-  put(w, td_value_type_name(v), vouched);
-  put(w, "(", vouched);
-  write_value(w, v_list(td_iter_collect(w->r, v)), 0, vouched);
-  put(w, ")", vouched);
+  bool trusted = !v.v->d->untrusted;
+  put(w, td_value_type_name(v), trusted);
+  put(w, "(", trusted);
+  write_value(w, v_list(td_iter_collect(w->r, v)), 0, trusted);
+  put(w, ")", trusted);
 }
 
 static void write_nested(writer *w, value v, size_t level)
@@ -281,7 +281,7 @@ static void write_scalar(writer *w, value v)
     if (w->json && !isfinite(v.f))
       word = isnan(v.f) ? "NaN" : v.f < 0 ? "-Infinity" : "Infinity";
   }
-  put(w, word, !v.tainted);
+  put(w, word, !v.untrusted);
 }
 
 enum {
@@ -289,8 +289,8 @@ enum {
                1 << V_LIST | 1 << V_TUPLE | 1 << V_DICT
 };
 
-/* vouched: whether the surrounding text is trusted. */
-static void write_value(writer *w, value v, size_t level, bool vouched)
+/* trusted: whether the surrounding text is trusted. */
+static void write_value(writer *w, value v, size_t level, bool trusted)
 {
   td_render_pay(w->r, 1);
   if (w->json && !(JSON_TYPES >> v.type & 1))
@@ -303,7 +303,7 @@ static void write_value(writer *w, value v, size_t level, bool vouched)
   case V_INT:
   case V_FLOAT: write_scalar(w, v); return;
   case V_BIGINT: td_out_str(w->r, w->o, v.s); return;
-  case V_STR: write_str(w, v.s, vouched); return;
+  case V_STR: write_str(w, v.s, trusted); return;
   case V_LIST:
   case V_TUPLE:
   case V_DICT:

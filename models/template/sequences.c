@@ -130,7 +130,7 @@ static value sorted_list(rendering *r, const seq *items, const value *keys, bool
   for (size_t i = 0; i < items->n; i++)
     out[i] = order[i]->item;
   value v = td_value_list(r, out, items->n, false);
-  v.l->tainted = items->tainted;
+  v.l->untrusted = items->untrusted;
   return v;
 }
 
@@ -235,7 +235,7 @@ static value attribute(rendering *r, bound *b)
   if (of.type == V_UNDEFINED)
     td_value_fail_undefined(r, of);
   if (of.type == V_DICT) /* an empty dict has the same attributes, and no items that could be found instead */
-    of.d = td_dict_new(r, 0, of.d->tainted);
+    of.d = td_dict_new(r, 0, of.d->untrusted);
   value v = td_op_attribute(r, of, (text){b->arg[0].s->p, b->arg[0].s->n}, b->arg[0], true);
   if (v.type == V_METHOD)
     v.m->self = b->self;

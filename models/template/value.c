@@ -111,7 +111,7 @@ static value json_number(rendering *r, const cJSON *item, bool trusted)
   } else {
     v = v_float(d);
   }
-  v.tainted = !trusted;
+  v.untrusted = !trusted;
   return v;
 }
 
@@ -144,7 +144,7 @@ value td_value_from_json(rendering *r, const cJSON *item, bool trusted)
     for (const cJSON *child = item->child; child; child = child->next)
       items[i++] = td_value_from_json(r, child, trusted);
     v = td_value_list(r, items, n, false);
-    v.l->tainted = !trusted;
+    v.l->untrusted = !trusted;
   } else if (cJSON_IsObject(item)) {
     v = (value){.type = V_DICT, .d = td_dict_new(r, json_count(item), !trusted)};
     for (const cJSON *child = item->child; child; child = child->next)
@@ -152,7 +152,7 @@ value td_value_from_json(rendering *r, const cJSON *item, bool trusted)
                   td_value_from_json(r, child, trusted));
   }
   shallower(r);
-  v.tainted = !trusted;
+  v.untrusted = !trusted;
   return v;
 }
 
@@ -184,17 +184,17 @@ const char *td_value_type_name(value v)
   return "object";
 }
 
-bool td_value_is_tainted(rendering *r, value v)
+bool td_value_is_untrusted(rendering *r, value v)
 {
   switch (v.type) {
   case V_STR:
   case V_BIGINT: return td_str_any_untrusted(r, v.s);
   case V_LIST:
-  case V_TUPLE: return v.l->tainted;
+  case V_TUPLE: return v.l->untrusted;
   case V_DICT:
-  case V_NAMESPACE: return v.d->tainted;
-  case V_VIEW: return v.v->d->tainted;
-  default: return v.tainted;
+  case V_NAMESPACE: return v.d->untrusted;
+  case V_VIEW: return v.v->d->untrusted;
+  default: return v.untrusted;
   }
 }
 
@@ -374,12 +374,12 @@ uint64_t td_value_hash(rendering *r, value v)
   }
 }
 
-dict *td_dict_new(rendering *r, size_t cap, bool tainted)
+dict *td_dict_new(rendering *r, size_t cap, bool untrusted)
 {
   dict *d = td_render_alloc(r, 1, sizeof *d);
   d->entries = td_render_alloc(r, cap, sizeof *d->entries);
   d->cap = cap;
-  d->tainted = tainted;
+  d->untrusted = untrusted;
   return d;
 }
 

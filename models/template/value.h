@@ -50,7 +50,7 @@ typedef struct iter iter;
 
 typedef struct value {
   uint8_t type;
-  bool tainted; /* came from the client; for numbers, bools and none */
+  bool untrusted; /* came from the client; for numbers, bools and none */
   union {
     bool b;
     int64_t i;
@@ -86,7 +86,7 @@ struct str_room {
 struct seq {
   value *items;
   size_t n, cap; /* cap: only for a list that td_seq_push made */
-  bool tainted;
+  bool untrusted;
 };
 
 typedef struct dict_entry {
@@ -99,7 +99,7 @@ struct dict {
   size_t n, cap;
   uint32_t *index; /* open addressing, entry index + 1; NULL while small */
   size_t index_cap;
-  bool tainted;
+  bool untrusted;
   bool busy; /* is being printed; needed because a namespace can contain itself */
 };
 
@@ -253,8 +253,8 @@ int td_value_compare(rendering *r, value a, value b, token_type op);
 uint64_t td_value_hash(rendering *r, value v);
 bool td_value_length(rendering *r, value v, int64_t *n); /* false: it has no length */
 bool td_value_contains(rendering *r, value container, value item);
-bool td_value_is_tainted(rendering *r, value v);
-dict *td_dict_new(rendering *r, size_t cap, bool tainted);
+bool td_value_is_untrusted(rendering *r, value v);
+dict *td_dict_new(rendering *r, size_t cap, bool untrusted);
 void td_dict_set(rendering *r, dict *d, value key, value val);
 value td_dict_get(rendering *r, const dict *d, value key); /* V_MISSING if absent */
 value td_dict_get_text(rendering *r, const dict *d, text key);

@@ -34,8 +34,8 @@ td_status td_id_sink_grow(td_id_sink *sink)
 static td_status emit(const td_tokenizer *t, uint32_t id, td_id_sink *sink)
 {
   const td_token *token = &t->vocab.tokens[id];
-  const bool fused = t->spm.fuse_unk && sink->behind_unk, unk = (int32_t)id == t->spm.unk;
-  sink->behind_unk = unk;
+  const bool fused = t->spm.fuse_unk && sink->after_unk, unk = (int32_t)id == t->spm.unk;
+  sink->after_unk = unk;
   if (unk && fused)
     return TD_OK;
   if (unk || !(token->flags & TD_TOKEN_SPECIAL))
@@ -63,7 +63,7 @@ td_status td_bpe_emit_word(const td_tokenizer *t, const unsigned char *word, siz
   }
   if (plain) {
     const td_word_key key = td_word_key_of(word, n);
-    td_word *at = td_words_at(sink->words, &key);
+    td_word *at = td_word_cache_slot(sink->words, &key);
     *at = (td_word){.first = key.first, .last = key.last, .n_bytes = (uint16_t)n, .n_ids = (uint16_t)n_ids};
     memcpy(at->ids, ids, n_ids * sizeof *ids);
   }

@@ -21,9 +21,9 @@ typedef struct encoder {
 
 static inline td_status encode_word(encoder *e, const unsigned char *p, size_t n)
 {
-  bool met;
-  td_status status = td_bpe_emit_known(p, n, &e->sink, &met);
-  return met ? status : td_bpe_word(e->t, p, n, &e->sink);
+  bool hit;
+  td_status status = td_bpe_emit_cached(p, n, &e->sink, &hit);
+  return hit ? status : td_bpe_word(e->t, p, n, &e->sink);
 }
 
 /* The first splitter from `level` on that may cut this piece. */
@@ -195,7 +195,7 @@ td_status td_tokenizer_encode(const td_tokenizer *t, const char *text, size_t n_
   encoder e = {t,
                trusted,
                trusted ? n_trusted : 0,
-               {out, out->n, max_tokens, err, false, td_words_here(t), 0},
+               {out, out->n, max_tokens, err, false, td_word_cache_of_thread(t), 0},
                td_limit_max(TD_LIMIT_SPLIT_STEPS) + td_limit_max(TD_LIMIT_SPLIT_STEPS_PER_BYTE) * n_bytes,
                SIZE_MAX};
   const size_t base = out->n;

@@ -219,10 +219,10 @@ typedef struct td_regex_table {
 /* Returns false if there are too many states or no memory. */
 bool td_regex_table_init(td_regex_table *t, const td_regex_op *ops, uint32_t n_ops);
 void td_regex_table_deinit(td_regex_table *t);
-/* Sets *behind to the end of the match at p, or NULL. Returns false if the result depends on a character
+/* Sets *match_end to the end of the match at p, or NULL. Returns false if the result depends on a character
  * beyond ASCII. */
 bool td_regex_table_match(const td_regex_table *t, const unsigned char *p, const unsigned char *end,
-                          size_t *steps_left, const unsigned char **behind);
+                          size_t *steps_left, const unsigned char **match_end);
 
 /* ---- regex.c: expressions that have no hand-written splitter ---- */
 
@@ -324,9 +324,9 @@ typedef struct td_added_search {
 } td_added_search;
 bool td_added_next(td_added_search *s, td_added_match *m);
 
-/* ---- words.c: short words that this thread has encoded before ---- */
+/* ---- word_cache.c: short words that this thread has encoded before ---- */
 
-enum { TD_WORD_BYTES = 16, TD_WORD_IDS = 3, TD_WORDS_BITS = 13 };
+enum { TD_WORD_BYTES = 16, TD_WORD_IDS = 3, TD_WORD_CACHE_BITS = 13 };
 
 /* The content of a word of 1 to TD_WORD_BYTES bytes. Words are equal if and only if their keys are. */
 typedef struct td_word_key {
@@ -340,15 +340,15 @@ typedef struct td_word {
   int32_t ids[TD_WORD_IDS];
 } td_word;
 
-typedef struct td_words {
+typedef struct td_word_cache {
   uint64_t seed;
   uint64_t owner; /* serial of the tokenizer whose ids the table holds */
-  td_word slots[1 << TD_WORDS_BITS];
-} td_words;
+  td_word slots[1 << TD_WORD_CACHE_BITS];
+} td_word_cache;
 
 /* This thread's table, cleared first if it holds another tokenizer's ids. NULL if there is no memory, which
  * is harmless. */
-td_words *td_words_here(const td_tokenizer *t);
+td_word_cache *td_word_cache_of_thread(const td_tokenizer *t);
 
 static inline uint64_t td_word_load(const unsigned char *p, size_t n)
 {
@@ -367,10 +367,10 @@ static inline td_word_key td_word_key_of(const unsigned char *p, size_t n)
 }
 
 /* The slot of a word, which may hold another word. */
-static inline td_word *td_words_at(td_words *w, const td_word_key *key)
+static inline td_word *td_word_cache_slot(td_word_cache *w, const td_word_key *key)
 {
   uint64_t h = td_hash_mix(key->first ^ w->seed, (key->last + key->n_bytes) ^ 0x9E3779B97F4A7C15u);
-  return &w->slots[h >> 9 & ((1 << TD_WORDS_BITS) - 1)];
+  return &w->slots[h >> 9 & ((1 << TD_WORD_CACHE_BITS) - 1)];
 }
 
 static inline bool td_word_is(const td_word *w, const td_word_key *key)
@@ -383,9 +383,9 @@ typedef struct td_id_sink {
   td_ids *ids;
   size_t base, max_tokens; /* base: ids->n at the start; max_tokens 0: no cap */
   td_error *err;
-  bool behind_unk; /* the previous id came from a character that has no token */
-  td_words *words; /* NULL: words are not remembered */
-  size_t room;     /* td_id_sink_grow must be called when ids->n reaches this */
+  bool after_unk;       /* the previous id came from a character that has no token */
+  td_word_cache *words; /* NULL: words are not remembered */
+  size_t room;          /* td_id_sink_grow must be called when ids->n reaches this */
 } td_id_sink;
 /* Makes room for one more id, or refuses it. */
 td_status td_id_sink_grow(td_id_sink *sink);
@@ -503,18 +503,18 @@ td_status td_bpe_long(const td_tokenizer *t, td_symbol *s, uint32_t n, td_id_sin
 /* Emits the ids of a word, and remembers them for the next time. */
 td_status td_bpe_emit_word(const td_tokenizer *t, const unsigned char *word, size_t n, const uint32_t *ids,
                            uint32_t n_ids, td_id_sink *sink);
-/* Emits the ids of a word (n > 0 bytes) if it is remembered; *met says whether it was. */
-static inline td_status td_bpe_emit_known(const unsigned char *word, size_t n, td_id_sink *sink, bool *met)
+/* Emits the ids of a word (n > 0 bytes) if it is remembered; *hit says whether it was. */
+static inline td_status td_bpe_emit_cached(const unsigned char *word, size_t n, td_id_sink *sink, bool *hit)
 {
-  *met = false;
+  *hit = false;
   if (n > TD_WORD_BYTES || !sink->words)
     return TD_OK;
   const td_word_key key = td_word_key_of(word, n);
-  const td_word *w = td_words_at(sink->words, &key);
+  const td_word *w = td_word_cache_slot(sink->words, &key);
   if (!td_word_is(w, &key))
     return TD_OK;
-  *met = true;
-  sink->behind_unk = false;
+  *hit = true;
+  sink->after_unk = false;
   for (uint32_t i = 0; i < w->n_ids; i++)
     TD_TRY(td_id_sink_push(sink, w->ids[i]));
   return TD_OK;

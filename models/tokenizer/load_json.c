@@ -125,10 +125,10 @@ static td_status load_merges(td_tokenizer *t, const cJSON *model, td_error *err)
 /* ---- post_processor: tokens before and after a text ---- */
 
 /* Adds one token. The first one before the text is BOS. */
-static td_status add_around(td_tokenizer *t, int32_t id, bool behind, td_error *err)
+static td_status add_around(td_tokenizer *t, int32_t id, bool at_end, td_error *err)
 {
-  td_around *around = behind ? &t->rear : &t->front;
-  if (!behind && !t->adds_bos) {
+  td_around *around = at_end ? &t->rear : &t->front;
+  if (!at_end && !t->adds_bos) {
     t->adds_bos = true;
     t->bos = id;
     return TD_OK;
@@ -142,13 +142,13 @@ static td_status add_around(td_tokenizer *t, int32_t id, bool behind, td_error *
 
 /* Adds a template's token by its name: the ids that the template lists for it or, without a list, the added
  * token with that text. */
-static td_status add_named(td_tokenizer *t, const cJSON *o, const char *name, bool behind, td_error *err)
+static td_status add_named(td_tokenizer *t, const cJSON *o, const char *name, bool at_end, td_error *err)
 {
   const cJSON *ids = td_json_get(td_json_get(td_json_get(o, "special_tokens"), name), "ids"), *item;
   if (!cJSON_IsArray(ids)) {
     const int32_t id = td_tokenizer_added_token(t, name, strlen(name));
     return id >= 0
-               ? add_around(t, id, behind, err)
+               ? add_around(t, id, at_end, err)
                : td_fail(err, TD_ERR_MODEL,
                          "tokenizer.json: post_processor adds \"%.200s\", which is not an added token", name);
   }
@@ -159,7 +159,7 @@ static td_status add_named(td_tokenizer *t, const cJSON *o, const char *name, bo
     if (!td_vocab_has(&t->vocab, id))
       return td_fail(err, TD_ERR_MODEL,
                      "tokenizer.json: post_processor adds \"%.200s\" as %u, which is no token", name, id);
-    TD_TRY(add_around(t, (int32_t)id, behind, err));
+    TD_TRY(add_around(t, (int32_t)id, at_end, err));
   }
   return TD_OK;
 }

@@ -148,17 +148,17 @@ void td_regex_table_deinit(td_regex_table *t)
 }
 
 bool td_regex_table_match(const td_regex_table *t, const unsigned char *p, const unsigned char *end,
-                          size_t *steps_left, const unsigned char **behind)
+                          size_t *steps_left, const unsigned char **match_end)
 {
   const unsigned char *q = p;
   uint32_t entry = t->n_kinds << 1; /* state 1 */
-  *behind = NULL;
+  *match_end = NULL;
   do {
     if (q < end && *q >= 0x80)
       break;
     entry = t->next[(entry >> 1) + (q < end ? t->kind[*q] : t->n_kinds - 1)];
     if (entry & 1)
-      *behind = q;
+      *match_end = q;
     q++;
   } while (entry >> 1);
   const size_t n = (size_t)(q - p);

@@ -205,12 +205,12 @@ static td_status encode_part(const td_tokenizer *t, const unsigned char *p, size
 
 td_status td_spm_encode(const td_tokenizer *t, const unsigned char *text, size_t n, td_id_sink *sink)
 {
-  sink->behind_unk = false;
+  sink->after_unk = false;
   while (n > 0) {
     size_t k = part(&t->spm, text, n);
-    bool met;
-    TD_TRY(td_bpe_emit_known(text, k, sink, &met));
-    if (!met)
+    bool hit;
+    TD_TRY(td_bpe_emit_cached(text, k, sink, &hit));
+    if (!hit)
       TD_TRY(encode_part(t, text, k, sink));
     text += k;
     n -= k;

@@ -335,10 +335,10 @@ static void test_rope_by_context(void **state)
   assert_float_equal(d.rope_inv_freq[32], 0.01, 1e-9);
 }
 
-static void expect_other_rope(const td_model_desc *d, const char *layers)
+static void expect_alt_rope(const td_model_desc *d, const char *layers)
 {
   for (uint32_t i = 0; i < d->n_layers; i++)
-    assert_int_equal(td_model_layer_has_other_rope(d, i), layers[i] == 'x');
+    assert_int_equal(td_model_layer_has_alt_rope(d, i), layers[i] == 'x');
 }
 
 static void test_other_families(void **state)
@@ -357,21 +357,21 @@ static void test_other_families(void **state)
   assert_float_equal(d.residual_scale, 0.7, 1e-7);
   assert_true(d.logit_scale == 0.5f && d.attn_scale == 0 && d.tied_embeddings);
   d = accept("{\"model_type\":\"smollm3\"," SIZES "," REST "}", NULL);
-  expect_other_rope(&d, "   x");
-  assert_true(d.other_inv_freq[0] == 0 && d.tied_embeddings);
+  expect_alt_rope(&d, "   x");
+  assert_true(d.alt_inv_freq[0] == 0 && d.tied_embeddings);
   d = accept("{\"model_type\":\"smollm3\"," SIZES "," REST ",\"no_rope_layers\":[0,1,1,0]}", NULL);
-  expect_other_rope(&d, "x  x");
+  expect_alt_rope(&d, "x  x");
   d = accept("{\"model_type\":\"olmo3\"," SIZES "," REST
              ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":8}}",
              NULL);
-  expect_other_rope(&d, "xxx ");
+  expect_alt_rope(&d, "xxx ");
   assert_true(d.block_form == TD_BLOCK_POST_NORM && d.wide_qk_norm && d.window_tokens == 4096);
   assert_true(td_model_layer_window(&d, 2) == 4096 && td_model_layer_window(&d, 3) == 0);
-  assert_true(d.rope.kind == TD_ROPE_YARN && d.other_inv_freq[0] == 1);
+  assert_true(d.rope.kind == TD_ROPE_YARN && d.alt_inv_freq[0] == 1);
   d = accept("{\"model_type\":\"cohere2\"," SIZES "," REST ",\"sliding_window_pattern\":2}", NULL);
-  expect_other_rope(&d, " x x");
+  expect_alt_rope(&d, " x x");
   assert_true(d.layer_norm && d.block_form == TD_BLOCK_PARALLEL && d.rope_style == TD_ROPE_PAIRS);
-  assert_true(d.logit_scale == 0.0625f && d.other_inv_freq[0] == 0);
+  assert_true(d.logit_scale == 0.0625f && d.alt_inv_freq[0] == 0);
 }
 
 /* A wrapper's text part; values missing in its text_config are those of transformers' class. */

@@ -462,13 +462,13 @@ static void remembered_words_equal_naive(void **state)
     const int k = i / 10000 % 2;
     td_ids ids = {0};
     td_error err;
-    td_id_sink sink = {.ids = &ids, .err = &err, .words = td_words_here(t[k])};
-    bool met;
-    assert_int_equal(td_bpe_emit_known(word, n, &sink, &met), TD_OK);
-    if (!met)
+    td_id_sink sink = {.ids = &ids, .err = &err, .words = td_word_cache_of_thread(t[k])};
+    bool hit;
+    assert_int_equal(td_bpe_emit_cached(word, n, &sink, &hit), TD_OK);
+    if (!hit)
       assert_int_equal(td_bpe_word(t[k], word, n, &sink), TD_OK);
     util_assert_ids(&ids, (const int32_t *)want[k], n_want[k]);
-    n_met += met;
+    n_met += hit;
     td_ids_deinit(&ids);
   }
   assert_true(n_met > 5000 && n_differ > 1000);

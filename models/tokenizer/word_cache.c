@@ -9,17 +9,17 @@
 
 #include "models/tokenizer/internal.h"
 
-static _Thread_local td_words *here;
+static _Thread_local td_word_cache *here;
 static pthread_key_t key; /* its destructor frees a thread's table when the thread ends */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool has_key;
 
 static void create_key(void) { has_key = pthread_key_create(&key, free) == 0; }
 
-static td_words *create(void)
+static td_word_cache *create(void)
 {
   pthread_once(&once, create_key);
-  td_words *w = has_key ? calloc(1, sizeof *w) : NULL;
+  td_word_cache *w = has_key ? calloc(1, sizeof *w) : NULL;
   if (!w || pthread_setspecific(key, w) != 0) {
     free(w);
     return NULL;
@@ -28,7 +28,7 @@ static td_words *create(void)
   return w;
 }
 
-td_words *td_words_here(const td_tokenizer *t)
+td_word_cache *td_word_cache_of_thread(const td_tokenizer *t)
 {
   if (!here)
     here = create();
