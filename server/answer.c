@@ -1,7 +1,7 @@
 /* Whole answers. The loop writes short ones. An answer with many log-probabilities or vectors would block the
  * loop for too long, so a worker writes it and owns the call meanwhile. */
 #include "server/call.h"
-#include "server/held.h"
+#include "server/answer_memory.h"
 
 enum { LONG_NUMBERS_BYTES = 32768 };
 
@@ -34,7 +34,7 @@ static void respond(td_call *call)
   td_api_error e;
   td_buf headers;
   if (call->answer.is_full) {
-    td_held_too_long(call->answer.max_bytes, &e);
+    td_answer_memory_too_long(call->answer.max_bytes, &e);
     td_call_fail(call, &e);
     return;
   }

@@ -67,7 +67,7 @@ void td_api_metrics(td_conn *c)
       .n_conns = s->n_conns,
       .queued_calls = s->n_reading,
       .n_watchers = s->n_watchers,
-      .held_bytes = s->held_bytes,
+      .answer_memory_bytes = s->answer_memory_bytes,
       .accounts = s->keys.asked ? s->tenants.keys : NULL,
       .only_account = sees_all(c) ? 0 : c->note.account,
   };

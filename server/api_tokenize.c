@@ -1,7 +1,7 @@
 /* POST /tokenize and /detokenize, in vLLM's format. The worker makes the whole answer. */
 #include <string.h>
 
-#include "server/held.h"
+#include "server/answer_memory.h"
 
 static bool append_text(td_call *c, const int32_t *ids, size_t n, td_buf *out)
 {
@@ -33,7 +33,7 @@ static bool finish_answer(td_call *c)
   if (!c->answer.failed)
     return true;
   if (c->answer.is_full) {
-    td_held_too_long(c->answer.max_bytes, &c->error);
+    td_answer_memory_too_long(c->answer.max_bytes, &c->error);
     return false;
   }
   td_api_error_set(&c->error, 503, "out_of_memory", NULL, "no memory for the answer");

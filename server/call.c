@@ -9,7 +9,7 @@
 #include "common/hash.h"
 #include "common/progress.h"
 #include "config/share.h"
-#include "server/held.h"
+#include "server/answer_memory.h"
 #include "server/translate.h"
 
 /* ---- for workers ---- */
@@ -285,7 +285,10 @@ static void uncount_asking(td_call *call)
 }
 
 /* Also for a call that a worker still has: its memory will be freed soon. */
-static void uncount_held(td_call *call) { td_held_set(call->server, call->tenant, &call->held_bytes, 0); }
+static void uncount_answer_memory(td_call *call)
+{
+  td_answer_memory_set(call->server, call->tenant, &call->answer_memory_bytes, 0);
+}
 
 static td_conn *detach(td_call *call)
 {
@@ -475,7 +478,7 @@ void td_call_abandon(td_call *call)
   call->conn = NULL;
   atomic_store(&call->abandoned, true);
   uncount_asking(call);
-  uncount_held(call);
+  uncount_answer_memory(call);
   if (call->generating)
     td_generation_cancel(call, TD_FINISHED_ABORT);
   if (!call->with_worker)
@@ -517,7 +520,7 @@ void td_call_fail(td_call *call, const td_api_error *e)
     td_conn_respond_error(c, e);
   }
   uncount_asking(call);
-  uncount_held(call);
+  uncount_answer_memory(call);
   if (call->with_worker)
     atomic_store(&call->abandoned, true);
   else
@@ -571,7 +574,7 @@ void td_call_destroy(td_call *call)
   if (call->next)
     call->next->prev = call->prev;
   s->n_calls--;
-  uncount_held(call);
+  uncount_answer_memory(call);
   td_tenant_drop(&s->tenants, call->tenant);
   call->tenant = NULL;
   if (s->polling) { /* later updates of the current batch may still refer to it */

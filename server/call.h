@@ -62,7 +62,7 @@ typedef struct td_choice {
   const char *finish;  /* finish_reason: set when the text is complete ("stop", "length", "tool_calls") */
   bool opened, closed; /* first chunk sent; engine slot given back */
   bool first_seen;     /* the first token was counted in the metrics */
-  uint64_t held_bytes; /* part of the call's held_bytes */
+  uint64_t answer_memory_bytes; /* part of the call's answer_memory_bytes */
 } td_choice;
 
 typedef struct td_prompt {
@@ -129,8 +129,9 @@ struct td_call {
   td_tenant *tenant;
   atomic_bool abandoned; /* set by the loop: the worker may stop, nobody reads its result */
   td_buf body;
-  uint64_t body_counted; /* part of the tenant's and the server's body_bytes */
-  uint64_t held_bytes;   /* part of the tenant's and the server's held_bytes (held.h): choices and answer */
+  uint64_t body_counted;        /* part of the tenant's and the server's body_bytes */
+  uint64_t answer_memory_bytes; /* part of the tenant's and the server's answer_memory_bytes
+                                   (answer_memory.h): choices and answer */
 
   /* set by the thread that reads the body (a worker, or the loop) */
   cJSON *root; /* the parsed body, or the chat translated from it; freed once prepared */

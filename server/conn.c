@@ -11,7 +11,7 @@
 #include "config/share.h"
 #include "server/call.h"
 #include "server/forwarded.h"
-#include "server/held.h"
+#include "server/answer_memory.h"
 #include "server/key_limits.h"
 #include "server/origin.h"
 #include "server/router.h"
@@ -58,7 +58,7 @@ static void note_cut(td_conn *c, td_cut why)
       [TD_CUT_HEAD_TIMEOUT] = "its request head took longer than http_header_timeout_ms",
       [TD_CUT_BODY_RATE] = "its request body came slower than http_body_min_rate",
       [TD_CUT_BODY_TIMEOUT] = "its request body took longer than http_body_timeout_ms",
-      [TD_CUT_HELD] = "its unread answer takes memory that others need (answers_bytes)",
+      [TD_CUT_ANSWER_MEMORY] = "its unread answer takes memory that others need (answers_bytes)",
       [TD_CUT_MEMORY] = "there is no memory for what it sends or gets",
   };
   td_server *s = c->server;
@@ -110,13 +110,13 @@ static void uncount_body(td_conn *c)
 
 void td_conn_belong(td_conn *c, td_tenant *tenant)
 {
-  uint64_t held = c->held_bytes; /* earlier answers that the peer has not read yet */
-  td_held_set(c->server, c->tenant, &c->held_bytes, 0);
-  td_held_leave(c);
+  uint64_t unread_bytes = c->answer_memory_bytes; /* earlier answers that the peer has not read yet */
+  td_answer_memory_set(c->server, c->tenant, &c->answer_memory_bytes, 0);
+  td_answer_memory_remove_conn(c);
   td_tenant_drop(&c->server->tenants, c->tenant);
   c->tenant = tenant;
-  td_held_join(c);
-  td_held_set(c->server, tenant, &c->held_bytes, held);
+  td_answer_memory_add_conn(c);
+  td_answer_memory_set(c->server, tenant, &c->answer_memory_bytes, unread_bytes);
 }
 
 void td_conn_cut(td_conn *c, td_cut why)
@@ -145,8 +145,8 @@ void td_conn_close(td_conn *c)
     td_call_abandon(call);
   td_watch_forget(c);
   uncount_body(c);
-  td_held_set(c->server, c->tenant, &c->held_bytes, 0);
-  td_held_leave(c);
+  td_answer_memory_set(c->server, c->tenant, &c->answer_memory_bytes, 0);
+  td_answer_memory_remove_conn(c);
   td_tenant_drop(&c->server->tenants, c->tenant);
   c->tenant = NULL;
   unlink_conn(c);
@@ -188,9 +188,9 @@ static void on_written(uv_write_t *w, int status)
   size_t n = r->n;
   free(r->data);
   free(r);
-  if (c->state == TD_CONN_CLOSING) /* td_conn_close has set held_bytes to 0 */
+  if (c->state == TD_CONN_CLOSING) /* td_conn_close has set answer_memory_bytes to 0 */
     return;
-  td_held_set(c->server, c->tenant, &c->held_bytes, c->held_bytes - n);
+  td_answer_memory_set(c->server, c->tenant, &c->answer_memory_bytes, c->answer_memory_bytes - n);
   if (status < 0) {
     td_conn_close(c);
     return;
@@ -246,7 +246,7 @@ static bool queue(td_conn *c, td_buf *buf)
     td_conn_close(c);
     return false;
   }
-  td_held_set(c->server, c->tenant, &c->held_bytes, c->held_bytes + n);
+  td_answer_memory_set(c->server, c->tenant, &c->answer_memory_bytes, c->answer_memory_bytes + n);
   c->sent_ms = now_ms(c);
   return true;
 }
@@ -667,7 +667,7 @@ void td_conn_start(td_conn *c)
   td_http_init(&c->http, 0);
   td_buf_init(&c->pending, 0);
   td_buf_init(&c->out, 0);
-  td_held_join(c);
+  td_answer_memory_add_conn(c);
   start_reading(c);
 }
 

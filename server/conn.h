@@ -30,7 +30,7 @@ struct td_conn {
     uv_pipe_t pipe;
   } uv;
   td_conn *prev, *next, *ip_prev, *ip_next, *dirty_next;
-  td_conn *tenant_prev, *tenant_next; /* list of the tenant's connections (held.h) */
+  td_conn *tenant_prev, *tenant_next; /* list of the tenant's connections (answer_memory.h) */
   td_client peer;                     /* the other end of the connection: a client, or a proxy */
   td_client client;                   /* the client of the current request, perhaps behind a proxy */
   td_address address;                 /* the peer's full IP, if it has one; peer.ip may be only its /64 */
@@ -45,9 +45,10 @@ struct td_conn {
   bool keep_alive, chunked, head_only, in_stream;
   td_api_error *early; /* error found at the head, sent after the body has been received and dropped */
   char request_id[132];
-  td_tenant *tenant;     /* of the last request that was admitted; NULL: none yet */
-  uint64_t body_counted; /* part of the tenant's and the server's body_bytes */
-  uint64_t held_bytes;   /* buffers queued at the socket, each until its last byte is written (held.h) */
+  td_tenant *tenant;            /* of the last request that was admitted; NULL: none yet */
+  uint64_t body_counted;        /* part of the tenant's and the server's body_bytes */
+  uint64_t answer_memory_bytes; /* buffers queued at the socket, each until its last byte is written
+                                   (answer_memory.h) */
   td_body_pace pace;
 
   /* uv_now() at: the state's start, the request's first byte, the end of its head, the last output, the last

@@ -12,7 +12,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "server/call.h"
-#include "server/held.h"
+#include "server/answer_memory.h"
 #include "server/key_limits.h"
 
 enum { POLL_BATCH = 64, CHUNK_TOKENS = 512 };
@@ -533,7 +533,7 @@ static void read_and_send(td_choice *ch)
 static void pump_choice(td_choice *ch)
 {
   read_and_send(ch);
-  td_held_count(ch);
+  td_answer_memory_count(ch);
 }
 
 /* After choices were pumped: ends the call if all are complete; fails it if they hold over answer_bytes. */
@@ -542,8 +542,8 @@ static void go_on(td_call *call)
   td_api_error e;
   if (call->n_open == 0) {
     end_call(call);
-  } else if (call->held_bytes > call->answer.max_bytes) {
-    td_held_too_long(call->answer.max_bytes, &e);
+  } else if (call->answer_memory_bytes > call->answer.max_bytes) {
+    td_answer_memory_too_long(call->answer.max_bytes, &e);
     td_call_fail(call, &e);
   }
 }

@@ -192,9 +192,12 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
   static const char *const classes[] = {
       NULL, NULL, ",code=\"2xx\"", ",code=\"3xx\"", ",code=\"4xx\"", ",code=\"5xx\""};
   static const char *const cuts[TD_CUT_KINDS] = {
-      [TD_CUT_STALL] = ",reason=\"stall\"",         [TD_CUT_HEAD_TIMEOUT] = ",reason=\"head_timeout\"",
-      [TD_CUT_BODY_RATE] = ",reason=\"body_rate\"", [TD_CUT_BODY_TIMEOUT] = ",reason=\"body_timeout\"",
-      [TD_CUT_HELD] = ",reason=\"answers_bytes\"",  [TD_CUT_MEMORY] = ",reason=\"out_of_memory\"",
+      [TD_CUT_STALL] = ",reason=\"stall\"",
+      [TD_CUT_HEAD_TIMEOUT] = ",reason=\"head_timeout\"",
+      [TD_CUT_BODY_RATE] = ",reason=\"body_rate\"",
+      [TD_CUT_BODY_TIMEOUT] = ",reason=\"body_timeout\"",
+      [TD_CUT_ANSWER_MEMORY] = ",reason=\"answers_bytes\"",
+      [TD_CUT_MEMORY] = ",reason=\"out_of_memory\"",
   };
   const td_engine_stats *s = v->stats;
   counter(p, EVERY_KEY, "tandem:steps_total", "Engine steps", (double)s->steps);
@@ -235,7 +238,7 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
   gauge(p, EVERY_KEY, "tandem:requests_reading", "Requests that are parsed and tokenised", v->queued_calls);
   gauge(p, EVERY_KEY, "tandem:connections", "Open connections", v->n_conns);
   gauge(p, OPERATORS, "tandem:answers_held_bytes", "Memory of answers that their clients have not read",
-        (double)v->held_bytes);
+        (double)v->answer_memory_bytes);
   gauge(p, EVERY_KEY, "tandem:watchers", "Clients that watch the steps", v->n_watchers);
   counter(p, EVERY_KEY, "tandem:watch_missed_steps_total", "Steps that a watcher was too slow for",
           (double)m->steps_missed);

@@ -36,7 +36,7 @@ typedef enum td_cut {
   TD_CUT_HEAD_TIMEOUT,
   TD_CUT_BODY_RATE,
   TD_CUT_BODY_TIMEOUT,
-  TD_CUT_HELD, /* its unread answer takes memory that others need (held.h) */
+  TD_CUT_ANSWER_MEMORY, /* its unread answer takes memory that others need (answer_memory.h) */
   TD_CUT_MEMORY,
   TD_CUT_KINDS
 } td_cut;
@@ -61,7 +61,7 @@ typedef struct td_metrics_view {
   double step_error_median, step_error_p99;
   const char *model_name;
   uint32_t n_conns, queued_calls, n_watchers;
-  uint64_t held_bytes;
+  uint64_t answer_memory_bytes;
   const td_tenant *accounts; /* indexed by account, set where `key` is; NULL if the daemon asks for no keys */
   uint32_t only_account;     /* shows only this account, and no metrics for operators; 0: shows all */
   const td_engine_gpu *gpu;  /* NULL if there is no GPU, or nothing is known of it */

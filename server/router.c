@@ -7,7 +7,7 @@
 
 #include "common/clock.h"
 #include "server/call.h"
-#include "server/held.h"
+#include "server/answer_memory.h"
 #include "server/key_limits.h"
 #include "server/origin.h"
 #include "server/watch.h"
@@ -201,7 +201,7 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   /* A request that is refused already (c->early) is not charged to its key's limits. */
   bool generates = r->api->render_delta != NULL;
   return admit_kind(c->server, r, e) && admit_body(h, e) && admit_tenant(c, account, e) &&
-         td_held_admit(c, e) && (!generates || admit_load(c->server, c->tenant, e)) &&
+         td_answer_memory_admit(c, e) && (!generates || admit_load(c->server, c->tenant, e)) &&
          (c->early || td_key_limits_admit(c->tenant, generates, td_clock_us(), e));
 }
 

@@ -13,7 +13,7 @@
 #include "common/clock.h"
 #include "common/list.h"
 #include "server/call.h"
-#include "server/held.h"
+#include "server/answer_memory.h"
 #include "server/loop_memory.h"
 #include "server/notify.h"
 #include "server/origin.h"
@@ -305,8 +305,8 @@ static void on_flush(uv_prepare_t *p)
 {
   td_server *s = p->data;
   td_conn_flush_all(s);
-  td_held_trim(s);
-  td_conn_flush_all(s); /* sends the errors that td_held_trim wrote */
+  td_answer_memory_trim(s);
+  td_conn_flush_all(s); /* sends the errors that td_answer_memory_trim wrote */
   if (s->draining)
     td_server_idle(s);
 }

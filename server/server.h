@@ -67,12 +67,12 @@ typedef struct td_server {
   td_conn *conns; /* all, doubly linked */
   uint32_t n_conns, max_conns;
   td_conn *ip_buckets[TD_IP_BUCKETS];
-  td_conn *dirty;      /* connections with unsent output */
-  uint64_t body_bytes; /* request bodies, of all connections and of calls that workers have */
-  uint64_t held_bytes; /* memory of answers, over all connections and calls (held.h) */
-  td_call *calls;      /* all */
-  td_call *graveyard;  /* calls that ended during a poll, freed after it */
-  bool polling;        /* engine updates are being read */
+  td_conn *dirty;               /* connections with unsent output */
+  uint64_t body_bytes;          /* request bodies, of all connections and of calls that workers have */
+  uint64_t answer_memory_bytes; /* memory of answers, over all connections and calls (answer_memory.h) */
+  td_call *calls;               /* all */
+  td_call *graveyard;           /* calls that ended during a poll, freed after it */
+  bool polling;                 /* engine updates are being read */
   uint32_t n_calls;
   uint32_t n_reading; /* calls that workers are preparing */
   uint32_t n_choices; /* choices of calls that were submitted to the engine */

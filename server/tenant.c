@@ -37,7 +37,7 @@ td_status td_tenants_init(td_tenants *t, const td_keys *keys, td_error *err)
   *t = (td_tenants){.by_address = !keys->asked};
   t->keys = calloc(TD_KEY_ACCOUNTS + 1, sizeof *t->keys);
   t->addresses = calloc(TD_IP_BUCKETS, sizeof *t->addresses);
-  if (!t->keys || !t->addresses || !td_holders_reserve(&t->holders, TD_KEY_ACCOUNTS + 2))
+  if (!t->keys || !t->addresses || !td_answer_heap_reserve(&t->answer_heap, TD_KEY_ACCOUNTS + 2))
     return td_fail(err, TD_ERR_NOMEM, "no memory for what keys share");
   for (uint32_t i = 0; i <= TD_KEY_ACCOUNTS; i++)
     t->keys[i].account = i;
@@ -50,7 +50,7 @@ void td_tenants_deinit(td_tenants *t)
   TD_BUG_ON(t->n_addresses > 0);
   free(t->keys);
   free(t->addresses);
-  td_holders_deinit(&t->holders);
+  td_answer_heap_deinit(&t->answer_heap);
   memset(t, 0, sizeof *t);
 }
 
@@ -68,7 +68,7 @@ td_tenant *td_tenant_of(td_tenants *t, const td_conn *c, uint32_t account)
     return td_tenant_share(&t->keys[account]);
   td_tenant *tenant = find_address(t, c);
   if (!tenant) {
-    if (!td_holders_reserve(&t->holders, TD_KEY_ACCOUNTS + 2 + t->n_addresses + 1))
+    if (!td_answer_heap_reserve(&t->answer_heap, TD_KEY_ACCOUNTS + 2 + t->n_addresses + 1))
       return NULL;
     tenant = calloc(1, sizeof *tenant);
     if (!tenant)
@@ -97,7 +97,7 @@ void td_tenant_drop(td_tenants *t, td_tenant *tenant)
 {
   if (!tenant || --tenant->n_users > 0 || !is_address(t, tenant))
     return;
-  TD_BUG_ON(tenant->body_bytes > 0 || tenant->held_bytes > 0 || tenant->n_reading > 0 ||
+  TD_BUG_ON(tenant->body_bytes > 0 || tenant->answer_memory_bytes > 0 || tenant->n_reading > 0 ||
             tenant->n_choices > 0 || tenant->conns);
   td_tenant **at = &t->addresses[tenant->ip_bucket];
   while (*at != tenant)
@@ -116,17 +116,17 @@ bool td_tenants_are_several(const td_tenants *t)
 bool td_tenant_may_queue(const td_tenants *t, const td_tenant *tenant, uint64_t cap, uint64_t taken,
                          uint64_t n, td_api_error *e)
 {
-  uint64_t held = (uint64_t)tenant->n_reading + tenant->n_choices;
+  uint64_t n_of_tenant = (uint64_t)tenant->n_reading + tenant->n_choices;
   if (taken + n > cap) {
     td_api_error_set(e, 429, "queue_full", NULL, "the queue is full: %" PRIu64 " requests wait or run",
                      taken);
     return false;
   }
-  if (t->n_keys < 2 || td_share_allows(cap, taken, held, n))
+  if (t->n_keys < 2 || td_share_allows(cap, taken, n_of_tenant, n))
     return true;
   td_api_error_set(e, 429, "queue_full", NULL,
                    "your requests already take %" PRIu64 " of %" PRIu64 " places in the queue; "
                    "what is left is for other keys",
-                   held, cap);
+                   n_of_tenant, cap);
   return false;
 }

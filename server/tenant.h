@@ -14,7 +14,7 @@
 #include "server/address.h"
 #include "server/auth.h"
 #include "server/api_error.h"
-#include "server/holders.h"
+#include "server/answer_heap.h"
 #include "server/rate.h"
 #include "server/workers.h"
 
@@ -36,8 +36,8 @@ typedef struct td_tenant {
   td_rate requests, tokens;      /* used if the key has such limits */
   td_usage usage;                /* kept for keys only */
   uint64_t body_bytes;           /* of bodies being received, or received and not yet read */
-  uint64_t held_bytes;           /* of answers (held.h) */
-  uint32_t held_at;              /* its index in the heap of holders; 0: not in it */
+  uint64_t answer_memory_bytes;  /* of answers (answer_memory.h) */
+  uint32_t answer_heap_index;    /* its index in the answer heap; 0: not in it */
   td_conn *conns;                /* doubly linked */
   uint32_t n_users;              /* connections and calls that refer to it */
   td_work work;
@@ -54,7 +54,7 @@ typedef struct td_tenants {
   td_tenant **addresses; /* [TD_IP_BUCKETS] lists of those in use */
   uint32_t n_addresses;
   td_tenant none; /* of connections before their first request */
-  td_holders holders;
+  td_answer_heap answer_heap;
 } td_tenants;
 
 TD_MUST_CHECK td_status td_tenants_init(td_tenants *t, const td_keys *keys, td_error *err);

@@ -236,8 +236,8 @@ td_status td_workers_submit(td_workers *w, td_job *job, bool others, td_error *e
 {
   pthread_mutex_lock(&w->lock);
   bool full = w->n_queued >= w->max_queued || w->stopping;
-  uint32_t held = job->work->n_queued;
-  bool refused = full || (others && !td_share_allows(w->max_queued, w->n_queued, held, 1));
+  uint32_t n_of_tenant = job->work->n_queued;
+  bool refused = full || (others && !td_share_allows(w->max_queued, w->n_queued, n_of_tenant, 1));
   w->others = others;
   if (!refused)
     push(w, job);
@@ -247,7 +247,7 @@ td_status td_workers_submit(td_workers *w, td_job *job, bool others, td_error *e
     return td_fail(err, TD_ERR_CAPACITY, "too many requests are waiting to be read");
   if (refused)
     return td_fail(err, TD_ERR_CAPACITY,
-                   "your requests already take %u of %u places among those that wait to be read", held,
+                   "your requests already take %u of %u places among those that wait to be read", n_of_tenant,
                    w->max_queued);
   if (calls)
     pthread_cond_signal(&w->more);

@@ -188,7 +188,7 @@ static void test_the_whole_page(void **state)
                        .n_conns = 193,
                        .queued_calls = 194,
                        .n_watchers = 195,
-                       .held_bytes = 196,
+                       .answer_memory_bytes = 196,
                        .accounts = accounts,
                        .gpu = &gpu,
                        .kv_events = &kv};

@@ -1,4 +1,4 @@
-/* Which answers are admitted and which are ended when there is no room for answers (server/held.c),
+/* Which answers are admitted and which are ended when there is no room for answers (server/answer_memory.c),
  * compared with a plain walk over all connections. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 
 #include "config/share.h"
 #include "server/call.h"
-#include "server/held.h"
+#include "server/answer_memory.h"
 
 enum { N_TENANTS = 6, N_CONNS = 40, N_SMALL = 4, ROUNDS = 20000, LEAST_WAIT_MS = 1000, BUDGET = 1 << 12 };
 
@@ -37,21 +37,24 @@ static void note(const td_conn *c)
 
 void __wrap_td_conn_cut(td_conn *c, td_cut why)
 {
-  assert_true(why == TD_CUT_HELD && c->held_bytes > 0);
+  assert_true(why == TD_CUT_ANSWER_MEMORY && c->answer_memory_bytes > 0);
   note(c);
 }
 
 void __wrap_td_call_fail(td_call *call, const td_api_error *e)
 {
   assert_string_equal(e->code, "answers_full");
-  assert_int_equal(call->conn->held_bytes, 0);
+  assert_int_equal(call->conn->answer_memory_bytes, 0);
   note(call->conn);
 }
 
 /* ---- the plain walk ---- */
 
 static bool is_open(const td_conn *c) { return c->state != TD_CONN_CLOSING; }
-static uint64_t bytes_of(const td_conn *c) { return c->held_bytes + (c->call ? c->call->held_bytes : 0); }
+static uint64_t bytes_of(const td_conn *c)
+{
+  return c->answer_memory_bytes + (c->call ? c->call->answer_memory_bytes : 0);
+}
 
 static uint64_t bytes_of_tenant(const td_tenant *t)
 {
@@ -74,9 +77,9 @@ static bool goes_before(const td_conn *a, const td_conn *b)
   uint64_t of_a = bytes_of_tenant(a->tenant), of_b = bytes_of_tenant(b->tenant);
   if (of_a != of_b)
     return of_a > of_b;
-  if ((a->held_bytes > 0) != (b->held_bytes > 0))
-    return a->held_bytes > 0;
-  if (a->held_bytes > 0)
+  if ((a->answer_memory_bytes > 0) != (b->answer_memory_bytes > 0))
+    return a->answer_memory_bytes > 0;
+  if (a->answer_memory_bytes > 0)
     return cost(a) > cost(b);
   return most(a) != most(b) ? most(a) > most(b) : a->call->arrival_us > b->call->arrival_us;
 }
@@ -113,12 +116,12 @@ static uint64_t some_bytes(void) { return below(3) == 0 ? 0 : (uint64_t)below(N_
 static void open_conn(td_conn *c)
 {
   *c = (td_conn){.server = s, .state = TD_CONN_READING, .progress_ms = now_ms};
-  td_held_join(c);
+  td_answer_memory_add_conn(c);
 }
 
 static void end_call(td_conn *c)
 {
-  td_held_set(s, c->call->tenant, &c->call->held_bytes, 0);
+  td_answer_memory_set(s, c->call->tenant, &c->call->answer_memory_bytes, 0);
   td_tenant_drop(&s->tenants, c->call->tenant);
   c->call = NULL;
 }
@@ -141,8 +144,8 @@ static void close_conn(td_conn *c)
 {
   if (c->call)
     end_call(c);
-  td_held_set(s, c->tenant, &c->held_bytes, 0);
-  td_held_leave(c);
+  td_answer_memory_set(s, c->tenant, &c->answer_memory_bytes, 0);
+  td_answer_memory_remove_conn(c);
   td_tenant_drop(&s->tenants, c->tenant);
   c->state = TD_CONN_CLOSING;
 }
@@ -156,11 +159,11 @@ static void change(td_conn *c)
   case 2: c->call ? end_call(c) : begin_call(c); break;
   case 3: c->progress_ms = now_ms; break;
   case 4:
-  case 5: td_held_set(s, c->tenant, &c->held_bytes, some_bytes()); break;
+  case 5: td_answer_memory_set(s, c->tenant, &c->answer_memory_bytes, some_bytes()); break;
   case 8: open_conn(c); break;
   default:
     if (c->call)
-      td_held_set(s, c->call->tenant, &c->call->held_bytes, some_bytes());
+      td_answer_memory_set(s, c->call->tenant, &c->call->answer_memory_bytes, some_bytes());
   }
 }
 
@@ -170,13 +173,13 @@ static void expect_same(void)
   const td_conn *want = walk_for_victim();
   options.limit[TD_LIMIT_ANSWERS_BYTES] = 0;
   ended = NULL;
-  td_held_trim(s);
+  td_answer_memory_trim(s);
   assert_true((ended != NULL) == (want != NULL));
   assert_false(want && (goes_before(want, ended) || goes_before(ended, want))); /* or as good */
   options.limit[TD_LIMIT_ANSWERS_BYTES] = BUDGET;
   for (int i = 0; i < N_CONNS; i++)
     if (is_open(&conns[i]) && conns[i].tenant)
-      assert_int_equal(td_held_admit(&conns[i], &e), walk_for_room(&conns[i]));
+      assert_int_equal(td_answer_memory_admit(&conns[i], &e), walk_for_room(&conns[i]));
 }
 
 static void same_as_a_plain_walk(void **state)
@@ -200,8 +203,8 @@ static void same_as_a_plain_walk(void **state)
     for (int i = 0; i < N_CONNS; i++)
       if (is_open(&conns[i]))
         close_conn(&conns[i]);
-    assert_int_equal(s->held_bytes, 0);
-    assert_int_equal(td_holders_most(&s->tenants.holders), 0);
+    assert_int_equal(s->answer_memory_bytes, 0);
+    assert_int_equal(td_answer_heap_max_bytes(&s->tenants.answer_heap), 0);
     td_tenants_deinit(&s->tenants);
     free(s);
   }
