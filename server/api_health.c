@@ -19,7 +19,7 @@ static void respond_trouble(td_conn *c, const char *trouble)
 
 void td_api_health(td_conn *c)
 {
-  const char *trouble = td_server_trouble(c->server);
+  const char *trouble = td_server_unhealthy_reason(c->server);
   if (trouble)
     respond_trouble(c, trouble);
   else
@@ -29,7 +29,7 @@ void td_api_health(td_conn *c)
 void td_api_ready(td_conn *c)
 {
   const td_server *s = c->server;
-  const char *trouble = td_server_trouble(s);
+  const char *trouble = td_server_unhealthy_reason(s);
   if (s->draining)
     respond_text(c, 503, "{\"status\":\"draining\"}");
   else if (s->engine_state == TD_ENGINE_LOADING)

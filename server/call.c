@@ -278,10 +278,10 @@ static void uncount_body(td_call *call)
 }
 
 /* The key's limits stop counting the call as soon as its client is gone, even if a worker still has it. */
-static void uncount_asking(td_call *call)
+static void uncount_to_generate(td_call *call)
 {
-  call->tenant->n_asking -= call->asking;
-  call->asking = false;
+  call->tenant->n_to_generate -= call->is_to_generate;
+  call->is_to_generate = false;
 }
 
 /* Also for a call that a worker still has: its memory will be freed soon. */
@@ -314,7 +314,7 @@ static void call_done(td_job *job)
   call->with_worker = false;
   s->n_reading--;
   call->tenant->n_reading--;
-  uncount_asking(call);
+  uncount_to_generate(call);
   uncount_body(call);
   if (!call->failed)
     td_unknown_tell(&s->unknown_log, &call->request.unknown);
@@ -402,8 +402,8 @@ static void enter_reading(td_call *call)
   td_conn *c = call->conn;
   call->server->n_reading++;
   call->tenant->n_reading++;
-  call->asking = call->api->render_delta != NULL;
-  call->tenant->n_asking += call->asking;
+  call->is_to_generate = call->api->render_delta != NULL;
+  call->tenant->n_to_generate += call->is_to_generate;
   c->state = TD_CONN_ANSWERING;
   c->since_ms = uv_now(&call->server->loop);
   c->call = call;
@@ -477,7 +477,7 @@ void td_call_abandon(td_call *call)
 {
   call->conn = NULL;
   atomic_store(&call->abandoned, true);
-  uncount_asking(call);
+  uncount_to_generate(call);
   uncount_answer_memory(call);
   if (call->generating)
     td_generation_cancel(call, TD_FINISHED_ABORT);
@@ -519,7 +519,7 @@ void td_call_fail(td_call *call, const td_api_error *e)
   } else if (c) {
     td_conn_respond_error(c, e);
   }
-  uncount_asking(call);
+  uncount_to_generate(call);
   uncount_answer_memory(call);
   if (call->with_worker)
     atomic_store(&call->abandoned, true);
@@ -558,11 +558,11 @@ static void free_call(td_call *call)
   free(call);
 }
 
-void td_call_bury(td_server *s)
+void td_call_free_ended(td_server *s)
 {
-  while (s->graveyard) {
-    td_call *call = s->graveyard;
-    s->graveyard = call->next;
+  while (s->ended_during_poll) {
+    td_call *call = s->ended_during_poll;
+    s->ended_during_poll = call->next;
     free_call(call);
   }
 }
@@ -578,8 +578,8 @@ void td_call_destroy(td_call *call)
   td_tenant_drop(&s->tenants, call->tenant);
   call->tenant = NULL;
   if (s->polling) { /* later updates of the current batch may still refer to it */
-    call->next = s->graveyard;
-    s->graveyard = call;
+    call->next = s->ended_during_poll;
+    s->ended_during_poll = call;
   } else {
     free_call(call);
   }

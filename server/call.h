@@ -57,11 +57,12 @@ typedef struct td_choice {
   td_item item;
   td_parsed_answer sent_so_far; /* by a stream; kept for routes whose last events repeat it */
 
-  uint32_t n_read;     /* tokens turned to text so far */
-  uint32_t n_echoed;   /* in a stream: prompt tokens whose log-probabilities were sent */
-  const char *finish;  /* finish_reason: set when the text is complete ("stop", "length", "tool_calls") */
-  bool opened, closed; /* first chunk sent; engine slot given back */
-  bool first_seen;     /* the first token was counted in the metrics */
+  uint32_t n_read;    /* tokens turned to text so far */
+  uint32_t n_echoed;  /* in a stream: prompt tokens whose log-probabilities were sent */
+  const char *finish; /* finish_reason: set when the text is complete ("stop", "length", "tool_calls") */
+  bool first_chunk_sent;
+  bool slot_released;           /* the engine slot was given back */
+  bool first_token_counted;     /* in the metrics */
   uint64_t answer_memory_bytes; /* part of the call's answer_memory_bytes */
 } td_choice;
 
@@ -153,8 +154,9 @@ struct td_call {
   td_buf echo; /* members of the request that the answer repeats (Responses) */
 
   /* used by the loop only, except rendered */
-  bool rendered;                        /* a worker has run the rendering */
-  bool with_worker, generating, asking; /* asking: counted in the tenant's n_asking */
+  bool rendered; /* a worker has run the rendering */
+  bool with_worker, generating;
+  bool is_to_generate; /* counted in the tenant's n_to_generate */
   td_choice *choices;
   uint32_t n_choices, n_open;
 };
@@ -173,7 +175,7 @@ void td_call_fail(td_call *call, const td_api_error *e);
 void td_call_respond(td_call *call, td_buf *headers, td_buf *body);
 void td_call_destroy(td_call *call);
 /* Frees the calls that ended while updates were being read. */
-void td_call_bury(td_server *s);
+void td_call_free_ended(td_server *s);
 
 /* generation.c */
 void td_generation_submit(td_call *call);

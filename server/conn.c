@@ -306,7 +306,7 @@ static void take_request_id(td_conn *c)
     memcpy(c->request_id, given, n + 1);
   else
     snprintf(c->request_id, sizeof c->request_id, "req-%016" PRIx64 "-%" PRIx64, (uint64_t)time(NULL),
-             ++c->server->ids);
+             ++c->server->last_request_id);
 }
 
 static void append_header(td_buf *out, const char *name, const char *value)

@@ -42,7 +42,7 @@ static void leave_queue(td_call *call)
   call->server->n_choices -= call->n_choices;
   call->tenant->n_choices -= call->n_choices;
   for (uint32_t i = 0; i < call->n_choices; i++)
-    call->tenant->n_waiting -= !call->choices[i].first_seen;
+    call->tenant->n_waiting -= !call->choices[i].first_token_counted;
   call->generating = false;
 }
 
@@ -50,9 +50,9 @@ void td_generation_cancel(td_call *call, td_finished why)
 {
   td_server *s = call->server;
   for (uint32_t i = 0; i < call->n_choices; i++) {
-    if (!call->choices[i].closed)
+    if (!call->choices[i].slot_released)
       s->metrics.finished[why]++;
-    call->choices[i].closed = true;
+    call->choices[i].slot_released = true;
     drop_ticket(&call->choices[i]);
   }
   if (call->generating)
@@ -428,7 +428,7 @@ static void send_delta(td_choice *ch)
   uint32_t n_echo = left_to_echo(ch) < chunk_tokens(ch) ? left_to_echo(ch) : chunk_tokens(ch);
   td_delta d = {
       .choice = ch,
-      .first = !ch->opened,
+      .first = !ch->first_chunk_sent,
       .text = ch->out.data ? ch->out.data : "",
       .n_text = ch->out.len_bytes,
       .ids = ids ? (const int32_t *)(const void *)ch->ids.data : NULL,
@@ -450,7 +450,7 @@ static void send_delta(td_choice *ch)
   td_conn_stream_send(call->conn, events.data ? events.data : "", events.len_bytes);
   td_buf_deinit(&events);
   clear_sent(ch, by_parts);
-  ch->opened = true;
+  ch->first_chunk_sent = true;
 }
 
 static void end_stream(td_call *call)
@@ -491,7 +491,7 @@ static void close_choice(td_choice *ch)
 {
   td_server *s = ch->call->server;
   drop_ticket(ch);
-  ch->closed = true;
+  ch->slot_released = true;
   ch->call->n_open--;
   s->metrics.finished[strcmp(ch->finish, "length") == 0 ? TD_FINISHED_LENGTH : TD_FINISHED_STOP]++;
   td_histogram_observe(&s->metrics.e2e, (double)(ch->last_token_us - ch->call->arrival_us) / 1e6, 1);
@@ -517,9 +517,10 @@ static void read_and_send(td_choice *ch)
 {
   td_call *call = ch->call;
   bool stream = call->request.stream;
-  if (!ch->closed && !echo_prompt(ch))
+  if (!ch->slot_released && !echo_prompt(ch))
     return;
-  while (!ch->closed && ch->tokens && (ch->n_read < ch->n_generated || ch->engine_finish != TD_FINISH_NONE)) {
+  while (!ch->slot_released && ch->tokens &&
+         (ch->n_read < ch->n_generated || ch->engine_finish != TD_FINISH_NONE)) {
     if (stream && !td_conn_writable(call->conn))
       return;
     read_tokens(ch, stream ? chunk_tokens(ch) : CHUNK_TOKENS);
@@ -537,7 +538,7 @@ static void pump_choice(td_choice *ch)
 }
 
 /* After choices were pumped: ends the call if all are complete; fails it if they hold over answer_bytes. */
-static void go_on(td_call *call)
+static void end_if_complete(td_call *call)
 {
   td_api_error e;
   if (call->n_open == 0) {
@@ -552,7 +553,7 @@ void td_generation_pump(td_call *call)
 {
   for (uint32_t i = 0; i < call->n_choices; i++)
     pump_choice(&call->choices[i]);
-  go_on(call);
+  end_if_complete(call);
 }
 
 /* ---- updates from the engine ---- */
@@ -562,8 +563,8 @@ static void observe(td_choice *ch, const td_engine_update *u)
   td_metrics *m = &ch->call->server->metrics;
   td_tenant *t = ch->call->tenant;
   uint32_t fresh = u->vector ? 0 : u->n_generated - ch->n_generated;
-  if (!ch->first_seen && u->n_generated > 0) {
-    ch->first_seen = true;
+  if (!ch->first_token_counted && u->n_generated > 0) {
+    ch->first_token_counted = true;
     m->prompt_tokens += u->n_prompt;
     t->n_waiting--;
     t->usage.prompt_tokens += u->n_prompt;
@@ -610,7 +611,7 @@ static bool ends_by_error(td_choice *ch, td_finish why)
     end_call(ch->call);
     return false;
   }
-  if (ch->closed)
+  if (ch->slot_released)
     return false;
   ch->engine_finish = why;
   return true;
@@ -694,7 +695,7 @@ static void apply(const td_engine_update *u)
     return;
   }
   pump_choice(ch);
-  go_on(call);
+  end_if_complete(call);
 }
 
 void td_generation_poll(td_server *s)
@@ -708,5 +709,5 @@ void td_generation_poll(td_server *s)
       apply(&updates[i]);
   } while (n == POLL_BATCH);
   s->polling = false;
-  td_call_bury(s);
+  td_call_free_ended(s);
 }

@@ -16,7 +16,8 @@ static bool refuse(td_tenant *t, td_api_error *e, const char *type, uint64_t wai
 static bool has_room(td_tenant *t, uint64_t n, td_api_error *e)
 {
   const td_key_limits *l = &t->key->limits;
-  uint64_t waiting = (uint64_t)t->n_asking + t->n_waiting, all = (uint64_t)t->n_asking + t->n_choices;
+  uint64_t waiting = (uint64_t)t->n_to_generate + t->n_waiting,
+           all = (uint64_t)t->n_to_generate + t->n_choices;
   if (l->requests > 0 && all + n > l->requests)
     td_api_error_set(e, 429, "rate_limit_exceeded", NULL,
                      "this key has %" PRIu64 " requests under way, and may have %" PRIu64, all, l->requests);

@@ -296,7 +296,7 @@ static double key_value(const td_tenant *t, int metric)
   case 2: return (double)t->usage.prompt_tokens;
   case 3: return (double)t->usage.cached_tokens;
   case 4: return (double)t->usage.generation_tokens;
-  case 5: return t->n_waiting + t->n_asking;
+  case 5: return t->n_waiting + t->n_to_generate;
   default: return t->n_choices - t->n_waiting;
   }
 }

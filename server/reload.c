@@ -14,7 +14,8 @@
 #include "server/server.h"
 #include "server/watch.h"
 
-td_status td_server_read_named(const td_options *o, td_keys *keys, td_ranges *proxies, td_error *err)
+td_status td_server_read_keys_and_proxies(const td_options *o, td_keys *keys, td_ranges *proxies,
+                                          td_error *err)
 {
   const char *names = o->served_model_name;
   for (td_list_item name; td_list_next(&names, &name);)
@@ -45,7 +46,7 @@ static td_status prepare(const td_server *s, td_options *next, td_keys *keys, td
   TD_TRY(can_be_read_again(s->options->config, err));
   TD_TRY(td_options_read(next, s->argc, s->argv, &action, err));
   TD_TRY(can_be_read_again(next->api_key_file, err));
-  TD_TRY(td_server_read_named(next, keys, proxies, err));
+  TD_TRY(td_server_read_keys_and_proxies(next, keys, proxies, err));
   td_status st = td_keys_follow(keys, &s->keys, err);
   if (st == TD_OK && keys->is_cut && !td_keys_equal(keys, &s->keys)) /* a half-written file would drop keys */
     st = td_fail_param(err, TD_ERR_CONFIG, "api_key_file",
@@ -127,10 +128,10 @@ void td_server_reload(td_server *s)
   td_ranges proxies;
   char text[64];
   if (s->engine_state == TD_ENGINE_LOADING) {
-    s->reload_asked = true;
+    s->reload_pending = true;
     return;
   }
-  s->reload_asked = false;
+  s->reload_pending = false;
   if (s->draining)
     return;
   snprintf(text, sizeof text, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, td_clock_us());

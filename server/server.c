@@ -59,7 +59,7 @@ static bool workers_are_stuck(const td_server *s)
          td_workers_are_stuck(s->workers, 1000 * stall_ms); /* s->workers is NULL until the start is done */
 }
 
-const char *td_server_trouble(const td_server *s)
+const char *td_server_unhealthy_reason(const td_server *s)
 {
   if (s->engine_state == TD_ENGINE_FAILED || s->engine_state == TD_ENGINE_STOPPED)
     return "engine: it has stopped";
@@ -204,10 +204,10 @@ static void on_signal(uv_signal_t *h, int signum)
 static void drain_sweep(td_server *s)
 {
   uint64_t now = uv_now(&s->loop);
-  if (now >= s->drain_end_ms && s->n_calls > 0 && !s->drain_is_over) {
+  if (now >= s->drain_end_ms && s->n_calls > 0 && !s->drain_timed_out) {
     td_warn("drain timeout: ending %u requests", s->n_calls);
     fail_calls(s, "shutting_down", "the server is shutting down");
-    s->drain_is_over = true;
+    s->drain_timed_out = true;
     s->handing_over = false; /* later requests are refused, and do not delay the end */
     s->drain_end_ms = now + END_FLUSH_MS;
   }
@@ -282,7 +282,7 @@ static void on_engine_wake(uv_async_t *a)
     if (s->listener && td_listener_is_inherited(s->listener))
       td_listener_accept(s->listener);
     td_notify("READY=1\nSTATUS=serving");
-    if (s->reload_asked)
+    if (s->reload_pending)
       td_server_reload(s);
   }
   if (state == TD_ENGINE_READY)
@@ -297,7 +297,7 @@ static void wake_loop(void *arg) { uv_async_send(&((td_server *)arg)->engine_wak
 /* Also lets systemd restart a daemon whose engine hangs, not only one whose loop hangs. */
 static void on_watchdog(uv_timer_t *t)
 {
-  if (!td_server_trouble(t->data))
+  if (!td_server_unhealthy_reason(t->data))
     td_notify("WATCHDOG=1");
 }
 
@@ -365,7 +365,7 @@ static td_status start(td_server *s, td_error *err)
   const td_options *o = s->options;
   TD_TRY(start_handles(s, err));
   TD_TRY(td_kv_events_check_options(o, err));
-  TD_TRY(td_server_read_named(o, &s->keys, &s->trusted_proxies, err));
+  TD_TRY(td_server_read_keys_and_proxies(o, &s->keys, &s->trusted_proxies, err));
   s->n_keys_at_start = s->keys.n;
   TD_TRY(td_tenants_init(&s->tenants, &s->keys, err));
   ssize_t n = -1;
@@ -505,7 +505,7 @@ static td_status check_options(const td_options *o, td_error *err)
   char host[256], port[8];
   bool is_unix;
   TD_TRY(td_listen_parse(o->listen, host, port, &is_unix, err));
-  TD_TRY(td_server_read_named(o, &keys, &ranges, err));
+  TD_TRY(td_server_read_keys_and_proxies(o, &keys, &ranges, err));
   td_keys_deinit(&keys);
   return td_kv_events_check_options(o, err);
 }

@@ -39,7 +39,7 @@ typedef struct td_server {
   td_options *options;
   int argc; /* the command line, read again on SIGHUP */
   char **argv;
-  bool reload_asked; /* SIGHUP arrived while the model was loading */
+  bool reload_pending; /* SIGHUP arrived while the model was loading */
   td_engine *engine;
   td_engine_state engine_state; /* as last seen by the loop */
   uv_loop_t loop;
@@ -71,7 +71,7 @@ typedef struct td_server {
   uint64_t body_bytes;          /* request bodies, of all connections and of calls that workers have */
   uint64_t answer_memory_bytes; /* memory of answers, over all connections and calls (answer_memory.h) */
   td_call *calls;               /* all */
-  td_call *graveyard;           /* calls that ended during a poll, freed after it */
+  td_call *ended_during_poll;   /* calls that ended during a poll, freed after it */
   bool polling;                 /* engine updates are being read */
   uint32_t n_calls;
   uint32_t n_reading; /* calls that workers are preparing */
@@ -84,9 +84,9 @@ typedef struct td_server {
   bool handing_over; /* draining; the next process accepts new clients, we serve those that have connected */
   uint64_t drain_end_ms;
   uint64_t answers_until_ms; /* after an engine failure the process runs at least until then */
-  bool drain_is_over;        /* drain_timeout_ms has passed: only error answers are still being sent */
+  bool drain_timed_out;      /* drain_timeout_ms has passed: only error answers are still being sent */
   int exit_code;
-  uint64_t ids; /* counter for generated request ids */
+  uint64_t last_request_id; /* number in the last request id that we generated */
   char read_buffer[TD_READ_BUFFER_BYTES];
 } td_server;
 
@@ -96,8 +96,8 @@ int td_server_run(td_options *options, int argc, char **argv);
 void td_server_reload(td_server *s);
 /* Reads and checks what options refer to: the key file and the ranges of trusted proxies. On failure the
  * caller owns nothing. */
-TD_MUST_CHECK td_status td_server_read_named(const td_options *o, td_keys *keys, td_ranges *proxies,
-                                             td_error *err);
+TD_MUST_CHECK td_status td_server_read_keys_and_proxies(const td_options *o, td_keys *keys,
+                                                        td_ranges *proxies, td_error *err);
 /* For --check-config: checks options and the key file, without model or device. Exit codes as above. */
 int td_server_check_options(const td_options *options);
 /* For --check: loads the model too, but measures nothing and serves nothing. */
@@ -109,7 +109,7 @@ int td_server_calibrate(const td_options *options);
 void td_server_idle(td_server *s);
 /* Says why the daemon is unhealthy: the engine does not step, clients are not accepted, or a worker is stuck.
  * NULL: healthy. Static text. */
-const char *td_server_trouble(const td_server *s);
+const char *td_server_unhealthy_reason(const td_server *s);
 /* Whether an engine in that state accepts requests. On false, *e is the 503. */
 bool td_server_takes_work(td_engine_state state, td_api_error *e);
 /* Sets Retry-After of a 429 to when a prompt of n_prompt tokens should find room, if that is known. */

@@ -32,7 +32,7 @@ typedef struct td_tenant {
   uint32_t account;              /* the key's account at the engine; 0: none */
   uint32_t n_reading, n_choices; /* its calls that workers have; its choices at the engine */
   uint32_t n_waiting;            /* of n_choices: those without a first token */
-  uint32_t n_asking;             /* of n_reading: calls that will generate and have a client */
+  uint32_t n_to_generate;        /* of n_reading: calls that will generate and have a client */
   td_rate requests, tokens;      /* used if the key has such limits */
   td_usage usage;                /* kept for keys only */
   uint64_t body_bytes;           /* of bodies being received, or received and not yet read */

@@ -431,15 +431,15 @@ static void test_health(void **state)
                                   .n_running = busy == 2,
                                   .n_waiting = busy == 3};
         clock_us = 1000 + cases[i].stall_us - 1 + (uint64_t)late;
-        const char *trouble = td_server_trouble(w.s);
+        const char *trouble = td_server_unhealthy_reason(w.s);
         assert_int_equal(trouble != NULL, busy && late);
         if (trouble)
           assert_string_equal(trouble, "engine: a step does not end");
         w.s->engine_state = TD_ENGINE_LOADING;
-        assert_null(td_server_trouble(w.s));
+        assert_null(td_server_unhealthy_reason(w.s));
         w.s->engine_state = TD_ENGINE_READY;
         clock_us = 999; /* the beat is of a moment later than the look at the clock */
-        assert_null(td_server_trouble(w.s));
+        assert_null(td_server_unhealthy_reason(w.s));
         close_world(&w);
       }
   static const struct {

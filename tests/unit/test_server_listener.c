@@ -225,18 +225,18 @@ static void test_health(void **state)
   world w;
   open_world(&w);
   w.options.limit[TD_LIMIT_HEALTH_STALL_MS] = 200;
-  assert_null(td_server_trouble(w.s)); /* it is loading */
+  assert_null(td_server_unhealthy_reason(w.s)); /* it is loading */
   fail_conns = -1;
   int spare = connect_to(&w), fd = connect_to(&w); /* memory for the first is allocated before it arrives */
   turn(&w, 2, 100);
   assert_int_equal(w.s->n_conns, 1);
-  assert_null(td_server_trouble(w.s)); /* a moment is no stall */
+  assert_null(td_server_unhealthy_reason(w.s)); /* a moment is no stall */
   turn(&w, 2, 400);
-  assert_non_null(td_server_trouble(w.s));
+  assert_non_null(td_server_unhealthy_reason(w.s));
   fail_conns = 0;
   turn(&w, 2, 3000);
   assert_int_equal(w.s->n_conns, 2);
-  assert_null(td_server_trouble(w.s));
+  assert_null(td_server_unhealthy_reason(w.s));
   close(spare);
   close(fd);
 
@@ -247,7 +247,7 @@ static void test_health(void **state)
   close(fd);
   accept_errno = EAGAIN;
   turn(&w, 9, 400);
-  assert_null(td_server_trouble(w.s));
+  assert_null(td_server_unhealthy_reason(w.s));
   close_world(&w);
 }
 
@@ -255,10 +255,10 @@ static void test_a_socket_that_was_shut_is_unhealthy(void **state)
 {
   world w;
   open_world(&w);
-  assert_null(td_server_trouble(w.s));
+  assert_null(td_server_unhealthy_reason(w.s));
   shutdown(w.fd, SHUT_RDWR);
   turn(&w, 1, 50);
-  assert_non_null(td_server_trouble(w.s));
+  assert_non_null(td_server_unhealthy_reason(w.s));
   close_world(&w);
 }
 

@@ -172,7 +172,7 @@ static void test_the_whole_page(void **state)
   td_kv_events_count kv = {.stored = 161, .removed = 162, .messages = 163};
   accounts[1] = (td_tenant){.key = &first,
                             .n_waiting = 3,
-                            .n_asking = 4,
+                            .n_to_generate = 4,
                             .n_choices = 11,
                             .usage = {.requests = 171,
                                       .refused = 172,

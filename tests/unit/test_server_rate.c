@@ -94,7 +94,7 @@ static void test_limits(void **state)
   t.n_choices = 2;
   assert_true(td_key_limits_admit(&t, true, later, &e));
   t.n_waiting = 1;
-  t.n_asking = 1;
+  t.n_to_generate = 1;
   t.n_reading = 2; /* one has a limit for tokens only */
   t.n_choices = 1;
   assert_false(td_key_limits_admit(&t, true, later, &e));

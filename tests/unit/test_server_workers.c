@@ -279,12 +279,12 @@ static void test_health_tells_of_a_stuck_job(void **state)
   s->engine_state = TD_ENGINE_LOADING;
   assert_int_equal(submit(&d, &j, &a, 'a', 10, false), TD_OK);
   until_begun(1);
-  assert_null(td_server_trouble(s));
+  assert_null(td_server_unhealthy_reason(s));
   usleep(150000);
-  assert_string_equal(td_server_trouble(s), "workers: a job is stuck");
+  assert_string_equal(td_server_unhealthy_reason(s), "workers: a job is stuck");
   open_gate(&j);
   until_done(&d, 1);
-  assert_null(td_server_trouble(s));
+  assert_null(td_server_unhealthy_reason(s));
   free(s);
   end(&d);
 }
