@@ -38,7 +38,7 @@ bool td_chat_tokens(td_call *c, td_buf *text)
       .chat_template_kwargs = r->chat_template_kwargs,
       .add_generation_prompt = r->add_generation_prompt,
       .continue_final_message = r->continue_final_message,
-      .max_tokens = td_call_count_to(c),
+      .max_tokens = td_call_token_limit(c),
   };
   return td_engine_chat_tokens(c->engine, &in, text, &c->prompts[0].ids, &c->prompts[0].n, &err) == TD_OK ||
          td_call_fail_tokens(c, &err, "messages");
@@ -176,6 +176,7 @@ const td_api td_api_chat = {
     .is_chat = true,
     .id_prefix = "chatcmpl-",
     .prepare = td_chat_prepare,
+    .generates = true,
     .render_delta = render_delta,
     .chunk_object = "chat.completion.chunk",
     .render_answer = render_answer,

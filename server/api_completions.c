@@ -16,14 +16,14 @@ static bool read_text(td_call *c, const cJSON *item, const char *param, td_promp
   if (c->request.echo)
     td_buf_append(&p->text, item->valuestring, n);
   td_status st = td_engine_tokenize(c->engine, item->valuestring, n, true, c->request.add_special_tokens,
-                                    td_call_count_to(c), &p->ids, &p->n, &err);
+                                    td_call_token_limit(c), &p->ids, &p->n, &err);
   return st == TD_OK || td_call_fail_tokens(c, &err, param);
 }
 
 bool td_call_read_ids(td_call *c, const cJSON *array, const char *param, td_prompt *p)
 {
   td_json_ids ids = td_json_ids_begin(array);
-  if (ids.n > (c->api->render_delta ? c->info->max_context_tokens : td_call_count_to(c)))
+  if (ids.n > (c->api->generates ? c->info->max_context_tokens : td_call_token_limit(c)))
     return td_call_fail_context(c, param, ids.n, false);
   p->ids = malloc((ids.n + 1) * sizeof *p->ids);
   if (!p->ids) {
@@ -71,8 +71,6 @@ bool td_call_read_prompts(td_call *c, const cJSON *prompt, const char *param, si
 {
   bool many = cJSON_IsArray(prompt) && prompt->child && !cJSON_IsNumber(prompt->child);
   size_t n = 1;
-  if (!td_call_compile_grammar(c, &c->request.grammar, c->request.grammar_field))
-    return false;
   if (cJSON_IsArray(prompt) && !prompt->child)
     return bad_prompt(c, param, "must not be empty");
   for (const cJSON *i = many ? prompt->child->next : NULL; i; i = i->next, n++)
@@ -94,7 +92,8 @@ bool td_call_read_prompts(td_call *c, const cJSON *prompt, const char *param, si
 
 static bool prepare(td_call *c)
 {
-  return td_call_read_prompts(c, c->request.prompt, "prompt", (size_t)td_limit_max(TD_LIMIT_PROMPTS)) &&
+  return td_call_compile_grammar(c, &c->request.grammar, c->request.grammar_field) &&
+         td_call_read_prompts(c, c->request.prompt, "prompt", (size_t)td_limit_max(TD_LIMIT_PROMPTS)) &&
          td_call_check_context(c, false);
 }
 
@@ -160,6 +159,7 @@ const td_api td_api_completions = {
     .id_prefix = "cmpl-",
     .ids_member = "prompt",
     .prepare = prepare,
+    .generates = true,
     .render_delta = render_delta,
     .chunk_object = "text_completion",
     .render_answer = render_answer,

@@ -81,21 +81,12 @@ static void render_answer(const td_call *c, td_buf *out)
                 n_tokens);
 }
 
-/* Never called, because embeddings are not streamed. It is there because routes that submit to the engine are
- * recognised by it. */
-static void render_delta(const td_call *c, const td_delta *d, td_buf *out)
-{
-  (void)c;
-  (void)d;
-  out->failed = true;
-}
-
 const td_api td_api_embeddings = {
     .route = TD_ROUTE_EMBEDDINGS,
     .id_prefix = "embd-",
     .ids_member = "input",
     .prepare = prepare,
-    .render_delta = render_delta,
+    .generates = true,
     .chunk_object = "list",
     .render_answer = render_answer,
 };

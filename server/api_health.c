@@ -68,7 +68,7 @@ void td_api_metrics(td_conn *c)
       .queued_calls = s->n_reading,
       .n_watchers = s->n_watchers,
       .answer_memory_bytes = s->answer_memory_bytes,
-      .accounts = s->keys.asked ? s->tenants.keys : NULL,
+      .accounts = s->keys.required ? s->tenants.keys : NULL,
       .only_account = sees_all(c) ? 0 : c->note.account,
   };
   td_engine_gpu gpu;

@@ -234,6 +234,7 @@ const td_api td_api_messages = {
     .route = TD_ROUTE_MESSAGES,
     .is_chat = true,
     .id_prefix = "msg_",
+    .generates = true,
     .translate = td_messages_to_chat,
     .prepare = td_chat_prepare,
     .render_delta = render_delta,

@@ -282,6 +282,7 @@ const td_api td_api_responses = {
     .route = TD_ROUTE_RESPONSES,
     .is_chat = true,
     .id_prefix = "resp_",
+    .generates = true,
     .translate = td_responses_to_chat,
     .prepare = td_chat_prepare,
     .render_delta = render_delta,

@@ -54,7 +54,7 @@ static bool tokenize_prompt(td_call *c, td_prompt *p)
   }
   size_t n = td_json_text(r->prompt->valuestring, r->prompt->valuestring);
   return td_engine_tokenize(c->engine, r->prompt->valuestring, n, true, r->add_special_tokens,
-                            td_call_count_to(c), &p->ids, &p->n, &err) == TD_OK ||
+                            td_call_token_limit(c), &p->ids, &p->n, &err) == TD_OK ||
          td_call_fail_tokens(c, &err, "prompt");
 }
 

@@ -57,7 +57,7 @@ static td_status take_number(uint64_t *to, const char *name, const char *value, 
 }
 
 /* "name=value", n bytes. */
-static td_status take_setting(td_key *key, const char *s, size_t n, const place *p)
+static td_status read_setting(td_key *key, const char *s, size_t n, const place *p)
 {
   uint64_t most = td_limit_max(TD_LIMIT_KEY_SETTING);
   const struct {
@@ -80,7 +80,7 @@ static td_status take_setting(td_key *key, const char *s, size_t n, const place 
                 "operator=, with blanks between");
 }
 
-static td_status take_secret(td_key *key, const char *s, size_t n, const place *p)
+static td_status read_secret(td_key *key, const char *s, size_t n, const place *p)
 {
   if (n >= sizeof key->secret)
     return refuse(p, "key longer than %zu bytes", sizeof key->secret - 1);
@@ -111,11 +111,11 @@ static td_status add_key(td_keys *k, const char *line, size_t n, const place *p)
   size_t len = strcspn(line, " \t");
   key->account = k->n + 1;
   snprintf(key->name, sizeof key->name, "key-%u", k->n + 1);
-  TD_TRY(take_secret(key, line, len < n ? len : n, p));
+  TD_TRY(read_secret(key, line, len < n ? len : n, p));
   for (size_t at = len; at < n; at += len) {
     at += strspn(line + at, " \t");
     len = strcspn(line + at, " \t\r\n");
-    TD_TRY(take_setting(key, line + at, len, p));
+    TD_TRY(read_setting(key, line + at, len, p));
   }
   TD_TRY(refuse_twice(k, key, p));
   k->last_account = ++k->n;
@@ -131,7 +131,7 @@ static td_status read_lines(td_keys *k, FILE *f, const char *path, td_error *err
   ssize_t n;
   td_status st = TD_OK;
   for (int at = 1; st == TD_OK && (n = getline(&line, &cap, f)) >= 0; at++) {
-    k->is_cut = n > 0 && line[n - 1] != '\n';
+    k->lacks_final_newline = n > 0 && line[n - 1] != '\n';
     while (n > 0 && strchr(" \t\r\n", line[n - 1]))
       n--;
     char *s = line;
@@ -157,7 +157,7 @@ td_status td_keys_read(td_keys *k, const char *path, td_error *err)
   FILE *f = td_file_open(path, &why);
   if (!f)
     return td_fail_param(err, TD_ERR_CONFIG, "api_key_file", "%s: %s", path, why);
-  k->asked = true;
+  k->required = true;
   k->keys = calloc(td_limit_max(TD_LIMIT_API_KEYS), sizeof *k->keys);
   td_status st = k->keys ? read_lines(k, f, path, err) : td_fail(err, TD_ERR_NOMEM, "no memory for API keys");
   fclose(f);
@@ -168,7 +168,7 @@ td_status td_keys_read(td_keys *k, const char *path, td_error *err)
   return st;
 }
 
-td_status td_keys_follow(td_keys *next, const td_keys *now, td_error *err)
+td_status td_keys_keep_accounts(td_keys *next, const td_keys *now, td_error *err)
 {
   next->last_account = now->last_account;
   for (uint32_t i = 0; i < next->n; i++) {
@@ -200,7 +200,7 @@ void td_keys_deinit(td_keys *k)
   memset(k, 0, sizeof *k);
 }
 
-const char *td_keys_given(const char *authorization, const char *api_key)
+const char *td_keys_from_headers(const char *authorization, const char *api_key)
 {
   if (!authorization)
     return api_key;
@@ -211,9 +211,9 @@ const char *td_keys_given(const char *authorization, const char *api_key)
 bool td_keys_allow(const td_keys *k, const char *authorization, const char *api_key, uint32_t *account)
 {
   *account = 0;
-  if (!k->asked)
+  if (!k->required)
     return true;
-  const char *given = td_keys_given(authorization, api_key);
+  const char *given = td_keys_from_headers(authorization, api_key);
   size_t n = given ? strlen(given) : 0;
   if (n == 0 || n >= TD_AUTH_KEY_BYTES)
     return false;

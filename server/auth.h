@@ -36,23 +36,23 @@ typedef struct td_key {
 typedef struct td_keys {
   td_key *keys; /* owned */
   uint32_t n;
-  uint32_t last_account; /* highest account given so far */
-  bool asked;            /* there is a key file, so requests need a key */
-  bool is_cut;           /* the file's last line has no newline */
+  uint32_t last_account;    /* highest account given so far */
+  bool required;            /* there is a key file, so requests need a key */
+  bool lacks_final_newline; /* the file's last line has no newline */
 } td_keys;
 
 /* path "": requests need no key. Blank lines and lines that begin with '#' are skipped. A file without keys,
  * a key over 255 bytes, and a repeated key or name are errors. The message never contains a key. */
 TD_MUST_CHECK td_status td_keys_read(td_keys *k, const char *path, td_error *err);
 /* Assigns accounts to the keys of next, the file as read again. Fails if no account is left. */
-TD_MUST_CHECK td_status td_keys_follow(td_keys *next, const td_keys *now, td_error *err);
-/* Whether the file read again (a, after td_keys_follow) has the same keys and settings as before. */
+TD_MUST_CHECK td_status td_keys_keep_accounts(td_keys *next, const td_keys *now, td_error *err);
+/* Whether the file read again (a, after td_keys_keep_accounts) has the same keys and settings as before. */
 bool td_keys_equal(const td_keys *a, const td_keys *b);
 void td_keys_deinit(td_keys *k);
 /* The key in a request's headers: that of "Authorization: Bearer KEY", or of x-api-key if there is no
  * Authorization. Either value may be NULL. Returns NULL if there is no key, also if Authorization has another
  * form. */
-const char *td_keys_given(const char *authorization, const char *api_key);
+const char *td_keys_from_headers(const char *authorization, const char *api_key);
 /* Whether the key in the headers is one of these. On true *account is its account (0: keys are not asked). */
 bool td_keys_allow(const td_keys *k, const char *authorization, const char *api_key, uint32_t *account);
 

@@ -19,13 +19,13 @@
  * default size can hold. */
 enum { COUNT_BEYOND = 65536, COUNT_ONLY = 1 << 24 };
 
-size_t td_call_count_to(const td_call *call)
+size_t td_call_token_limit(const td_call *call)
 {
-  return call->api->render_delta ? (size_t)call->info->max_context_tokens + COUNT_BEYOND : COUNT_ONLY;
+  return call->api->generates ? (size_t)call->info->max_context_tokens + COUNT_BEYOND : COUNT_ONLY;
 }
 
 /* Answer tokens that the request asks for. 0: it gives no number (or asks for none), -1: no limit. */
-static int64_t asked_tokens(const td_api_request *r)
+static int64_t requested_tokens(const td_api_request *r)
 {
   return r->has_max_completion_tokens ? r->max_completion_tokens : r->max_tokens;
 }
@@ -34,15 +34,15 @@ static int64_t asked_tokens(const td_api_request *r)
  * to a model with more context. */
 bool td_call_fail_context(td_call *call, const char *param, uint64_t n_prompt, bool or_more)
 {
-  int64_t asked = asked_tokens(&call->request);
-  uint64_t n_answer = asked > 0 ? (uint64_t)asked : 1;
+  int64_t requested = requested_tokens(&call->request);
+  uint64_t n_answer = requested > 0 ? (uint64_t)requested : 1;
   const char *more = or_more ? "more than " : "";
   const char *cut = call->info->context_is_cut
                         ? " The model could do more: this server's KV memory (kv_bytes) bounds it."
                         : "";
-  if (!call->api->render_delta)
+  if (!call->api->generates)
     td_api_error_set(&call->error, 400, "context_length_exceeded", param, "'%s' has more than %zu tokens",
-                     param, td_call_count_to(call));
+                     param, td_call_token_limit(call));
   else if (call->info->makes_embeddings)
     td_api_error_set(&call->error, 400, "context_length_exceeded", param,
                      "This model's maximum context length is %u tokens. However, you requested %s%" PRIu64
@@ -63,7 +63,7 @@ bool td_call_fail_tokens(td_call *call, const td_error *err, const char *param)
   /* The tokeniser fails only for texts that are too long and names no field but "prompt". The template names
    * other fields. */
   if (err->code == TD_ERR_REQUEST && (!*err->param || strcmp(err->param, "prompt") == 0))
-    return td_call_fail_context(call, param, td_call_count_to(call), true);
+    return td_call_fail_context(call, param, td_call_token_limit(call), true);
   td_api_error_from(&call->error, err);
   return false;
 }
@@ -121,14 +121,14 @@ bool td_call_check_context(td_call *call, bool default_rest)
 {
   const td_api_request *r = &call->request;
   const char *param = r->messages ? "messages" : r->input ? "input" : "prompt";
-  int64_t asked = asked_tokens(r);
+  int64_t requested = requested_tokens(r);
   /* the engine generates at least one token, also where the request wants none */
-  uint64_t want = call->info->makes_embeddings ? 0 : asked > 0 ? (uint64_t)asked : 1;
+  uint64_t want = call->info->makes_embeddings ? 0 : requested > 0 ? (uint64_t)requested : 1;
   uint64_t longest_rest = 0;
-  call->max_new = asked > 0                   ? (uint32_t)asked
-                  : !r->has_answer            ? 1
-                  : asked < 0 || default_rest ? UINT32_MAX
-                                              : 16;
+  call->max_new = requested > 0                   ? (uint32_t)requested
+                  : !r->has_answer                ? 1
+                  : requested < 0 || default_rest ? UINT32_MAX
+                                                  : 16;
   for (uint32_t i = 0; i < call->n_prompts; i++) {
     if (call->prompts[i].n == 0) {
       td_api_error_set(&call->error, 400, "invalid_value", param, "'%s' gives an empty prompt", param);
@@ -317,7 +317,7 @@ static void call_done(td_job *job)
   uncount_to_generate(call);
   uncount_body(call);
   if (!call->failed)
-    td_unknown_tell(&s->unknown_log, &call->request.unknown);
+    td_unknown_log_new(&s->unknown_log, &call->request.unknown);
   if (!call->conn) {
     td_call_destroy(call);
   } else if (s->stopping) {
@@ -328,7 +328,7 @@ static void call_done(td_job *job)
     td_conn *c = detach(call);
     td_conn_respond_error(c, &call->error);
     td_call_destroy(call);
-  } else if (!call->api->render_delta) {
+  } else if (!call->api->generates) {
     td_buf headers;
     td_buf_init(&headers, 0);
     td_call_respond(call, &headers, &call->answer);
@@ -402,7 +402,7 @@ static void enter_reading(td_call *call)
   td_conn *c = call->conn;
   call->server->n_reading++;
   call->tenant->n_reading++;
-  call->is_to_generate = call->api->render_delta != NULL;
+  call->is_to_generate = call->api->generates;
   call->tenant->n_to_generate += call->is_to_generate;
   c->state = TD_CONN_ANSWERING;
   c->since_ms = uv_now(&call->server->loop);
@@ -421,7 +421,7 @@ void td_call_begin(td_conn *c, const td_api *api)
   td_server *s = c->server;
   td_error err;
   td_api_error e;
-  if (!td_server_takes_work(s->engine_state, &e)) { /* it may have failed since the head */
+  if (!td_server_accepts_requests(s->engine_state, &e)) { /* it may have failed since the head */
     td_conn_respond_error(c, &e);
     return;
   }
@@ -446,7 +446,7 @@ void td_call_begin(td_conn *c, const td_api *api)
   call->max_prompt_tokens = most_of(s, TD_LIMIT_QUEUE_TOKENS);
   call->arrival_us = c->arrival_us;
   call->created_s = (int64_t)time(NULL);
-  call->tenant = td_tenant_share(c->tenant);
+  call->tenant = td_tenant_ref(c->tenant);
   atomic_init(&call->abandoned, false);
   td_buf_init(&call->answer, (size_t)td_option(s->options, TD_LIMIT_ANSWER_BYTES));
   make_id(call);
@@ -583,5 +583,5 @@ void td_call_destroy(td_call *call)
   } else {
     free_call(call);
   }
-  td_server_idle(s);
+  td_server_stop_if_drained(s);
 }

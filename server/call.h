@@ -90,6 +90,7 @@ typedef struct td_delta {
 /* The functions of one API family; see api_*.c. */
 typedef struct td_api {
   unsigned route; /* TD_ROUTE_* */
+  bool generates; /* its choices are submitted to the engine; embeddings too */
   bool is_chat;   /* the prompt is a conversation, rendered by the model's template */
   const char *id_prefix;
   const char *ids_member; /* member of the body that may be a long array of token ids; NULL: none */
@@ -98,7 +99,7 @@ typedef struct td_api {
   cJSON *(*translate)(td_call *c, const cJSON *body);
   /* [worker] Makes prompts, or c->answer, from the parsed body; false: c->error says why. */
   bool (*prepare)(td_call *c);
-  /* [loop] One event of a stream. NULL for routes that do not generate. */
+  /* [loop] One event of a stream. NULL for routes that do not stream. */
   void (*render_delta)(const td_call *c, const td_delta *d, td_buf *out);
   const char *chunk_object; /* "object" member of a stream's events */
   void (*render_answer)(const td_call *c, td_buf *out);
@@ -189,14 +190,14 @@ void td_answer_send(td_call *call);
 
 /* For workers. All return false and set call->error on failure. */
 /* Reads prompts from a member of the body: a string, an array of token ids, or an array of at most `most`
- * strings or at most `most` arrays of ids. Compiles the request's grammar first. */
+ * strings or at most `most` arrays of ids. */
 bool td_call_read_prompts(td_call *call, const cJSON *member, const char *param, size_t most);
 bool td_call_alloc_prompts(td_call *call, size_t n);
 /* Sets max_new and checks that all prompts fit the context and the bounds of a request. An absent max_tokens
  * means the rest of the context if default_rest, otherwise 16, OpenAI's default for completions. */
 bool td_call_check_context(td_call *call, bool default_rest);
 /* Prompts are tokenised up to this many tokens. */
-size_t td_call_count_to(const td_call *call);
+size_t td_call_token_limit(const td_call *call);
 /* Sets context_length_exceeded: prompt and answer do not fit. or_more: n_prompt is a lower bound, because
  * counting stopped there. Always returns false. */
 bool td_call_fail_context(td_call *call, const char *param, uint64_t n_prompt, bool or_more);

@@ -77,7 +77,7 @@ static void on_closed(uv_handle_t *h)
   td_http_deinit(&c->http);
   td_buf_deinit(&c->pending);
   td_buf_deinit(&c->out);
-  free(c->early);
+  free(c->deferred_error);
   free(c);
 }
 
@@ -108,7 +108,7 @@ static void uncount_body(td_conn *c)
   c->body_counted = 0;
 }
 
-void td_conn_belong(td_conn *c, td_tenant *tenant)
+void td_conn_set_tenant(td_conn *c, td_tenant *tenant)
 {
   uint64_t unread_bytes = c->answer_memory_bytes; /* earlier answers that the peer has not read yet */
   td_answer_memory_set(c->server, c->tenant, &c->answer_memory_bytes, 0);
@@ -137,7 +137,7 @@ void td_conn_close(td_conn *c)
   td_call *call = c->call;
   if (call) {
     td_request_log_note(&c->note, call, "abort");
-    td_request_log_tell(c, c->status > 0 ? c->status : 499);
+    td_request_log_write(c, c->status > 0 ? c->status : 499);
   }
   c->state = TD_CONN_CLOSING;
   c->call = NULL;
@@ -151,7 +151,7 @@ void td_conn_close(td_conn *c)
   c->tenant = NULL;
   unlink_conn(c);
   uv_close(&c->uv.handle, on_closed);
-  td_server_idle(c->server);
+  td_server_stop_if_drained(c->server);
 }
 
 /* ---- writing ---- */
@@ -347,12 +347,12 @@ static void answer_head(td_conn *c, int status, const char *content_type, const 
 /* The answer is whole: goes on to the next request, or lingers until the peer closes. */
 static void answer_end(td_conn *c)
 {
-  td_request_log_tell(c, c->status);
+  td_request_log_write(c, c->status);
   c->status = 0;
   uncount_body(c);
   td_http_reset(&c->http);
-  free(c->early);
-  c->early = NULL;
+  free(c->deferred_error);
+  c->deferred_error = NULL;
   c->in_stream = c->chunked = c->head_only = false;
   c->since_ms = now_ms(c);
   c->state = c->keep_alive ? TD_CONN_READING : TD_CONN_LINGERING;
@@ -401,7 +401,7 @@ void td_conn_respond_buf(td_conn *c, int status, const char *content_type, const
       answer_end(c);
     else { /* the call is detached, so td_conn_close did not log the request */
       c->note.finish = "abort";
-      td_request_log_tell(c, c->status);
+      td_request_log_write(c, c->status);
     }
   } else {
     td_conn_respond(c, status, content_type, headers, body->data ? body->data : "", body->len_bytes);
@@ -506,7 +506,7 @@ static void on_head(td_conn *c)
     return;
   }
   bool has_body = h->chunked || h->content_length > 0;
-  if (!has_body || h->expect_continue || !(c->early = malloc(sizeof e))) {
+  if (!has_body || h->expect_continue || !(c->deferred_error = malloc(sizeof e))) {
     /* After a final answer a client that waits for 100 may send its body or not. We cannot tell what the next
      * bytes are, so the connection ends. */
     if (has_body)
@@ -517,7 +517,7 @@ static void on_head(td_conn *c)
   /* The client is already sending and may look for the answer only after its body. So the body is dropped
    * first and the error sent then. on_request admits again to get the answer's headers (Allow,
    * WWW-Authenticate). */
-  *c->early = e;
+  *c->deferred_error = e;
   c->http.discard_body = true;
 }
 
@@ -525,9 +525,9 @@ static void on_request(td_conn *c)
 {
   td_api_error e;
   const char *headers = NULL;
-  if (c->early) {
+  if (c->deferred_error) {
     td_api_error now;
-    e = *c->early;
+    e = *c->deferred_error;
     if (td_router_admit(c, &now, &headers) || now.status != e.status)
       headers = NULL;
     respond_error(c, &e, headers);

@@ -43,7 +43,8 @@ struct td_conn {
   td_call *call;       /* owned; only while ANSWERING */
   td_watcher *watcher; /* owned; only while ANSWERING, instead of a call */
   bool keep_alive, chunked, head_only, in_stream;
-  td_api_error *early; /* error found at the head, sent after the body has been received and dropped */
+  td_api_error
+      *deferred_error; /* error found at the head, sent after the body has been received and dropped */
   char request_id[132];
   td_tenant *tenant;            /* of the last request that was admitted; NULL: none yet */
   uint64_t body_counted;        /* part of the tenant's and the server's body_bytes */
@@ -66,7 +67,7 @@ void td_conn_close(td_conn *c);
 /* Closes because the server decided to, not the client; counts and logs it. */
 void td_conn_cut(td_conn *c, td_cut why);
 /* Makes the connection, and the bytes it holds, the tenant's. Takes over the caller's reference to tenant. */
-void td_conn_belong(td_conn *c, td_tenant *tenant);
+void td_conn_set_tenant(td_conn *c, td_tenant *tenant);
 void td_conn_sweep(td_conn *c, uint64_t now_ms);
 /* The next process takes over: closes the connection unless a request may still be on its way. */
 void td_conn_hand_over(td_conn *c, uint64_t now_ms);

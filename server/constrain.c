@@ -155,9 +155,9 @@ bool td_call_constrain_chat(td_call *call)
 {
   const td_api_request *r = &call->request;
   const td_dialect *d = &call->server->dialect;
-  bool calls = r->choice.mode != TD_TOOLS_NONE, held = td_tool_choice_is_held(r),
+  bool calls = r->choice.mode != TD_TOOLS_NONE, constrained = td_tool_choice_is_constrained(r),
        given = r->grammar.kind != TD_GRAMMAR_NONE && r->choice.mode != TD_TOOLS_REQUIRED;
-  if (!held && (!given || (!calls && (!d->thinks || call->prompt_end == TD_PROMPT_HAS_THOUGHT))))
+  if (!constrained && (!given || (!calls && (!d->thinks || call->prompt_end == TD_PROMPT_HAS_THOUGHT))))
     return !given || td_call_compile_grammar(call, &r->grammar, r->grammar_field);
   if (calls && !check_strict(call))
     return false;

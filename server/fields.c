@@ -165,25 +165,25 @@ enum {
   ZERO = 1,
   ONE = 2,
   MINUS_ONE = 4,
-  OFF = 8,         /* false */
-  ON = 16,         /* true */
-  LIST = 32,       /* [] */
-  OBJECT = 64,     /* {}, or all members null */
-  STRING = 128,    /* "" */
-  AUTO = 256,      /* "none", "auto" */
-  ONLY_TEXT = 512, /* ["text"] */
-  ANYTHING = 1024, /* any value: no answer depends on it */
-  APART = 2048,    /* "auto", "deepseek": reasoning is separate from content */
+  OFF = 8,                   /* false */
+  ON = 16,                   /* true */
+  LIST = 32,                 /* [] */
+  OBJECT = 64,               /* {}, or all members null */
+  STRING = 128,              /* "" */
+  AUTO = 256,                /* "none", "auto" */
+  ONLY_TEXT = 512,           /* ["text"] */
+  ANY_VALUE = 1024,          /* any value: no answer depends on it */
+  REASONING_SEPARATE = 2048, /* "auto", "deepseek": reasoning is separate from content */
 };
 
 /* Names by where they occur and which values are accepted, grouped by the API they come from. Many names with
- * ANYTHING refine another field that is refused when it is on, so on their own they have no effect. */
+ * ANY_VALUE refine another field that is refused when it is on, so on their own they have no effect. */
 static const struct {
   unsigned in, off;
   const char *names;
-} others[] = {
+} unserved[] = {
     /* OpenAI: chat and completions */
-    {G | T | D | E, ANYTHING,
+    {G | T | D | E, ANY_VALUE,
      "user metadata store safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options "
      "service_tier verbosity prediction cache_control"},
     {C | M, ZERO, "top_logprobs"},
@@ -213,7 +213,7 @@ static const struct {
     {C | H | M, LIST, "previous_input_messages include"},
     {C | H | M, OBJECT, "text"},
     /* vLLM: ChatCompletionRequest, CompletionRequest, SamplingParams; guided_* of older versions */
-    {G | T | D | E, ANYTHING,
+    {G | T | D | E, ANY_VALUE,
      "request_id session_id truncation_side media_io_kwargs mm_processor_kwargs stream_interval "
      "return_mm_kwargs spaces_between_special_tokens"},
     {G, ZERO, "routed_experts_prompt_start"},
@@ -232,7 +232,7 @@ static const struct {
      "logprob_token_ids allowed_token_ids guided_decoding "
      "thinking_token_budget repetition_detection prompt_embeds lora_request"},
     {G | T | E, 0, "truncate_prompt_tokens"},
-    {E, ANYTHING, "cache_salt"}, /* embeddings share no prefix pages */
+    {E, ANY_VALUE, "cache_salt"}, /* embeddings share no prefix pages */
     {E, ON, "use_activation"},
     {E, ONE | MINUS_ONE, "embd_normalize"},
     {E, LIST | STRING, "lora_path messages"},
@@ -242,7 +242,7 @@ static const struct {
     {H | M | R, OFF, "add_special_tokens"}, /* the chat template adds them */
     {H | M | R, ONE, "best_of"},
     /* llama.cpp: params_from_json_cmpl, the chat parser, infill */
-    {G | T | D | E, ANYTHING,
+    {G | T | D | E, ANY_VALUE,
      "cache_prompt id_slot slot_id n_keep n_discard n_cache_reuse timings_per_token return_progress "
      "post_sampling_probs backend_sampling verbose dynatemp_exponent repeat_last_n penalty_last_n "
      "penalize_nl dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers xtc_threshold "
@@ -263,10 +263,10 @@ static const struct {
      "image_data"},
     {G, LIST | STRING, "sampler_seq"},
     {C, AUTO, "reasoning_format"},
-    {H | M | R, APART, "reasoning_format"},
+    {H | M | R, REASONING_SEPARATE, "reasoning_format"},
     {G, OFF | ON, "reasoning_in_content"},
     /* SGLang: its OpenAI routes, and /generate's sampling_params */
-    {G | T | D | E, ANYTHING,
+    {G | T | D | E, ANY_VALUE,
      "rid extra_key custom_labels ngram_corpus_id images_config max_dynamic_patch min_dynamic_patch "
      "use_audio_in_video routed_dp_rank disagg_prefill_dp_rank data_parallel_rank"},
     {G, ZERO, "routed_experts_start_len min_new_tokens top_logprobs_num"},
@@ -282,19 +282,19 @@ static const struct {
      "json_schema task input_ids input_embeds max_new_tokens sampling_seed bootstrap_host bootstrap_port "
      "bootstrap_room logprob_start_len token_ids_logprob video_data audio_data"},
     /* Anthropic: messages */
-    {G | T | D | E, ANYTHING, "anthropic_version anthropic_beta betas inference_geo"},
+    {G | T | D | E, ANY_VALUE, "anthropic_version anthropic_beta betas inference_geo"},
     {G, LIST, "stop_sequences mcp_servers"},
     {G | T, STRING | LIST, "system"},
     {G | T, 0, "thinking"},
     {G, 0, "max_tokens_to_sample output_config output_format container"},
     {C | H, 0, "context_management"},
-    {M, ANYTHING,
+    {M, ANY_VALUE,
      "context_management speed user_profile_id diagnostics billing_policy fallback_credit_token "
      "workspace_id"},
     {G, LIST, "fallbacks"},
     {G, 0, "compaction thread"},
     /* OpenAI: responses; vLLM's and SGLang's */
-    {R, ANYTHING,
+    {R, ANY_VALUE,
      "truncation stream_options client_metadata max_tool_calls context_management access_programs image"},
     {R, OFF, "background enable_response_messages"},
     {R, LIST, "previous_input_messages"},
@@ -309,7 +309,7 @@ static const struct {
     {G, OBJECT, "parameters"},
     {G, 0, "do_sample inputs truncate max_length min_length logit_processors"},
     /* Ollama, DashScope, DeepSeek, Mistral, OpenRouter, Azure; extra fields of the openai client's users */
-    {G | T | D | E, ANYTHING, "keep_alive models mode"}, /* the last two differ from `model` by one letter */
+    {G | T | D | E, ANY_VALUE, "keep_alive models mode"}, /* the last two differ from `model` by one letter */
     {G, OBJECT, "options extra_body"},
     {G, STRING, "format"},
     {G, MINUS_ONE, "num_predict"},
@@ -318,15 +318,15 @@ static const struct {
     {G | T, OBJECT, "reasoning"},
     {G | T, 0, "think enable_thinking thinking_budget prompt_mode random_seed"},
     /* messages and their parts; `context` (Azure) and `time` differ from a served name by one letter */
-    {TD_IN_MESSAGE | TD_IN_PART, ANYTHING,
+    {TD_IN_MESSAGE | TD_IN_PART, ANY_VALUE,
      "id index timestamp time created created_at updated_at metadata cache_control annotations user"},
-    {TD_IN_MESSAGE, ANYTHING,
+    {TD_IN_MESSAGE, ANY_VALUE,
      "type status model context provider_specific_fields thinking_blocks reasoning_details"},
     {TD_IN_MESSAGE, LIST, "tools images"},
     {TD_IN_MESSAGE, STRING, "refusal"},
     {TD_IN_MESSAGE, OFF, "prefix partial"}, /* our field for this is continue_final_message */
     {TD_IN_MESSAGE, 0, "function_call audio task"},
-    {TD_IN_PART, ANYTHING, "name citations reasoning_content reasoning"},
+    {TD_IN_PART, ANY_VALUE, "name citations reasoning_content reasoning"},
     {TD_IN_PART, 0, "image_url image input_audio audio_url video_url video file thinking refusal source"},
 };
 
@@ -345,7 +345,7 @@ static bool all_null(const cJSON *object)
 
 static bool is_off(const cJSON *v, unsigned off)
 {
-  if (off & ANYTHING)
+  if (off & ANY_VALUE)
     return true;
   if (cJSON_IsNumber(v))
     return (v->valuedouble == 0 && (off & ZERO)) || (v->valuedouble == 1 && (off & ONE)) ||
@@ -356,8 +356,8 @@ static bool is_off(const cJSON *v, unsigned off)
     return (off & OBJECT) && all_null(v);
   if (cJSON_IsArray(v))
     return v->child ? (off & ONLY_TEXT) && !v->child->next && is_word(v->child, "text") : off & LIST;
-  return (is_word(v, "") && (off & STRING)) || (is_word(v, "auto") && (off & (AUTO | APART))) ||
-         (is_word(v, "none") && (off & AUTO)) || (is_word(v, "deepseek") && (off & APART));
+  return (is_word(v, "") && (off & STRING)) || (is_word(v, "auto") && (off & (AUTO | REASONING_SEPARATE))) ||
+         (is_word(v, "none") && (off & AUTO)) || (is_word(v, "deepseek") && (off & REASONING_SEPARATE));
 }
 
 /* ---- looking up ---- */
@@ -368,7 +368,7 @@ enum { ENTRIES_MAX = 768, NAME_BYTES = 40 };
 /* Both tables in one array with precomputed lengths, because a body may hold very many names to look up. */
 typedef struct entry {
   unsigned in, off;
-  const td_field *served; /* NULL: a row of `others` */
+  const td_field *served; /* NULL: a row of `unserved` */
   size_t n, n_plain;
   char name[NAME_BYTES], plain[NAME_BYTES];
 } entry;
@@ -401,9 +401,9 @@ static void make_entries(void)
 {
   for (size_t i = 0; i < COUNT(served); i++)
     add_entry(served[i].name, strlen(served[i].name), served[i].in, 0, &served[i]);
-  for (size_t i = 0; i < COUNT(others); i++)
-    for (const char *at = others[i].names; *at; at += strspn(at, " ")) {
-      add_entry(at, strcspn(at, " "), others[i].in, others[i].off, NULL);
+  for (size_t i = 0; i < COUNT(unserved); i++)
+    for (const char *at = unserved[i].names; *at; at += strspn(at, " ")) {
+      add_entry(at, strcspn(at, " "), unserved[i].in, unserved[i].off, NULL);
       at += strcspn(at, " ");
     }
 }
@@ -452,7 +452,7 @@ static const entry *find_meant(const char *name, unsigned in)
   size_t n = plain_name(name, strlen(name), plain);
   const entry *near = NULL;
   for (const entry *e = entries; e < entries + n_entries && n < NAME_BYTES; e++) {
-    if (!(e->in & in) || (e->off & ANYTHING))
+    if (!(e->in & in) || (e->off & ANY_VALUE))
       continue;
     if (e->n_plain == n && memcmp(e->plain, plain, n) == 0)
       return e;
@@ -515,7 +515,7 @@ static bool judge_unknown(const char *name, unsigned in, const char *path, td_un
   return true;
 }
 
-bool td_fields_judge(const cJSON *m, unsigned in, const char *path, td_unknown *unknown, const td_field **out,
+bool td_fields_check(const cJSON *m, unsigned in, const char *path, td_unknown *unknown, const td_field **out,
                      td_api_error *e)
 {
   pthread_once(&entries_once, make_entries);

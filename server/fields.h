@@ -8,7 +8,7 @@
  *
  * A null field counts as absent. An unknown field is refused if it looks like a misspelt served field;
  * otherwise it is ignored, and its name is reported (unknown.h). To serve a field: add a row to `served`,
- * remove its name from `others`, and use it. */
+ * remove its name from `unserved`, and use it. */
 #ifndef TD_SERVER_FIELDS_H
 #define TD_SERVER_FIELDS_H
 
@@ -56,7 +56,7 @@ typedef struct td_field {
 /* Judges member m of an object. path: the object's path in error messages: "", "stream_options.",
  * "messages[3].". Returns true if m is accepted; then *served says how to read it, or is NULL if there is
  * nothing to read. Returns false if it is refused; *error says why. */
-TD_MUST_CHECK bool td_fields_judge(const cJSON *m, unsigned in, const char *path, td_unknown *unknown,
+TD_MUST_CHECK bool td_fields_check(const cJSON *m, unsigned in, const char *path, td_unknown *unknown,
                                    const td_field **served, td_api_error *error);
 /* Sets a 400 invalid_value "'path+name' text". Always returns false. */
 bool td_fields_invalid(td_api_error *e, const char *path, const char *name, const char *text);

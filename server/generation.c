@@ -218,12 +218,12 @@ static bool submit(td_call *call, td_api_error *e)
 {
   td_server *s = call->server;
   td_error err;
-  if (!td_server_takes_work(s->engine_state, e) || !has_room(call, e))
+  if (!td_server_accepts_requests(s->engine_state, e) || !has_room(call, e))
     return false;
   if (submit_all(call, &err) == TD_OK)
     return true;
   td_key_limits_give_back(call->tenant, prompt_tokens(call));
-  if (td_server_takes_work(td_engine_get_state(s->engine), e))
+  if (td_server_accepts_requests(td_engine_get_state(s->engine), e))
     td_api_error_from(e, &err);
   return false;
 }

@@ -10,23 +10,24 @@ enum { TD_LOG_GATE_BYTES = 64 };
 
 typedef struct td_log_gate {
   uint64_t begin_ms; /* start of the current second */
-  uint32_t n_said, n_held;
+  uint32_t n_written, n_suppressed;
 } td_log_gate;
 
-/* Whether a line may be written now. If so, *n_held is the number of lines left out before it. */
-static inline bool td_log_gate_take(td_log_gate *g, uint64_t now_ms, uint32_t lines_per_s, uint32_t *n_held)
+/* Whether a line may be written now. If so, *n_suppressed is the number of lines left out before it. */
+static inline bool td_log_gate_allow(td_log_gate *g, uint64_t now_ms, uint32_t lines_per_s,
+                                     uint32_t *n_suppressed)
 {
-  if (g->n_said == 0 || now_ms - g->begin_ms >= 1000) {
+  if (g->n_written == 0 || now_ms - g->begin_ms >= 1000) {
     g->begin_ms = now_ms;
-    g->n_said = 0;
+    g->n_written = 0;
   }
-  if (g->n_said >= lines_per_s) {
-    g->n_held++;
+  if (g->n_written >= lines_per_s) {
+    g->n_suppressed++;
     return false;
   }
-  g->n_said++;
-  *n_held = g->n_held;
-  g->n_held = 0;
+  g->n_written++;
+  *n_suppressed = g->n_suppressed;
+  g->n_suppressed = 0;
   return true;
 }
 
@@ -34,12 +35,12 @@ static inline bool td_log_gate_take(td_log_gate *g, uint64_t now_ms, uint32_t li
 static inline bool td_log_gate_pass(td_log_gate *g, uint64_t now_ms, uint32_t lines_per_s,
                                     char more[TD_LOG_GATE_BYTES])
 {
-  uint32_t n_held;
-  if (!td_log_gate_take(g, now_ms, lines_per_s, &n_held))
+  uint32_t n_suppressed;
+  if (!td_log_gate_allow(g, now_ms, lines_per_s, &n_suppressed))
     return false;
   more[0] = '\0';
-  if (n_held > 0)
-    snprintf(more, TD_LOG_GATE_BYTES, "; %u lines like this were left out before it", n_held);
+  if (n_suppressed > 0)
+    snprintf(more, TD_LOG_GATE_BYTES, "; %u lines like this were left out before it", n_suppressed);
   return true;
 }
 

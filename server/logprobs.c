@@ -17,12 +17,12 @@ static size_t count_characters(const td_buf *text)
   return n;
 }
 
-void td_logprobs_keep(const td_engine *e, int32_t id, const td_token_logprob *told, const td_top_token *top,
+void td_logprobs_keep(const td_engine *e, int32_t id, const td_token_logprob *value, const td_top_token *top,
                       uint32_t n_top, uint32_t *text_offset, td_buf *records)
 {
   static const td_token_logprob nothing = {.logprob = NAN};
   td_logprob_record r = {
-      .id = id, .told = told ? *told : nothing, .text_offset = text_offset ? *text_offset : 0};
+      .id = id, .value = value ? *value : nothing, .text_offset = text_offset ? *text_offset : 0};
   static const td_top_token none[TD_TOP_TOKENS_MAX];
   if (text_offset) {
     td_buf text;
@@ -37,21 +37,21 @@ void td_logprobs_keep(const td_engine *e, int32_t id, const td_token_logprob *to
     td_buf_append(records, top ? top : none, n_top * sizeof *top);
 }
 
-td_logprob_view td_logprobs_view(const td_buf *all, const td_api_request *asked, uint32_t n_told)
+td_logprob_view td_logprobs_view(const td_buf *all, const td_api_request *request, uint32_t n_written)
 {
   return (td_logprob_view){.all = all,
-                           .asked = asked,
-                           .n_told = n_told,
-                           .end = all->len_bytes / td_logprob_record_bytes(asked->n_top)};
+                           .request = request,
+                           .n_written = n_written,
+                           .end = all->len_bytes / td_logprob_record_bytes(request->n_top)};
 }
 
 static const td_logprob_record *record_at(const td_logprob_view *v, size_t i)
 {
   return (const td_logprob_record *)(const void *)(v->all->data +
-                                                   i * td_logprob_record_bytes(v->asked->n_top));
+                                                   i * td_logprob_record_bytes(v->request->n_top));
 }
 
-static bool has_value(const td_logprob_record *r) { return !isnan(r->told.logprob); }
+static bool has_value(const td_logprob_record *r) { return !isnan(r->value.logprob); }
 
 static void append_value(td_buf *out, float logprob)
 {
@@ -94,9 +94,9 @@ void td_logprobs_render_list(const td_engine *e, const td_logprob_view *v, td_bu
   for (size_t i = v->begin; i < v->end; i++) {
     const td_logprob_record *r = record_at(v, i);
     td_buf_append_str(out, i > v->begin ? ",{" : "{");
-    append_members(e, r->id, r->told.logprob, out);
+    append_members(e, r->id, r->value.logprob, out);
     td_buf_append_str(out, ",\"top_logprobs\":[");
-    for (uint32_t k = 0; k < v->n_told; k++) {
+    for (uint32_t k = 0; k < v->n_written; k++) {
       td_buf_append_str(out, k ? ",{" : "{");
       append_members(e, r->top[k].id, r->top[k].logprob, out);
       td_buf_append_char(out, '}');
@@ -117,7 +117,7 @@ void td_logprobs_render_chat(const td_engine *e, const td_logprob_view *v, td_bu
 
 /* Whether a likelier token has the same text as token k. Different tokens may have the same text (parts of
  * characters), but a JSON object must not repeat a name. Text k ends where k + 1 begins. */
-static bool is_told(const char *texts, const size_t *begins, uint32_t k)
+static bool is_written(const char *texts, const size_t *begins, uint32_t k)
 {
   size_t n = begins[k + 1] - begins[k];
   for (uint32_t i = 0; i < k; i++)
@@ -138,10 +138,10 @@ static void append_top(const td_engine *e, const td_logprob_record *r, uint32_t 
   td_buf_init(&texts, 0);
   td_buf_append_char(out, '{');
   for (uint32_t k = 0; k <= n_top && !texts.failed; k++) {
-    td_top_token t = k < n_top ? r->top[k] : (td_top_token){r->id, r->told.logprob};
+    td_top_token t = k < n_top ? r->top[k] : (td_top_token){r->id, r->value.logprob};
     append_token(e, t.id, &texts);
     begins[k + 1] = texts.len_bytes;
-    if (texts.failed || is_told(texts.data, begins, k))
+    if (texts.failed || is_written(texts.data, begins, k))
       continue;
     td_buf_append_str(out, k > 0 ? "," : "");
     td_buf_append(out, texts.data + begins[k], begins[k + 1] - begins[k]);
@@ -156,7 +156,7 @@ static void append_top(const td_engine *e, const td_logprob_record *r, uint32_t 
 static void append_own(const td_logprob_record *r, td_buf *out)
 {
   if (has_value(r))
-    append_value(out, r->told.logprob);
+    append_value(out, r->value.logprob);
   else
     td_buf_append_str(out, "null");
 }
@@ -167,11 +167,11 @@ static void append_member(const td_engine *e, const td_logprob_view *v, int memb
     const td_logprob_record *r = record_at(v, i);
     td_buf_append_str(out, *any ? "," : "");
     *any = true;
-    td_progress_add(1 + (size_t)v->n_told * v->n_told);
+    td_progress_add(1 + (size_t)v->n_written * v->n_written);
     switch (member) {
     case 0: append_token(e, r->id, out); break;
     case 1: append_own(r, out); break;
-    case 2: append_top(e, r, v->n_told, out); break;
+    case 2: append_top(e, r, v->n_written, out); break;
     default: td_buf_printf(out, "%u", r->text_offset);
     }
   }
@@ -213,16 +213,16 @@ void td_logprobs_render_prompt(const td_engine *e, const td_logprob_view *v, td_
     const td_logprob_record *r = record_at(v, i);
     uint32_t rank = 0;
     td_buf_append_str(out, i > v->begin ? "," : "");
-    td_progress_add(1 + v->n_told);
+    td_progress_add(1 + v->n_written);
     if (!has_value(r)) {
       td_buf_append_str(out, "null");
       continue;
     }
-    for (uint32_t k = 0; k < v->asked->n_top && rank == 0; k++)
+    for (uint32_t k = 0; k < v->request->n_top && rank == 0; k++)
       rank = r->top[k].id == r->id ? k + 1 : 0;
     td_buf_append_char(out, '{');
-    append_ranked(e, (td_top_token){r->id, r->told.logprob}, rank, out);
-    for (uint32_t k = 0; k < v->n_told; k++)
+    append_ranked(e, (td_top_token){r->id, r->value.logprob}, rank, out);
+    for (uint32_t k = 0; k < v->n_written; k++)
       if (k + 1 != rank) {
         td_buf_append_char(out, ',');
         append_ranked(e, r->top[k], k + 1, out);

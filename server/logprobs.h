@@ -11,7 +11,7 @@
 
 typedef struct td_logprob_record {
   int32_t id;
-  td_token_logprob told;
+  td_token_logprob value;
   uint32_t text_offset; /* characters of the answer before the token */
   td_top_token top[];   /* [n_top] */
 } td_logprob_record;
@@ -24,19 +24,20 @@ static inline size_t td_logprob_record_bytes(uint32_t n_top)
   return sizeof(td_logprob_record) + n_top * sizeof(td_top_token);
 }
 
-/* The records [begin, end) of `all`. Each has asked->n_top likeliest tokens, of which n_told are written. */
+/* The records [begin, end) of `all`. Each has request->n_top likeliest tokens, of which n_written are
+ * written. */
 typedef struct td_logprob_view {
   const td_buf *all;
-  const td_api_request *asked;
-  uint32_t n_told;
+  const td_api_request *request;
+  uint32_t n_written;
   size_t begin, end;
 } td_logprob_view;
 
-td_logprob_view td_logprobs_view(const td_buf *all, const td_api_request *asked, uint32_t n_told);
+td_logprob_view td_logprobs_view(const td_buf *all, const td_api_request *request, uint32_t n_written);
 
-/* Appends a token's record and advances *text_offset by the token's characters (NULL: not wanted). told and
+/* Appends a token's record and advances *text_offset by the token's characters (NULL: not wanted). value and
  * top are NULL for a token without log-probability, such as a prompt's first. */
-void td_logprobs_keep(const td_engine *e, int32_t id, const td_token_logprob *told, const td_top_token *top,
+void td_logprobs_keep(const td_engine *e, int32_t id, const td_token_logprob *value, const td_top_token *top,
                       uint32_t n_top, uint32_t *text_offset, td_buf *records);
 
 /* [{"token":..,"logprob":..,"bytes":[..],"top_logprobs":[..]}] */

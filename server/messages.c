@@ -39,7 +39,7 @@ static const char *read_part(const cJSON *part, const char *path, td_unknown *un
   if (cJSON_IsString(type) && strcmp(type->valuestring, "text") != 0)
     return unserved_part(e, path, type->valuestring), NULL;
   for (const cJSON *m = cJSON_IsObject(part) ? part->child : NULL; m; m = m->next)
-    if (!td_fields_judge(m, TD_IN_PART, inside, unknown, &f, e))
+    if (!td_fields_check(m, TD_IN_PART, inside, unknown, &f, e))
       return NULL;
   if (!cJSON_IsString(type))
     return bad(e, "", path, "must be a text part: an object with a 'type' and a 'text'"), NULL;
@@ -135,7 +135,7 @@ static bool check_members(cJSON *message, const char *path, td_unknown *unknown,
   const td_field *f;
   for (cJSON *m = message->child, *next; m; m = next) {
     next = m->next;
-    if (!td_fields_judge(m, TD_IN_MESSAGE, path, unknown, &f, e))
+    if (!td_fields_check(m, TD_IN_MESSAGE, path, unknown, &f, e))
       return false;
     if (f && f->kind == TD_FIELD_STRING && !cJSON_IsString(m))
       return bad(e, path, f->name, "must be a string");

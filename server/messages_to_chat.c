@@ -276,7 +276,7 @@ cJSON *td_messages_to_chat(td_call *call, const cJSON *body)
   size_t i = 0;
   if (!t.failed && (!cJSON_IsArray(messages) || !messages->child))
     td_translation_invalid(&t, "", "messages", "must be an array of at least one message");
-  if (!t.failed && call->api->render_delta && !cJSON_IsNumber(td_json_get(body, "max_tokens")))
+  if (!t.failed && call->api->generates && !cJSON_IsNumber(td_json_get(body, "max_tokens")))
     td_translation_invalid(&t, "", "max_tokens", "is required and must be a number");
   td_translation_copy_same(&t, body);
   if (!t.failed)

@@ -122,7 +122,7 @@ static void vllm_metrics(page *p, const td_metrics *m, const td_metrics_view *v)
   counter(p, EVERY_KEY, "vllm:num_preemptions_total", "Running requests sent back to wait",
           (double)s->preemptions);
   head(p, EVERY_KEY, "vllm:request_success_total", "counter", "Requests ended, by reason");
-  for (int i = 0; i < 4; i++)
+  for (int i = 0; i < TD_FINISHED_KINDS; i++)
     sample(p, "vllm:request_success_total", reasons[i], (double)m->finished[i]);
   histogram(p, EVERY_KEY, "vllm:time_to_first_token_seconds", "Arrival to first token", &m->ttft);
   histogram(p, OPERATORS, "vllm:inter_token_latency_seconds", "Between tokens of a request", &m->inter_token);
@@ -249,7 +249,7 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
   for (int i = 0; i < TD_CUT_KINDS; i++)
     sample(p, "tandem:connections_cut_total", cuts[i], (double)m->connections_cut[i]);
   head(p, EVERY_KEY, "tandem:http_responses_total", "counter", "Answers by status class");
-  for (int i = 2; i < 6; i++)
+  for (int i = 2; i < TD_STATUS_CLASSES; i++)
     sample(p, "tandem:http_responses_total", classes[i], (double)m->responses[i]);
 }
 

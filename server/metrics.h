@@ -12,7 +12,10 @@
 #include "server/kv_events.h"
 #include "server/tenant.h"
 
-enum { TD_HISTOGRAM_BORDERS_MAX = 24 };
+enum {
+  TD_HISTOGRAM_BORDERS_MAX = 24,
+  TD_STATUS_CLASSES = 6 /* a status by its first digit, 0 to 5 */
+};
 
 typedef struct td_histogram {
   const double *borders; /* upper bounds of the buckets, ascending; static storage */
@@ -27,7 +30,8 @@ typedef enum td_finished {
   TD_FINISHED_STOP,
   TD_FINISHED_LENGTH,
   TD_FINISHED_ABORT,
-  TD_FINISHED_ERROR
+  TD_FINISHED_ERROR,
+  TD_FINISHED_KINDS
 } td_finished;
 
 /* Why the server ended a connection. */
@@ -44,9 +48,9 @@ typedef enum td_cut {
 typedef struct td_metrics {
   td_histogram ttft, inter_token, e2e, queue, queue_predicted;
   uint64_t prompt_tokens, generation_tokens;
-  uint64_t finished[4];
-  uint64_t timeouts[2];  /* calls that missed a deadline: [0] before their start, [1] while running */
-  uint64_t responses[6]; /* by the first digit of the status */
+  uint64_t finished[TD_FINISHED_KINDS];
+  uint64_t timeouts[2]; /* calls that missed a deadline: [0] before their start, [1] while running */
+  uint64_t responses[TD_STATUS_CLASSES]; /* by the first digit of the status */
   uint64_t connections_refused;
   uint64_t connections_cut[TD_CUT_KINDS];
   uint64_t steps_missed; /* steps that watchers were too slow to read */

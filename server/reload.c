@@ -24,7 +24,7 @@ td_status td_server_read_keys_and_proxies(const td_options *o, td_keys *keys, td
   TD_TRY(td_origin_check_options(o, err));
   TD_TRY(td_ranges_read(proxies, o->trusted_proxies, err));
   TD_TRY(td_keys_read(keys, o->api_key_file, err));
-  if (keys->is_cut)
+  if (keys->lacks_final_newline)
     td_warn("%s: its last line has no newline, as of a file that is still being written", o->api_key_file);
   return TD_OK;
 }
@@ -47,13 +47,14 @@ static td_status prepare(const td_server *s, td_options *next, td_keys *keys, td
   TD_TRY(td_options_read(next, s->argc, s->argv, &action, err));
   TD_TRY(can_be_read_again(next->api_key_file, err));
   TD_TRY(td_server_read_keys_and_proxies(next, keys, proxies, err));
-  td_status st = td_keys_follow(keys, &s->keys, err);
-  if (st == TD_OK && keys->is_cut && !td_keys_equal(keys, &s->keys)) /* a half-written file would drop keys */
+  td_status st = td_keys_keep_accounts(keys, &s->keys, err);
+  if (st == TD_OK && keys->lacks_final_newline &&
+      !td_keys_equal(keys, &s->keys)) /* a half-written file would drop keys */
     st = td_fail_param(err, TD_ERR_CONFIG, "api_key_file",
                        "%s: it has other keys, and its last line has no newline, as of a file that is still "
                        "being written: end that line, or write another file and rename it",
                        next->api_key_file);
-  if (st == TD_OK && keys->asked != s->keys.asked)
+  if (st == TD_OK && keys->required != s->keys.required)
     st = td_fail_param(err, TD_ERR_CONFIG, "api_key_file",
                        "api_key_file: whether keys are asked at all changes by a restart only");
   if (st != TD_OK)
@@ -75,7 +76,7 @@ static void take_keys(td_server *s, td_keys *next)
 {
   td_error err;
   uint32_t n_new = count_new(next, &s->keys), n_gone = count_new(&s->keys, next);
-  td_tenants_follow(&s->tenants, next);
+  td_tenants_set_keys(&s->tenants, next);
   td_keys_deinit(&s->keys);
   s->keys = *next;
   if (td_engine_set_accounts(s->engine, s->keys.n, &err) != TD_OK) /* its memory was allocated at start */

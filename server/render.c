@@ -13,9 +13,9 @@ void td_render_prompt_ids(const td_prompt *p, td_buf *out)
 void td_render_logprobs(const td_choice *ch, uint32_t echo_begin, uint32_t echo_end, td_buf *out)
 {
   const td_call *c = ch->call;
-  uint32_t n_told = (uint32_t)c->request.top_logprobs;
-  td_logprob_view views[2] = {td_logprobs_view(&c->prompts[ch->prompt].logprobs, &c->request, n_told),
-                              td_logprobs_view(&ch->logprobs, &c->request, n_told)};
+  uint32_t n_top = (uint32_t)c->request.top_logprobs;
+  td_logprob_view views[2] = {td_logprobs_view(&c->prompts[ch->prompt].logprobs, &c->request, n_top),
+                              td_logprobs_view(&ch->logprobs, &c->request, n_top)};
   views[0].begin = echo_begin;
   views[0].end = echo_end;
   bool none = echo_begin == echo_end && ch->logprobs.len_bytes == 0;

@@ -40,7 +40,7 @@ static bool read_members(const cJSON *root, unsigned route, td_api_request *r, t
   td_error err;
   const td_field *f;
   for (const cJSON *m = root->child; m; m = m->next) {
-    if (!td_fields_judge(m, route, "", &r->unknown, &f, error))
+    if (!td_fields_check(m, route, "", &r->unknown, &f, error))
       return false;
     if (f && read_value(f, root, r, &err) != TD_OK) {
       td_api_error_from(error, &err);
@@ -192,7 +192,7 @@ static bool read_stream_options(td_api_request *r, td_api_error *error)
   if (!r->stream)
     return invalid(error, "stream_options", "is only allowed with 'stream': true");
   for (const cJSON *m = r->stream_options->child; m; m = m->next) {
-    if (!td_fields_judge(m, TD_IN_STREAM_OPTIONS, "stream_options.", &r->unknown, &f, error))
+    if (!td_fields_check(m, TD_IN_STREAM_OPTIONS, "stream_options.", &r->unknown, &f, error))
       return false;
     if (f && read_value(f, r->stream_options, r, &err) != TD_OK)
       return td_fields_invalid(error, "stream_options.", f->name, "must be true or false");
@@ -248,10 +248,10 @@ static bool read_effort(td_api_request *r, td_api_error *error)
 /* max_tokens may be 0 if the request asks for something about the prompt. */
 static bool check_max_tokens(td_api_request *r, unsigned route, td_api_error *error)
 {
-  bool told = route == TD_ROUTE_COMPLETIONS && (r->echo || r->has_prompt_logprobs);
+  bool returns_prompt = route == TD_ROUTE_COMPLETIONS && (r->echo || r->has_prompt_logprobs);
   if (r->has_max_completion_tokens && r->max_completion_tokens == 0)
     return invalid(error, "max_completion_tokens", "must be at least 1, or -1 for no limit");
-  if (r->has_max_tokens && r->max_tokens == 0 && !told)
+  if (r->has_max_tokens && r->max_tokens == 0 && !returns_prompt)
     return invalid(error, "max_tokens",
                    route == TD_ROUTE_COMPLETIONS
                        ? "must be at least 1, or -1 for no limit; 0 goes with 'echo' or 'prompt_logprobs'"

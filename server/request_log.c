@@ -88,23 +88,24 @@ static void fill(fields *f, const td_conn *c, const char *client, int status)
   text(f, "param", n->param);
 }
 
-void td_request_log_tell(td_conn *c, int status)
+void td_request_log_write(td_conn *c, int status)
 {
   td_server *s = c->server;
-  bool told = c->note.is_call || status >= 400;
-  uint32_t n_held = 0, lines_per_s = (uint32_t)td_option(s->options, TD_LIMIT_LOG_REQUESTS);
+  bool at_info = c->note.is_call || status >= 400;
+  uint32_t n_suppressed = 0, lines_per_s = (uint32_t)td_option(s->options, TD_LIMIT_LOG_REQUESTS);
   uint32_t refusals_per_s = (uint32_t)td_limit_max(TD_LIMIT_LOG_REFUSALS);
   char client[TD_ADDRESS_TEXT_BYTES];
   fields f = {.n = 0};
-  if (!td_log_wants(told ? TD_LOG_INFO : TD_LOG_DEBUG))
+  if (!td_log_wants(at_info ? TD_LOG_INFO : TD_LOG_DEBUG))
     return;
-  if (told &&
-      !td_log_gate_take(status < 400 ? &s->request_lines : &s->refusal_lines, uv_now(&s->loop),
-                        status < 400 || lines_per_s < refusals_per_s ? lines_per_s : refusals_per_s, &n_held))
+  if (at_info &&
+      !td_log_gate_allow(status < 400 ? &s->request_lines : &s->refusal_lines, uv_now(&s->loop),
+                         status < 400 || lines_per_s < refusals_per_s ? lines_per_s : refusals_per_s,
+                         &n_suppressed))
     return;
   td_client_text(&c->client, client);
   fill(&f, c, client, status);
-  if (n_held > 0)
-    number(&f, "left_out", n_held, 0);
-  td_log_event(told ? TD_LOG_INFO : TD_LOG_DEBUG, "request", f.all, f.n);
+  if (n_suppressed > 0)
+    number(&f, "left_out", n_suppressed, 0);
+  td_log_event(at_info ? TD_LOG_INFO : TD_LOG_DEBUG, "request", f.all, f.n);
 }

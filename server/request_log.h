@@ -29,6 +29,6 @@ typedef struct td_request_note {
 void td_request_log_note(td_request_note *n, const td_call *call, const char *finish);
 /* Writes the line, when the answer has ended. status is the one sent, or 499 if the client left before there
  * was an answer. */
-void td_request_log_tell(td_conn *c, int status);
+void td_request_log_write(td_conn *c, int status);
 
 #endif

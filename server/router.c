@@ -94,7 +94,7 @@ static bool admit_state(const td_server *s, td_api_error *e)
   bool drains = s->draining && !s->handing_over &&
                 s->engine_state != TD_ENGINE_FAILED; /* if it failed, report that instead */
   if (!drains)
-    return td_server_takes_work(s->engine_state, e);
+    return td_server_accepts_requests(s->engine_state, e);
   td_api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
   return false;
 }
@@ -132,7 +132,7 @@ static bool admit_tenant(td_conn *c, uint32_t account, td_api_error *e)
     return false;
   }
   TD_BUG_ON(c->body_counted > 0);
-  td_conn_belong(c, tenant);
+  td_conn_set_tenant(c, tenant);
   return true;
 }
 
@@ -170,7 +170,7 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   *headers = NULL;
   c->note.is_call = r && r->api;
   c->note.is_anthropic = td_router_is_anthropic(h->path);
-  if (!c->server->keys.asked && !(r && r->probe) && !td_origin_admit(c->server->options, h, e))
+  if (!c->server->keys.required && !(r && r->probe) && !td_origin_admit(c->server->options, h, e))
     return false;
   if (h->method == TD_HTTP_OPTIONS && (r || strcmp(h->path, "*") == 0))
     return true;
@@ -188,7 +188,7 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   if (!r->open && !td_keys_allow(&c->server->keys, h->authorization, h->api_key, &account)) {
     *headers = "www-authenticate: Bearer\r\n";
     td_api_error_set(e, 401, "invalid_api_key", NULL, "%s",
-                     td_keys_given(h->authorization, h->api_key)
+                     td_keys_from_headers(h->authorization, h->api_key)
                          ? "this API key is not valid"
                          : "an API key is needed: 'Authorization: Bearer KEY' or 'x-api-key: KEY'");
     return false;
@@ -198,11 +198,11 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
     return false;
   if (!r->post)
     return true;
-  /* A request that is refused already (c->early) is not charged to its key's limits. */
-  bool generates = r->api->render_delta != NULL;
+  /* A request that is refused already (c->deferred_error) is not charged to its key's limits. */
+  bool generates = r->api->generates;
   return admit_kind(c->server, r, e) && admit_body(h, e) && admit_tenant(c, account, e) &&
          td_answer_memory_admit(c, e) && (!generates || admit_load(c->server, c->tenant, e)) &&
-         (c->early || td_key_limits_admit(c->tenant, generates, td_clock_us(), e));
+         (c->deferred_error || td_key_limits_admit(c->tenant, generates, td_clock_us(), e));
 }
 
 void td_router_dispatch(td_conn *c)

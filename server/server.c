@@ -70,7 +70,7 @@ const char *td_server_unhealthy_reason(const td_server *s)
   return workers_are_stuck(s) ? "workers: a job is stuck" : NULL;
 }
 
-bool td_server_takes_work(td_engine_state state, td_api_error *e)
+bool td_server_accepts_requests(td_engine_state state, td_api_error *e)
 {
   switch (state) {
   case TD_ENGINE_READY: return true;
@@ -162,7 +162,7 @@ static bool awaits_request(const td_server *s)
   return false;
 }
 
-void td_server_idle(td_server *s)
+void td_server_stop_if_drained(td_server *s)
 {
   if (s->draining && !s->stopping && s->n_calls == 0 && all_sent(s) && !awaits_request(s))
     stop(s);
@@ -213,7 +213,7 @@ static void drain_sweep(td_server *s)
   }
   if (now >= s->drain_end_ms)
     stop(s);
-  td_server_idle(s);
+  td_server_stop_if_drained(s);
 }
 
 static void on_sweep(uv_timer_t *t)
@@ -308,7 +308,7 @@ static void on_flush(uv_prepare_t *p)
   td_answer_memory_trim(s);
   td_conn_flush_all(s); /* sends the errors that td_answer_memory_trim wrote */
   if (s->draining)
-    td_server_idle(s);
+    td_server_stop_if_drained(s);
 }
 
 /* ---- start ---- */

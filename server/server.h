@@ -106,12 +106,12 @@ int td_server_check(const td_options *options);
 int td_server_calibrate(const td_options *options);
 
 /* Call when a call or connection has ended: stops the server if that was the last one a drain waits for. */
-void td_server_idle(td_server *s);
+void td_server_stop_if_drained(td_server *s);
 /* Says why the daemon is unhealthy: the engine does not step, clients are not accepted, or a worker is stuck.
  * NULL: healthy. Static text. */
 const char *td_server_unhealthy_reason(const td_server *s);
 /* Whether an engine in that state accepts requests. On false, *e is the 503. */
-bool td_server_takes_work(td_engine_state state, td_api_error *e);
+bool td_server_accepts_requests(td_engine_state state, td_api_error *e);
 /* Sets Retry-After of a 429 to when a prompt of n_prompt tokens should find room, if that is known. */
 void td_server_set_retry_after(td_server *s, td_api_error *e, uint32_t n_prompt);
 /* Whether name is the model's name or one of its aliases. [any thread, once the model is loaded] */

@@ -46,10 +46,10 @@ void td_stop_filter_init(td_stop_filter *f, const td_stop_set *set)
 {
   memset(f, 0, sizeof *f);
   f->set = set;
-  td_buf_init(&f->held, 0);
+  td_buf_init(&f->unsent, 0);
 }
 
-void td_stop_filter_deinit(td_stop_filter *f) { td_buf_deinit(&f->held); }
+void td_stop_filter_deinit(td_stop_filter *f) { td_buf_deinit(&f->unsent); }
 
 /* Advances every automaton by one byte. Returns the length of the longest stop string that ends here, or
  * 0. */
@@ -79,9 +79,9 @@ bool td_stop_filter_push(td_stop_filter *f, const char *text, size_t n, td_buf *
     td_buf_append(out, text, n);
     return false;
   }
-  size_t before = f->held.len_bytes;
-  td_buf_append(&f->held, text, n);
-  if (f->held.failed) {
+  size_t before = f->unsent.len_bytes;
+  td_buf_append(&f->unsent, text, n);
+  if (f->unsent.failed) {
     out->failed = true;
     return false;
   }
@@ -89,8 +89,8 @@ bool td_stop_filter_push(td_stop_filter *f, const char *text, size_t n, td_buf *
     uint32_t found = advance(f, (unsigned char)text[i]);
     if (found == 0)
       continue;
-    td_buf_append(out, f->held.data, before + i + 1 - (f->keeps_stop ? 0 : found));
-    td_buf_clear(&f->held);
+    td_buf_append(out, f->unsent.data, before + i + 1 - (f->keeps_stop ? 0 : found));
+    td_buf_clear(&f->unsent);
     f->matched = true;
     return true;
   }
@@ -98,10 +98,10 @@ bool td_stop_filter_push(td_stop_filter *f, const char *text, size_t n, td_buf *
   for (uint32_t i = 0; i < f->set->n; i++)
     if (f->state[i] > keep)
       keep = f->state[i];
-  size_t certain = f->held.len_bytes - keep;
+  size_t certain = f->unsent.len_bytes - keep;
   if (certain > 0) {
-    td_buf_append(out, f->held.data, certain);
-    td_buf_consume(&f->held, certain);
+    td_buf_append(out, f->unsent.data, certain);
+    td_buf_consume(&f->unsent, certain);
   }
   return false;
 }
@@ -113,7 +113,7 @@ const char *td_stop_filter_found(const td_stop_filter *f)
 
 void td_stop_filter_finish(td_stop_filter *f, td_buf *out)
 {
-  if (!f->matched && f->held.len_bytes > 0)
-    td_buf_append(out, f->held.data, f->held.len_bytes);
-  td_buf_clear(&f->held);
+  if (!f->matched && f->unsent.len_bytes > 0)
+    td_buf_append(out, f->unsent.data, f->unsent.len_bytes);
+  td_buf_clear(&f->unsent);
 }

@@ -31,7 +31,7 @@ typedef struct td_stop_filter {
   bool keeps_stop;        /* the answer includes the stop string that ended it */
   const td_stop_set *set; /* borrowed */
   uint16_t state[TD_STOP_STRINGS_MAX];
-  td_buf held;
+  td_buf unsent;
   bool matched;
   uint32_t found; /* index of the stop string, once matched */
 } td_stop_filter;

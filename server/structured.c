@@ -10,16 +10,16 @@
  * boolean; a structural tag (an object or the text of one). */
 typedef enum form { FORM_TEXT, FORM_LIST, FORM_SCHEMA, FORM_TRUE, FORM_TAGS } form;
 
-typedef struct way {
+typedef struct constraint {
   const char *name; /* its name in structured_outputs */
   const char *field;
   size_t at; /* offset of `field` in td_api_request; unused if field is NULL */
   form form;
   td_grammar_kind kind;
-} way;
+} constraint;
 
 #define AT(f) #f, offsetof(td_api_request, f)
-static const way ways[] = {
+static const constraint constraints[] = {
     {"json", AT(guided_json), FORM_SCHEMA, TD_GRAMMAR_JSON_SCHEMA},
     {"regex", AT(guided_regex), FORM_TEXT, TD_GRAMMAR_REGEX},
     {"choice", AT(guided_choice), FORM_LIST, TD_GRAMMAR_CHOICE},
@@ -69,35 +69,35 @@ static bool read_json(td_api_request *r, td_grammar_kind kind, const char *field
   return set(r, e, field, (td_grammar_source){.kind = kind, .json = v});
 }
 
-static bool read_text(td_api_request *r, const way *w, const char *field, const char *path, const char *name,
-                      const cJSON *v, td_api_error *e)
+static bool read_text(td_api_request *r, const constraint *c, const char *field, const char *path,
+                      const char *name, const cJSON *v, td_api_error *e)
 {
   if (!cJSON_IsString(v) || td_json_has_nul(v->valuestring))
     return invalid(e, path, name, "must be a string");
   if (*v->valuestring == '\0') /* means "off", as in other servers */
     return true;
   return set(r, e, field,
-             (td_grammar_source){.kind = w->kind, .text = v->valuestring, .n_text = strlen(v->valuestring)});
+             (td_grammar_source){.kind = c->kind, .text = v->valuestring, .n_text = strlen(v->valuestring)});
 }
 
-static bool read_way(td_api_request *r, const way *w, const char *field, const char *path, const char *name,
-                     const cJSON *v, td_api_error *e)
+static bool read_constraint(td_api_request *r, const constraint *c, const char *field, const char *path,
+                            const char *name, const cJSON *v, td_api_error *e)
 {
-  switch (w->form) {
+  switch (c->form) {
   case FORM_TAGS:
-  case FORM_SCHEMA: return read_json(r, w->kind, field, path, name, v, e);
-  case FORM_TEXT: return read_text(r, w, field, path, name, v, e);
+  case FORM_SCHEMA: return read_json(r, c->kind, field, path, name, v, e);
+  case FORM_TEXT: return read_text(r, c, field, path, name, v, e);
   case FORM_LIST:
     if (!cJSON_IsArray(v))
       return invalid(e, path, name, "must be an array of strings");
     for (const cJSON *m = v->child; m; m = m->next)
       if (!cJSON_IsString(m) || *m->valuestring == '\0')
         return invalid(e, path, name, "must be an array of strings that are not empty");
-    return !v->child || set(r, e, field, (td_grammar_source){.kind = w->kind, .json = v});
+    return !v->child || set(r, e, field, (td_grammar_source){.kind = c->kind, .json = v});
   case FORM_TRUE:
     if (!cJSON_IsBool(v))
       return invalid(e, path, name, "must be true or false");
-    return cJSON_IsFalse(v) || set(r, e, field, (td_grammar_source){.kind = w->kind});
+    return cJSON_IsFalse(v) || set(r, e, field, (td_grammar_source){.kind = c->kind});
   }
   return true;
 }
@@ -111,10 +111,11 @@ static bool read_structured_outputs(td_api_request *r, td_api_error *e)
   if (!cJSON_IsObject(r->structured_outputs))
     return invalid(e, "", field, "must be an object");
   for (const cJSON *m = r->structured_outputs->child; m; m = m->next) {
-    if (!td_fields_judge(m, TD_IN_STRUCTURED, path, &r->unknown, &f, e))
+    if (!td_fields_check(m, TD_IN_STRUCTURED, path, &r->unknown, &f, e))
       return false;
-    for (size_t i = 0; i < sizeof ways / sizeof *ways && f; i++)
-      if (strcmp(f->name, ways[i].name) == 0 && !read_way(r, &ways[i], field, path, m->string, m, e))
+    for (size_t i = 0; i < sizeof constraints / sizeof *constraints && f; i++)
+      if (strcmp(f->name, constraints[i].name) == 0 &&
+          !read_constraint(r, &constraints[i], field, path, m->string, m, e))
         return false;
   }
   return true;
@@ -139,7 +140,7 @@ static bool read_response_format(td_api_request *r, td_api_error *e)
     return true;
   const cJSON *type = td_json_get(r->response_format, "type");
   for (const cJSON *m = r->response_format->child; m && cJSON_IsObject(r->response_format); m = m->next)
-    if (!td_fields_judge(m, TD_IN_RESPONSE_FORMAT, "response_format.", &r->unknown, &f, e))
+    if (!td_fields_check(m, TD_IN_RESPONSE_FORMAT, "response_format.", &r->unknown, &f, e))
       return false;
   if (!cJSON_IsString(type))
     return invalid(e, "", field, "must be an object with a 'type'");
@@ -162,9 +163,9 @@ bool td_structured_read(td_api_request *r, td_api_error *e)
 {
   if (!read_response_format(r, e) || !read_structured_outputs(r, e))
     return false;
-  for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-    const cJSON *v = ways[i].field ? *(const cJSON **)(void *)((char *)r + ways[i].at) : NULL;
-    if (v && !read_way(r, &ways[i], ways[i].field, "", ways[i].field, v, e))
+  for (size_t i = 0; i < sizeof constraints / sizeof *constraints; i++) {
+    const cJSON *v = constraints[i].field ? *(const cJSON **)(void *)((char *)r + constraints[i].at) : NULL;
+    if (v && !read_constraint(r, &constraints[i], constraints[i].field, "", constraints[i].field, v, e))
       return false;
   }
   if (!r->grammar_field)

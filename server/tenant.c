@@ -21,7 +21,7 @@ static void follow_limits(td_tenant *t, const td_key_limits *next)
     td_rate_follow(&t->tokens, next->tokens_per_minute);
 }
 
-void td_tenants_follow(td_tenants *t, const td_keys *keys)
+void td_tenants_set_keys(td_tenants *t, const td_keys *keys)
 {
   t->n_keys = keys->n;
   for (uint32_t i = 0; i < keys->n; i++)
@@ -34,14 +34,14 @@ void td_tenants_follow(td_tenants *t, const td_keys *keys)
 
 td_status td_tenants_init(td_tenants *t, const td_keys *keys, td_error *err)
 {
-  *t = (td_tenants){.by_address = !keys->asked};
+  *t = (td_tenants){.by_address = !keys->required};
   t->keys = calloc(TD_KEY_ACCOUNTS + 1, sizeof *t->keys);
   t->addresses = calloc(TD_IP_BUCKETS, sizeof *t->addresses);
   if (!t->keys || !t->addresses || !td_answer_heap_reserve(&t->answer_heap, TD_KEY_ACCOUNTS + 2))
     return td_fail(err, TD_ERR_NOMEM, "no memory for what keys share");
   for (uint32_t i = 0; i <= TD_KEY_ACCOUNTS; i++)
     t->keys[i].account = i;
-  td_tenants_follow(t, keys);
+  td_tenants_set_keys(t, keys);
   return TD_OK;
 }
 
@@ -65,7 +65,7 @@ static td_tenant *find_address(td_tenants *t, const td_conn *c)
 td_tenant *td_tenant_of(td_tenants *t, const td_conn *c, uint32_t account)
 {
   if (!t->by_address || !c->client.has_ip)
-    return td_tenant_share(&t->keys[account]);
+    return td_tenant_ref(&t->keys[account]);
   td_tenant *tenant = find_address(t, c);
   if (!tenant) {
     if (!td_answer_heap_reserve(&t->answer_heap, TD_KEY_ACCOUNTS + 2 + t->n_addresses + 1))
@@ -79,10 +79,10 @@ td_tenant *td_tenant_of(td_tenants *t, const td_conn *c, uint32_t account)
     t->addresses[c->client.bucket] = tenant;
     t->n_addresses++;
   }
-  return td_tenant_share(tenant);
+  return td_tenant_ref(tenant);
 }
 
-td_tenant *td_tenant_share(td_tenant *tenant)
+td_tenant *td_tenant_ref(td_tenant *tenant)
 {
   tenant->n_users++;
   return tenant;

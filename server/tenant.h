@@ -59,13 +59,13 @@ typedef struct td_tenants {
 
 TD_MUST_CHECK td_status td_tenants_init(td_tenants *t, const td_keys *keys, td_error *err);
 /* Adopts the keys of a file that was read again. Borrows `keys` until the next call. */
-void td_tenants_follow(td_tenants *t, const td_keys *keys);
+void td_tenants_set_keys(td_tenants *t, const td_keys *keys);
 void td_tenants_deinit(td_tenants *t);
 
 /* The tenant of a connection whose key has this account. The caller releases it by td_tenant_drop. Returns
  * NULL if there is no memory. */
 td_tenant *td_tenant_of(td_tenants *t, const td_conn *c, uint32_t account);
-td_tenant *td_tenant_share(td_tenant *tenant);         /* adds a user */
+td_tenant *td_tenant_ref(td_tenant *tenant);           /* adds a user */
 void td_tenant_drop(td_tenants *t, td_tenant *tenant); /* tenant may be NULL */
 
 /* Whether more than one tenant may send work. Keys count if they exist, addresses if they are connected. */

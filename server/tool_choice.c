@@ -184,7 +184,7 @@ static bool any_strict(const cJSON *tools)
   return false;
 }
 
-bool td_tool_choice_is_held(const td_api_request *r)
+bool td_tool_choice_is_constrained(const td_api_request *r)
 {
   return r->choice.mode == TD_TOOLS_REQUIRED ||
          (r->choice.mode == TD_TOOLS_AUTO &&
@@ -203,7 +203,7 @@ bool td_tool_choice_read(td_api_request *r, unsigned route, td_api_error *e)
     return true;
   if ((r->tools && !check_tools(r->tools, &n, e)) || !read_choice(r, n, e))
     return false;
-  if (!td_tool_choice_is_held(r)) /* if they are, the answer ends where the call does */
+  if (!td_tool_choice_is_constrained(r)) /* if they are, the answer ends where the call does */
     return true;
   if (r->min_tokens > 0)
     return bad(e, "", "min_tokens", "cannot go together with a 'tool_choice' or tools that are held to");

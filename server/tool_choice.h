@@ -11,6 +11,6 @@ void td_tool_choice_deinit(td_tool_choice *c);
 const cJSON *td_tool_choice_shown(const td_api_request *r);
 /* Whether calls must conform to a grammar: a call is required, a tool is strict, not all tools are allowed,
  * or only one call is. */
-bool td_tool_choice_is_held(const td_api_request *r);
+bool td_tool_choice_is_constrained(const td_api_request *r);
 
 #endif

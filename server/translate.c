@@ -130,7 +130,7 @@ void td_translation_begin(td_translation *t, td_call *call, const cJSON *body)
     t->failed = true;
   }
   for (const cJSON *m = t->failed ? NULL : body->child; m && !t->failed; m = m->next)
-    t->failed = !td_fields_judge(m, call->api->route, "", &call->request.unknown, &f, &call->error);
+    t->failed = !td_fields_check(m, call->api->route, "", &call->request.unknown, &f, &call->error);
   if (!t->failed) {
     t->messages = cJSON_CreateArray();
     td_translation_put(t, t->chat, "messages", t->messages);

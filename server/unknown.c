@@ -72,7 +72,7 @@ void td_unknown_render(const td_unknown *u, td_buf *out)
     td_buf_printf(out, "x-tandem-ignored: %s\r\n", u->names);
 }
 
-static bool is_told(const td_unknown_log *log, const char *name, size_t n)
+static bool is_logged(const td_unknown_log *log, const char *name, size_t n)
 {
   for (uint32_t i = 0; i < log->n; i++)
     if (strlen(log->names[i]) == n && memcmp(log->names[i], name, n) == 0)
@@ -80,12 +80,12 @@ static bool is_told(const td_unknown_log *log, const char *name, size_t n)
   return false;
 }
 
-uint32_t td_unknown_tell(td_unknown_log *log, const td_unknown *u)
+uint32_t td_unknown_log_new(td_unknown_log *log, const td_unknown *u)
 {
   uint32_t before = log->n;
   size_t n;
   for (const char *at = u->names; log->n < TD_UNKNOWN_LOGGED && next_name(&at, &n); at += n) {
-    if (strcmp(at, MORE) == 0 || is_told(log, at, n))
+    if (strcmp(at, MORE) == 0 || is_logged(log, at, n))
       continue;
     memcpy(log->names[log->n], at, n);
     log->names[log->n][n] = '\0';

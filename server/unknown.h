@@ -35,6 +35,6 @@ typedef struct td_unknown_log {
 } td_unknown_log;
 
 /* Logs the names of u that were not logged before. Returns how many it logged. */
-uint32_t td_unknown_tell(td_unknown_log *log, const td_unknown *u);
+uint32_t td_unknown_log_new(td_unknown_log *log, const td_unknown *u);
 
 #endif

@@ -15,8 +15,8 @@ struct td_watcher {
   uint32_t account; /* of its key; 0 if no key is asked for */
   uint64_t cursor;  /* steps read so far, as td_engine_read_steps counts them */
   uint64_t n_missed;
-  bool greeted;
-  bool told; /* `last` and `state` were sent */
+  bool hello_sent;
+  bool state_sent; /* `last` and `state` are those of the last event */
   td_engine_state state;
   td_engine_stats last;
 };
@@ -99,7 +99,7 @@ static void render_news(const td_watcher *w, const td_engine_stats *st, const td
 
 static bool is_news(const td_watcher *w, const td_engine_stats *st)
 {
-  return !w->told || w->state != w->conn->server->engine_state || w->last.n_running != st->n_running ||
+  return !w->state_sent || w->state != w->conn->server->engine_state || w->last.n_running != st->n_running ||
          w->last.n_waiting != st->n_waiting || w->last.pages_free != st->pages_free ||
          w->last.pages_cached != st->pages_cached;
 }
@@ -117,12 +117,12 @@ static void tell(td_watcher *w, const td_engine_stats *st, bool last)
     return;
   td_buf out;
   td_buf_init(&out, 0);
-  if (!w->greeted && s->engine_state == TD_ENGINE_READY) {
+  if (!w->hello_sent && s->engine_state == TD_ENGINE_READY) {
     render_hello(s, &out);
-    w->greeted = true;
+    w->hello_sent = true;
   }
   render_news(w, st, steps, n, &out);
-  w->told = true;
+  w->state_sent = true;
   w->state = s->engine_state;
   w->last = *st;
   if (out.failed)

@@ -26,7 +26,7 @@ static void make_world(world *w)
   assert_int_equal(uv_loop_init(&w->s->loop), 0);
   w->s->options = &w->options;
   w->s->engine_state = TD_ENGINE_READY;
-  assert_int_equal(td_tenants_init(&w->s->tenants, &(td_keys){.asked = true}, &err), TD_OK);
+  assert_int_equal(td_tenants_init(&w->s->tenants, &(td_keys){.required = true}, &err), TD_OK);
   td_metrics_init(&w->s->metrics);
   assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
   w->client = fds[0];

@@ -129,11 +129,11 @@ static void end_call(td_conn *c)
 static void begin_call(td_conn *c)
 {
   td_call *call = &calls[c - conns];
-  td_conn_belong(c, td_tenant_share(&s->tenants.keys[1 + below(N_TENANTS)]));
+  td_conn_set_tenant(c, td_tenant_ref(&s->tenants.keys[1 + below(N_TENANTS)]));
   memset(call, 0, sizeof *call);
   call->server = s;
   call->conn = c;
-  call->tenant = td_tenant_share(c->tenant);
+  call->tenant = td_tenant_ref(c->tenant);
   call->n_choices = 1 + below(2);
   call->max_new = 1 + below(3);
   call->arrival_us = now_ms * 1000 + below(2);
@@ -191,7 +191,7 @@ static void same_as_a_plain_walk(void **state)
     assert_non_null(s);
     td_options_init(&options);
     s->options = &options;
-    assert_int_equal(td_tenants_init(&s->tenants, &(td_keys){.asked = true}, &err), TD_OK);
+    assert_int_equal(td_tenants_init(&s->tenants, &(td_keys){.required = true}, &err), TD_OK);
     s->tenants.n_keys = n_keys;
     for (int i = 0; i < N_CONNS; i++)
       open_conn(&conns[i]);

@@ -395,7 +395,7 @@ static void test_end_of_a_drain(void **state)
     w.s->handing_over = i == HANDS_OVER || i == HANDED_OVER;
     if (i == HANDED_OVER)
       w.c->state = TD_CONN_ANSWERING; /* a watcher, which will not send another request */
-    td_server_idle(w.s);
+    td_server_stop_if_drained(w.s);
     assert_int_equal(w.s->stopping, i == OVER || i == HANDED_OVER);
     w.s->draining = false;
     w.s->n_calls = 0;

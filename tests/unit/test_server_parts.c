@@ -159,10 +159,10 @@ static void test_keys_that_follow(void **state)
   td_error err;
   assert_int_equal(read_keys(&a, "one\ntwo\nthree\n", &err), TD_OK);
   assert_int_equal(read_keys(&b, "three name=x\nfour\none\n", &err), TD_OK);
-  assert_int_equal(td_keys_follow(&b, &a, &err), TD_OK);
+  assert_int_equal(td_keys_keep_accounts(&b, &a, &err), TD_OK);
   assert_true(b.keys[0].account == 3 && b.keys[1].account == 4 && b.keys[2].account == 1);
   assert_int_equal(read_keys(&c, "two\nfour\n", &err), TD_OK);
-  assert_int_equal(td_keys_follow(&c, &b, &err), TD_OK);
+  assert_int_equal(td_keys_keep_accounts(&c, &b, &err), TD_OK);
   assert_true(c.keys[0].account == 5 &&
               c.keys[1].account ==
                   4); /* key two was removed and added again: it shares nothing with the old one */
@@ -171,7 +171,7 @@ static void test_keys_that_follow(void **state)
   td_keys_deinit(&c);
   assert_int_equal(read_keys(&c, "five\n", &err), TD_OK);
   b.last_account = TD_KEY_ACCOUNTS;
-  assert_int_equal(td_keys_follow(&c, &b, &err), TD_ERR_CONFIG);
+  assert_int_equal(td_keys_keep_accounts(&c, &b, &err), TD_ERR_CONFIG);
   td_keys_deinit(&a);
   td_keys_deinit(&b);
   td_keys_deinit(&c);
@@ -204,7 +204,7 @@ static void test_tenants(void **state)
   td_tenant *local =
       td_tenant_of(&t, &local_conn, 0); /* all users of a unix socket are one tenant, different from b */
   assert_true(td_tenants_are_several(&t));
-  assert_ptr_equal(td_tenant_share(local), td_tenant_of(&t, &local_conn, 0));
+  assert_ptr_equal(td_tenant_ref(local), td_tenant_of(&t, &local_conn, 0));
   td_tenant_drop(&t, b);
   assert_false(td_tenants_are_several(&t));
   for (int i = 0; i < 3; i++)
@@ -235,7 +235,7 @@ static void test_tenants(void **state)
 static void test_states(void **state)
 {
   td_api_error e;
-  assert_true(td_server_takes_work(TD_ENGINE_READY, &e));
+  assert_true(td_server_accepts_requests(TD_ENGINE_READY, &e));
   static const struct {
     td_engine_state state;
     const char *code;
@@ -243,7 +243,7 @@ static void test_states(void **state)
                {TD_ENGINE_STOPPED, "engine_failed"},
                {TD_ENGINE_FAILED, "engine_failed"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    assert_false(td_server_takes_work(cases[i].state, &e));
+    assert_false(td_server_accepts_requests(cases[i].state, &e));
     assert_int_equal(e.status, 503);
     assert_string_equal(e.code, cases[i].code);
   }

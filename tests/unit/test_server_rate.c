@@ -113,11 +113,11 @@ static void test_changed_limits(void **state)
   td_key new = {.account = 1, .limits = {.requests_per_minute = 6, .tokens_per_minute = 100}};
   td_tenants all;
   td_error err;
-  assert_int_equal(td_tenants_init(&all, &(td_keys){.keys = &old, .n = 1, .asked = true}, &err), TD_OK);
+  assert_int_equal(td_tenants_init(&all, &(td_keys){.keys = &old, .n = 1, .required = true}, &err), TD_OK);
   td_tenant *t = &all.keys[1];
   td_rate_charge(&t->requests, 600, 500, begin);
   td_rate_charge(&t->tokens, 100, 250, begin);
-  td_tenants_follow(&all, &(td_keys){.keys = &new, .n = 1, .asked = true});
+  td_tenants_set_keys(&all, &(td_keys){.keys = &new, .n = 1, .required = true});
   assert_in_range(td_rate_wait_us(&t->requests, 6, 1, begin), 10000000, 10000001);
   assert_true(td_rate_left(&t->tokens, 100, begin) == -150);
   td_tenants_deinit(&all);

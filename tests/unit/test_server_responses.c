@@ -200,7 +200,7 @@ static void test_logprobs(void **state)
   td_buf_init(&out, 0);
   keep_three(&records, 2);
   td_logprob_view v = td_logprobs_view(&records, &asked, 2);
-  assert_true(v.begin == 0 && v.end == 6 && v.n_told == 2);
+  assert_true(v.begin == 0 && v.end == 6 && v.n_written == 2);
   v.end = 3;
   td_logprobs_render_chat(NULL, &v, &out);
   is(&out,
@@ -213,7 +213,7 @@ static void test_logprobs(void **state)
      // clang-format on
   );
   v.begin = 2;
-  v.n_told = 1;
+  v.n_written = 1;
   td_logprobs_render_list(NULL, &v, &out);
   is(&out, "[" MEMBERS("c", "-0.125", "99") ",\"top_logprobs\":[" MEMBERS("c", "-0.125", "99") "}]}]");
   v.end = 2;
@@ -224,21 +224,21 @@ static void test_logprobs(void **state)
   td_progress_here = &progress;
   td_logprob_view views[2] = {v, v};
   views[0].begin = 5, views[0].end = 6,
-  views[0].n_told = 2; /* like a prompt's first token, which has no log-probability */
-  views[1].begin = 0, views[1].end = 3, views[1].n_told = 2;
+  views[0].n_written = 2; /* like a prompt's first token, which has no log-probability */
+  views[1].begin = 0, views[1].end = 3, views[1].n_written = 2;
   td_logprobs_render_completion(NULL, views, 2, &out);
   is(&out,
      "{\"tokens\":[\"a\",\"b\",\"\\\"\",\"c\"],\"token_logprobs\":[null,-1.5,-9999,-0.125],\"top_logprobs\":["
      "null,{\"a\":-0.5,\"b\":-1.5},{\"\xEF\xBF\xBD\":-0.25,\"\\\"\":-9999},{\"c\":-0.125,\"d\":-3}],"
      "\"text_offset\":[0,5,6,7]}");
-  views[1].n_told = 0;
+  views[1].n_written = 0;
   td_logprobs_render_completion(NULL, views + 1, 1, &out);
   is(&out, "{\"tokens\":[\"b\",\"\\\"\",\"c\"],\"token_logprobs\":[-1.5,-9999,-0.125],\"top_logprobs\":["
            "{\"b\":-1.5},{\"\\\"\":-9999},{\"c\":-0.125}],\"text_offset\":[5,6,7]}");
   assert_true(progress.n_units > 0); /* rendering a long answer counts as progress, not as a hanging worker */
 
   asked.prompt_logprobs = 1;
-  v.begin = 0, v.end = 3, v.n_told = 1;
+  v.begin = 0, v.end = 3, v.n_written = 1;
   td_logprobs_render_prompt(NULL, &v, &out);
   is(&out,
      "[{\"2\":{\"logprob\":-1.5,\"rank\":2,\"decoded_token\":\"b\"},\"1\":{\"logprob\":-0.5,\"rank\":1,"
@@ -246,7 +246,7 @@ static void test_logprobs(void **state)
      "\"logprob\":-0.25,\"rank\":1,\"decoded_token\":\"\xEF\xBF\xBD\"}},{\"3\":{\"logprob\":-0.125,\"rank\":"
      "1,"
      "\"decoded_token\":\"c\"}}]");
-  v.begin = 4, v.end = 6, v.n_told = 2;
+  v.begin = 4, v.end = 6, v.n_written = 2;
   td_logprobs_render_prompt(NULL, &v, &out);
   is(&out, "[null,null]");
   v.begin = 2, v.end = 3;
