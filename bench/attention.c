@@ -189,7 +189,7 @@ static td_work_list alloc_items(const td_attention_planner *p)
                                      td_attention_prefix_splits_max(&c, c.max_rows)};
   items.items = td_tool_alloc(items.max_items, sizeof *items.items);
   items.scratch = td_tool_alloc((size_t)c.max_rows * TD_WORK_LIST_SCRATCH, sizeof *items.scratch);
-  items.of_rows = td_tool_alloc(c.max_rows, sizeof *items.of_rows);
+  items.private_kv = td_tool_alloc(c.max_rows, sizeof *items.private_kv);
   return items;
 }
 
@@ -228,7 +228,7 @@ static double plan_us(const td_attention_cell *c, const td_attention_policy *pol
   *stats = td_attention_planner_stats(p);
   *n_short = (stats->n_unshared > 0) + items.n_unsplit;
   td_attention_planner_destroy(p);
-  free(rows), free(table), free(items.items), free(items.scratch), free(items.of_rows);
+  free(rows), free(table), free(items.items), free(items.scratch), free(items.private_kv);
   return td_stats_median(us, PLAN_RUNS);
 }
 

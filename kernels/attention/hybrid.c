@@ -1,6 +1,6 @@
 /* See hybrid.h.
  *
- * Prefill takes as long as its waves ("rounds" in the code). Items go to the SMs (or pairs of SMs) longest
+ * Prefill takes as long as its waves. Items go to the SMs (or pairs of SMs), longest
  * first. The time is that of as many waves as the items need, each of mean length, or that of the longest
  * item if it is longer. KV splits make more and shorter items. A pair copies its keys once, which saves
  * power, but each of its items takes longer.
@@ -17,9 +17,9 @@ enum {
   BESIDE_KEYS = 2048,    /* of a KV split of decodes beside prefill */
   CTAS_OF_SM = 3,        /* of decodes */
   PAIR_TILES = 2,
-  SPLIT_ROUNDS_MAX = 3,
+  SPLIT_WAVES_MAX = 3,
   CANDIDATES_MAX = 16,
-  ROUNDS_MAX = 12,
+  WAVES_MAX = 12,
   SMS_BESIDE_LEAST = 4
 };
 
@@ -30,12 +30,12 @@ static const double item_tiles = 1.2;         /* an item's prologue and epilogue
 static const double pair_tiles = 1;           /* in addition, if the item is a pair */
 static const double split_tiles = 0.8;        /* in addition, a KV split: it writes and awaits its partial */
 static const double partial_tiles = 0.28;     /* in addition, for each KV split of its tile: reduction */
-static const double pair_part = 0.99;         /* factor of tile_us in a pair, */
-static const double pair_part_beside = 0.995; /* and in a pair with decodes beside or colocated */
-static const double sm_bytes_us = 0.1e6;      /* bandwidth of an SM's decodes, if few SMs do decodes */
-static const double slower_beside = 0.16;     /* part added to prefill's time by decodes at full bandwidth */
-static const double sms_beside_part = 0.375;  /* most SMs beside: they reach nearly all the bandwidth */
-static const double colocated_slower = 1.12;  /* factor of prefill's time with colocated decodes */
+static const double pair_factor = 0.99;       /* factor of tile_us in a pair, */
+static const double pair_factor_beside = 0.995; /* and in a pair with decodes beside or colocated */
+static const double sm_bytes_us = 0.1e6;        /* bandwidth of an SM's decodes, if few SMs do decodes */
+static const double slower_beside = 0.16;    /* part added to prefill's time by decodes at full bandwidth */
+static const double sms_beside_part = 0.375; /* most SMs beside: they reach nearly all the bandwidth */
+static const double colocated_slower = 1.12; /* factor of prefill's time with colocated decodes */
 static const double colocated_byte_us = 1.5e-7; /* added to the time of a byte of all colocated decodes */
 static const double beside_gain = 0.97;         /* most time with decodes beside, as a part of serial */
 static const double split_gain = 0.93;          /* most time with KV splits, as a part of no splits; */
@@ -60,15 +60,15 @@ static cut_size size_of(const td_hybrid_config *c, const td_hybrid_chunk *chunks
       uint32_t left = chunks[i].n_tokens - begin, first = chunks[i].n_keys - left;
       uint32_t n_keys = first + (left < item_tokens ? left : item_tokens) - td_hybrid_first_key(c, first);
       uint32_t splits = td_hybrid_splits(cut, n_keys);
-      double tiles = (double)((n_keys + c->tile_keys - 1) / c->tile_keys), of_one = tiles / splits;
+      double tiles = (double)((n_keys + c->tile_keys - 1) / c->tile_keys), tiles_per_split = tiles / splits;
       s.n += splits;
       if (splits > 1) {
         s.n_partials += splits;
         s.split_extra += splits * (split_tiles + partial_tiles * splits);
       }
       s.tiles += tiles;
-      s.longest = of_one > s.longest ? of_one : s.longest;
-      s.shortest = of_one < s.shortest ? of_one : s.shortest;
+      s.longest = tiles_per_split > s.longest ? tiles_per_split : s.longest;
+      s.shortest = tiles_per_split < s.shortest ? tiles_per_split : s.shortest;
     }
   s.n *= c->n_kv_heads;
   s.n_partials *= c->n_kv_heads;
@@ -81,19 +81,19 @@ static bool is_beside(const td_hybrid_cut *cut) { return cut->sms_beside > 0 || 
 
 /* Prefill's time: all waves but the last, and the last; and the number of SMs idle in the last. */
 typedef struct prefill_time {
-  double rounds_us, last_us;
-  uint32_t n_left;
+  double full_waves_us, last_us;
+  uint32_t n_idle_sms;
 } prefill_time;
 
 /* The part of memory's bandwidth that n_sms SMs reach. Few SMs reach n_sms times their own rate; many
  * approach the whole bandwidth. */
 static double rate_part(const td_hybrid_config *c, uint32_t n_sms)
 {
-  double asked = n_sms * sm_bytes_us / c->memory_bytes_us, fourth = asked * asked * asked * asked;
-  return asked / sqrt(sqrt(1 + fourth));
+  double demand = n_sms * sm_bytes_us / c->memory_bytes_us, fourth = demand * demand * demand * demand;
+  return demand / sqrt(sqrt(1 + fourth));
 }
 
-static uint64_t slots_of(const td_hybrid_config *c, const td_hybrid_cut *cut)
+static uint64_t resident_items(const td_hybrid_config *c, const td_hybrid_cut *cut)
 {
   return (c->n_sms - cut->sms_beside) / cut->tiles;
 }
@@ -102,34 +102,34 @@ static uint64_t slots_of(const td_hybrid_config *c, const td_hybrid_cut *cut)
 static bool time_prefill(const td_hybrid_config *c, const cut_size *s, const td_hybrid_cut *cut,
                          prefill_time *t)
 {
-  uint64_t slots = slots_of(c, cut), rounds = (s->n + slots - 1) / slots;
+  uint64_t resident = resident_items(c, cut), waves = (s->n + resident - 1) / resident;
   if (s->n_partials * cut->tiles > TD_PREFILL_PARTIALS_MAX)
     return false;
   bool pair = cut->tiles == PAIR_TILES, beside = is_beside(cut);
   double tile_us = 4.0 * 128 * c->tile_keys * c->head_dim / sm_flop_us; /* 128 query rows */
-  tile_us *= pair ? (beside ? pair_part_beside : pair_part) : 1;
+  tile_us *= pair ? (beside ? pair_factor_beside : pair_factor) : 1;
   tile_us *=
       (1 + slower_beside * rate_part(c, cut->sms_beside)) * (cut->colocated_keys > 0 ? colocated_slower : 1);
   double fixed = item_tiles + (pair ? pair_tiles : 0) + s->split_extra / (double)s->n;
-  double mean = s->tiles / (double)s->n, last = rounds > 1 ? s->shortest : s->longest;
-  t->rounds_us = (double)(rounds - 1) * (mean + fixed) * tile_us;
+  double mean = s->tiles / (double)s->n, last = waves > 1 ? s->shortest : s->longest;
+  t->full_waves_us = (double)(waves - 1) * (mean + fixed) * tile_us;
   t->last_us = (last + fixed) * tile_us;
-  t->n_left = (uint32_t)(rounds * slots - s->n) * cut->tiles;
+  t->n_idle_sms = (uint32_t)(waves * resident - s->n) * cut->tiles;
   double least_us = (s->longest + fixed) * tile_us;
-  if (t->rounds_us + t->last_us < least_us)
-    t->last_us = least_us - t->rounds_us;
+  if (t->full_waves_us + t->last_us < least_us)
+    t->last_us = least_us - t->full_waves_us;
   return true;
 }
 
 static double step_us(const td_hybrid_config *c, const prefill_time *t, double decode_us,
                       const td_hybrid_cut *cut)
 {
-  double prefill = t->rounds_us + t->last_us, beside = 0;
+  double prefill = t->full_waves_us + t->last_us, beside = 0;
   if (cut->colocated_keys > 0)
     beside = prefill / (1 + colocated_byte_us * c->memory_bytes_us);
   else if (cut->sms_beside > 0)
-    beside =
-        t->rounds_us * rate_part(c, cut->sms_beside) + t->last_us * rate_part(c, cut->sms_beside + t->n_left);
+    beside = t->full_waves_us * rate_part(c, cut->sms_beside) +
+             t->last_us * rate_part(c, cut->sms_beside + t->n_idle_sms);
   return beside >= decode_us ? prefill : prefill + decode_us - beside;
 }
 
@@ -155,7 +155,7 @@ static void try_cuts(const td_hybrid_config *c, const td_hybrid_chunk *chunks, u
         *us = step_us(c, &t, decode_us, &cut) / gain;
         *best = cut;
       }
-      if (s.n > SPLIT_ROUNDS_MAX * slots_of(c, &cut) || longest < 2 * splits[i])
+      if (s.n > SPLIT_WAVES_MAX * resident_items(c, &cut) || longest < 2 * splits[i])
         break;
     }
   }
@@ -172,8 +172,8 @@ static uint32_t candidates_of(const td_hybrid_config *c, const td_hybrid_chunk *
   for (size_t i = 0; i < sizeof always; i++)
     if (always[i] <= c->n_sms * sms_beside_part)
       out[n++] = always[i];
-  for (uint64_t rounds = 1; rounds <= ROUNDS_MAX; rounds++) {
-    uint64_t sms = (n_items + rounds - 1) / rounds * tiles;
+  for (uint64_t waves = 1; waves <= WAVES_MAX; waves++) {
+    uint64_t sms = (n_items + waves - 1) / waves * tiles;
     if (sms + SMS_BESIDE_LEAST <= c->n_sms && (double)(c->n_sms - sms) <= c->n_sms * sms_beside_part)
       out[n++] = (uint32_t)(c->n_sms - sms) / 2 * 2;
   }
@@ -196,7 +196,7 @@ static bool cuts_decodes(const td_hybrid_config *c, const td_hybrid_chunk *chunk
   prefill_time t;
   if (cut->sms_beside == 0 || !time_prefill(c, &s, cut, &t))
     return false;
-  double prefill_us = t.rounds_us + t.last_us, item_bytes = 4.0 * longest_keys * c->head_dim;
+  double prefill_us = t.full_waves_us + t.last_us, item_bytes = 4.0 * longest_keys * c->head_dim;
   double cta_bytes_us = rate_part(c, cut->sms_beside) * c->memory_bytes_us / (cut->sms_beside * CTAS_OF_SM);
   double item_us = item_bytes / cta_bytes_us;
   return item_us > late_item_part * prefill_us && prefill_us > short_prefill_part * decode_us;

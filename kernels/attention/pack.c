@@ -19,11 +19,14 @@
 #include <string.h>
 
 /* Whether the policy decides in place of predicted time. */
-static bool has_rule(const td_attention_planner *p) { return p->config.policy && p->config.policy->shares; }
+static bool policy_decides(const td_attention_planner *p)
+{
+  return p->config.policy && p->config.policy->shares;
+}
 
-/* Two ways to choose the children that stay: all that gain anything, or all that gain more than their part of
+/* Two rules for the children that stay: all that gain anything, or all that gain more than their part of
  * a full tile. */
-enum { WAYS = 2, LINES_KNOWN_LOG = 6, LINES_KNOWN = 1 << LINES_KNOWN_LOG };
+enum { RULES = 2, LINES_CACHED_LOG = 6, LINES_CACHED = 1 << LINES_CACHED_LOG };
 
 /* The time of a node as a line over its keys: at_us + key_us[in L2] * keys. n_own of its own rows are in its
  * group, and its other own rows read the keys by themselves. key_us depends on whether the keys stay in the
@@ -61,14 +64,14 @@ static line line_of(const td_attention_planner *p, uint32_t n_staying, uint32_t 
 }
 
 /* Returns the lines for all own rows in the group, for none, and for as many as save the last tile. Keeps
- * them in `known`, because many nodes are alike. The lines with n_staying 0 have a half of `known` to
+ * them in `cache`, because many nodes are alike. The lines with n_staying 0 have a half of `cache` to
  * themselves, so a caller that holds some may ask for others. */
 static const lines *find_lines(const td_attention_planner *p, uint32_t n_staying, uint32_t n_own,
-                               lines known[LINES_KNOWN])
+                               lines cache[LINES_CACHED])
 {
   uint32_t hash = (n_staying * 0x9e3779b1u + n_own * 0x85ebca6bu) >>
-                  (33 - LINES_KNOWN_LOG); /* counts are often multiples of 16 */
-  lines *l = &known[n_staying == 0 ? hash : LINES_KNOWN / 2 + hash];
+                  (33 - LINES_CACHED_LOG); /* counts are often multiples of 16 */
+  lines *l = &cache[n_staying == 0 ? hash : LINES_CACHED / 2 + hash];
   if (l->n > 0 && l->n_staying == n_staying && l->n_own == n_own)
     return l;
   l->n_staying = n_staying;
@@ -89,21 +92,21 @@ static const lines *find_lines(const td_attention_planner *p, uint32_t n_staying
 #define PICK(mask, a, b) (((mask) & (a)) | (~(mask) & (b)))
 
 /* A node's view of one part of its ancestors: a lane for each place where its group may begin. */
-typedef struct outlook {
+typedef struct ancestor_view {
   lanes far_keys, near_keys; /* its keys: near_keys if they stay in the L2 cache, else far_keys */
-  lanes gain_us[WAYS], pushed_us;
-  int_lanes n_staying[WAYS];
-} outlook;
+  lanes gain_us[RULES], pushed_us;
+  int_lanes n_staying[RULES];
+} ancestor_view;
 
 /* Adds up what the children gain. A child that stays gains the time of reading the node's keys for itself. */
-static inline void look_at_children(td_attention_planner *p, uint32_t node, uint32_t part, outlook *o)
+static inline void sum_gains(td_attention_planner *p, uint32_t node, uint32_t part, ancestor_view *o)
 {
   const tree_node *nodes = p->tree.nodes;
   const unit_costs *unit = &p->unit;
   lanes row_us =
       unit->row_tile_us + (o->far_keys * unit->row_tile_key_us[0] + o->near_keys * unit->row_tile_key_us[1]);
-  lanes gains[WAYS] = {0}, pushed = {0};
-  int_lanes staying[WAYS] = {0};
+  lanes gains[RULES] = {0}, pushed = {0};
+  int_lanes staying[RULES] = {0};
   for (uint32_t v = nodes[node].shared_child; v != TD_NONE; v = nodes[v].shared_sibling) {
     node_packing *c = &p->packing[v];
     int32_t n_rows = (int32_t)nodes[v].n_rows;
@@ -117,52 +120,53 @@ static inline void look_at_children(td_attention_planner *p, uint32_t node, uint
     staying[1] += much & n_rows;
   }
   o->pushed_us = pushed;
-  for (uint32_t way = 0; way < WAYS; way++)
-    o->gain_us[way] = gains[way], o->n_staying[way] = staying[way];
+  for (uint32_t rule = 0; rule < RULES; rule++)
+    o->gain_us[rule] = gains[rule], o->n_staying[rule] = staying[rule];
 }
 
 /* The best choice so far, in each lane. */
 typedef struct least {
   lanes us;
-  int_lanes n_group, own_way;
+  int_lanes n_group, own_rule;
 } least;
 
 /* Takes the lines that are faster than *k, in the lanes in which l->n_staying rows stay. */
-static inline void take_least(least *k, const outlook *o, int32_t way, const lines *l, uint32_t n_lines)
+static inline void keep_faster(least *k, const ancestor_view *o, int32_t rule, const lines *l,
+                               uint32_t n_lines)
 {
-  int_lanes here = o->n_staying[way] == (int32_t)l->n_staying;
+  int_lanes here = o->n_staying[rule] == (int32_t)l->n_staying;
   for (uint32_t i = 0; i < n_lines; i++) {
     int32_t n_own = (int32_t)l->line[i].n_own, n_group = n_own + (int32_t)l->n_staying,
-            own_way = 2 * n_own + way;
+            own_rule = 2 * n_own + rule;
     lanes us = l->line[i].at_us + o->far_keys * l->line[i].key_us[0] + o->near_keys * l->line[i].key_us[1] -
-               o->gain_us[way];
+               o->gain_us[rule];
     int_lanes less = here & (us < k->us);
     k->us = (lanes)PICK(less, (int_lanes)us, (int_lanes)k->us);
     k->n_group = PICK(less, n_group, k->n_group);
-    k->own_way = PICK(less, own_way, k->own_way);
+    k->own_rule = PICK(less, own_rule, k->own_rule);
   }
 }
 
-/* Tries both ways to choose the children that stay. Skips the second way in lanes where it chooses as many
+/* Tries both rules for the children that stay. Skips the second rule in lanes where it chooses as many
  * rows as the first. */
-static inline void try_ways(td_attention_planner *p, const tree_node *u, uint32_t n_lanes, const outlook *o,
-                            lines *known, least *best)
+static inline void try_rules(td_attention_planner *p, const tree_node *u, uint32_t n_lanes,
+                             const ancestor_view *o, lines *cache, least *best)
 {
-  for (int32_t way = 0; way < WAYS; way++) {
+  for (int32_t rule = 0; rule < RULES; rule++) {
     int32_t done = -1;
     for (uint32_t j = 0; j < n_lanes; j++) { /* mostly the same for all j */
-      int32_t n_staying = o->n_staying[way][j];
-      if (n_staying == done || (way > 0 && n_staying == o->n_staying[0][j]))
+      int32_t n_staying = o->n_staying[rule][j];
+      if (n_staying == done || (rule > 0 && n_staying == o->n_staying[0][j]))
         continue;
-      const lines *with = find_lines(p, (uint32_t)n_staying, u->n_own, known);
-      take_least(best, o, way, with, n_staying > 0 ? with->n : with->n - 1);
+      const lines *with = find_lines(p, (uint32_t)n_staying, u->n_own, cache);
+      keep_faster(best, o, rule, with, n_staying > 0 ? with->n : with->n - 1);
       done = n_staying;
     }
   }
 }
 
 static inline lanes find_part(td_attention_planner *p, uint32_t node, uint32_t part, const lines *alone,
-                              lines *known)
+                              lines *cache)
 {
   node_packing *k = &p->packing[node];
   const tree_node *u = &p->tree.nodes[node];
@@ -170,26 +174,27 @@ static inline lanes find_part(td_attention_planner *p, uint32_t node, uint32_t p
   lanes keys =
       __builtin_convertvector((int32_t)u->end - k->begin[part], lanes) * (float)p->config.page_tokens;
   int_lanes near = keys <= (float)p->unit.l2_keys;
-  outlook o = {.far_keys = (lanes)(~near & (int_lanes)keys), .near_keys = (lanes)(near & (int_lanes)keys)};
+  ancestor_view o = {.far_keys = (lanes)(~near & (int_lanes)keys),
+                     .near_keys = (lanes)(near & (int_lanes)keys)};
   const line *unshared = &alone->line[alone->n - 1]; /* no group */
   least best = {o.far_keys * unshared->key_us[0] + o.near_keys * unshared->key_us[1], none, none};
-  look_at_children(p, node, part, &o);
+  sum_gains(p, node, part, &o);
   uint32_t n_lanes = k->depth - part * LANES;
-  try_ways(p, u, n_lanes < LANES ? n_lanes : LANES, &o, known, &best);
+  try_rules(p, u, n_lanes < LANES ? n_lanes : LANES, &o, cache, &best);
   best.us += o.pushed_us;
   k->n_group[part] = best.n_group;
-  k->own_way[part] = best.own_way;
+  k->own_rule[part] = best.own_rule;
   return best.us;
 }
 
-static void find_best_of(td_attention_planner *p, uint32_t node, lines *known)
+static void find_best(td_attention_planner *p, uint32_t node, lines *cache)
 {
   node_packing *k = &p->packing[node];
   uint32_t n_parts = ceil_div(k->depth, LANES);
-  const lines *alone = find_lines(p, 0, p->tree.nodes[node].n_own, known);
-  lanes us[CARRY_PARTS];
+  const lines *alone = find_lines(p, 0, p->tree.nodes[node].n_own, cache);
+  lanes us[ANCESTOR_PARTS];
   for (uint32_t part = 0; part < n_parts; part++)
-    us[part] = find_part(p, node, part, alone, known);
+    us[part] = find_part(p, node, part, alone, cache);
   for (uint32_t part = 0; part < n_parts; part++) {
     float last = part + 1 < n_parts ? us[part + 1][0] : us[part][LANES - 1];
     k->pushed_us[part] = (lanes){us[part][1], us[part][2], us[part][3], last};
@@ -197,21 +202,21 @@ static void find_best_of(td_attention_planner *p, uint32_t node, lines *known)
   k->us = us[0][0];
 }
 
-/* find_best_of for a node without shared children, as most are. */
-_Static_assert(CARRY_PARTS == 2, "as many as find_leaf has");
-static inline void find_leaf(td_attention_planner *p, uint32_t node, lines *known)
+/* find_best for a node without shared children, as most are. */
+_Static_assert(ANCESTOR_PARTS == 2, "as many as find_leaf has");
+static inline void find_leaf(td_attention_planner *p, uint32_t node, lines *cache)
 {
   node_packing *k = &p->packing[node];
   const tree_node *u = &p->tree.nodes[node];
-  const lines *alone = find_lines(p, 0, u->n_own, known);
+  const lines *alone = find_lines(p, 0, u->n_own, cache);
   const line *unshared = &alone->line[alone->n - 1];
   const int_lanes none = {0};
   float l2_keys = (float)p->unit.l2_keys, page_tokens = (float)p->config.page_tokens;
   uint32_t n_parts = k->depth > LANES ? 2 : 1, n_lines = alone->n - 1;
-  lanes us[CARRY_PARTS];
+  lanes us[ANCESTOR_PARTS];
   for (uint32_t part = 0; part < n_parts; part++) {
     lanes keys = __builtin_convertvector((int32_t)u->end - k->begin[part], lanes) * page_tokens;
-    int_lanes near = keys <= l2_keys, n_group = none, own_way = none;
+    int_lanes near = keys <= l2_keys, n_group = none, own_rule = none;
     lanes far_keys = (lanes)(~near & (int_lanes)keys), near_keys = (lanes)(near & (int_lanes)keys);
     lanes best = far_keys * unshared->key_us[0] + near_keys * unshared->key_us[1];
     for (uint32_t i = 0; i < n_lines; i++) {
@@ -220,11 +225,11 @@ static inline void find_leaf(td_attention_planner *p, uint32_t node, lines *know
       int_lanes less = at < best;
       best = (lanes)PICK(less, (int_lanes)at, (int_lanes)best);
       n_group = PICK(less, (int32_t)l->n_own, n_group);
-      own_way = PICK(less, 2 * (int32_t)l->n_own, own_way);
+      own_rule = PICK(less, 2 * (int32_t)l->n_own, own_rule);
     }
     us[part] = best;
     k->n_group[part] = n_group;
-    k->own_way[part] = own_way;
+    k->own_rule[part] = own_rule;
   }
   k->us = us[0][0];
   k->pushed_us[0] = (lanes){us[0][1], us[0][2], us[0][3], n_parts > 1 ? us[1][0] : us[0][3]};
@@ -238,32 +243,32 @@ static inline void descend(const node_packing *parent, node_packing *k, int32_t 
   int_lanes b = parent->begin[0];
   uint32_t depth = parent->depth + 1;
   k->begin[0] = (int_lanes){begin, b[0], b[1], b[2]};
-  for (uint32_t part = 1; part < CARRY_PARTS && depth > LANES; part++) {
+  for (uint32_t part = 1; part < ANCESTOR_PARTS && depth > LANES; part++) {
     int32_t last = b[LANES - 1];
     b = parent->begin[part];
     k->begin[part] = (int_lanes){last, b[0], b[1], b[2]};
   }
-  k->depth = depth < CARRY_MAX ? depth : CARRY_MAX;
+  k->depth = depth < ANCESTORS_MAX ? depth : ANCESTORS_MAX;
 }
 
 /* Finds the best choices of all shared nodes at and below `node`, children first. This recursion, and that of
  * emit, is as deep as the tree, so at most max_rows. */
-static void look_below(td_attention_planner *p, uint32_t node, lines *known)
+static void find_best_below(td_attention_planner *p, uint32_t node, lines *cache)
 {
   tree_node *nodes = p->tree.nodes, *u = &nodes[node];
   u->n_own = u->n_rows;
   for (uint32_t v = u->shared_child; v != TD_NONE; v = nodes[v].shared_sibling) {
     u->n_own -= nodes[v].n_rows;
     descend(&p->packing[node], &p->packing[v], (int32_t)nodes[v].begin);
-    if (nodes[v].shared_child != TD_NONE || has_rule(p)) {
-      look_below(p, v, known);
+    if (nodes[v].shared_child != TD_NONE || policy_decides(p)) {
+      find_best_below(p, v, cache);
     } else {
       nodes[v].n_own = nodes[v].n_rows;
-      find_leaf(p, v, known);
+      find_leaf(p, v, cache);
     }
   }
-  if (node != 0 && !has_rule(p))
-    find_best_of(p, node, known);
+  if (node != 0 && !policy_decides(p))
+    find_best(p, node, cache);
 }
 
 /* ---- from the root: orders members so that those of a group are neighbours ---- */
@@ -293,21 +298,21 @@ static void next_tiles(emission *e, uint32_t member)
     }
 }
 
-/* Adds the groups that the next member joins to its sources. A group's pages are those of its first member's
- * table. */
-static void open_sources(emission *e, uint32_t member, uint32_t page_table_offset)
+/* Adds the groups that the next member joins to its memberships. A group's pages are those of its first
+ * member's table. */
+static void add_memberships(emission *e, uint32_t member, uint32_t page_table_offset)
 {
   td_attention_planner *p = e->p;
-  TD_BUG_ON(p->n_sources + e->n_levels > p->max_sources);
+  TD_BUG_ON(p->n_memberships + e->n_levels > p->max_memberships);
   e->same = true;
   for (uint32_t l = 0; l < e->n_levels; l++) {
     td_attention_group *g = &p->groups[e->levels[l].group];
     g->first_page += g->first_member == member ? page_table_offset : 0;
-    p->sources[p->n_sources++] = e->levels[l].group;
+    p->memberships[p->n_memberships++] = e->levels[l].group;
   }
 }
 
-static inline void place_row(emission *e, uint32_t row, uint32_t first_key)
+static inline void add_member(emission *e, uint32_t row, uint32_t first_key)
 {
   td_attention_planner *p = e->p;
   planned_row *r = &p->rows[row];
@@ -315,11 +320,11 @@ static inline void place_row(emission *e, uint32_t row, uint32_t first_key)
   if (e->n_tiled > 0)
     next_tiles(e, i);
   if (!e->same)
-    open_sources(e, i, r->page_table_offset);
+    add_memberships(e, i, r->page_table_offset);
   td_attention_member *m = &e->members[i];
   m->token = r->token;
-  m->first_source = p->n_sources - n;
-  m->n_sources = n;
+  m->first_membership = p->n_memberships - n;
+  m->n_memberships = n;
   r->member = i;
   r->first_key = first_key;
   r->probe = n > 0 ? r->page_table_offset + e->levels[n - 1].last_page : TD_NONE;
@@ -327,19 +332,20 @@ static inline void place_row(emission *e, uint32_t row, uint32_t first_key)
 
 /* Places n of a node's own rows as members. First come the rows that end at the node (*list), then those of
  * children with one row (*child). Advances both. */
-static void place_own(emission *e, uint32_t *list, uint32_t *child, uint32_t n, uint32_t first_key)
+static void add_own_members(emission *e, uint32_t *list, uint32_t *child, uint32_t n, uint32_t first_key)
 {
   const tree_node *nodes = e->p->tree.nodes;
   for (; n > 0; n--) {
     if (*list != TD_NONE) {
       uint32_t row = *list;
       *list = e->p->rows[row].next;
-      place_row(e, row, first_key);
+      add_member(e, row, first_key);
       continue;
     }
     while (nodes[*child].n_rows > 1)
       *child = nodes[*child].sibling;
-    place_row(e, nodes[*child].rows, first_key); /* a node with one row has no children: the row ends there */
+    add_member(e, nodes[*child].rows,
+               first_key); /* a node with one row has no children: the row ends there */
     *child = nodes[*child].sibling;
   }
 }
@@ -370,7 +376,7 @@ static void close_groups(emission *e, uint32_t n_rows)
   e->same = false;
 }
 
-/* The choice for a node: rows in its group (0: no group), own rows among them, and the way to choose
+/* The choice for a node: rows in its group (0: no group), own rows among them, and the rule for the
  * children. */
 typedef struct choice {
   uint32_t n_group, n_own, begin; /* begin: the ancestor at which the group begins */
@@ -380,7 +386,7 @@ typedef struct choice {
 static inline bool stays(const td_attention_planner *p, const choice *c, uint32_t child, uint32_t keys)
 {
   uint32_t n_rows = p->tree.nodes[child].n_rows;
-  if (has_rule(p)) /* such a policy is asked about each row too */
+  if (policy_decides(p)) /* such a policy is asked about each row too */
     return c->n_group > 0 && p->config.policy->shares(keys, n_rows);
   return c->n_group > 0 &&
          p->packing[child].gain_us[c->begin / LANES][c->begin % LANES] > c->row_us * (float)n_rows;
@@ -390,13 +396,13 @@ static choice choose(const td_attention_planner *p, uint32_t node, uint32_t keys
 {
   const node_packing *k = &p->packing[node];
   const tree_node *u = &p->tree.nodes[node];
-  if (!has_rule(p)) {
-    uint32_t own_way = (uint32_t)k->own_way[begin / LANES][begin % LANES];
+  if (!policy_decides(p)) {
+    uint32_t own_rule = (uint32_t)k->own_rule[begin / LANES][begin % LANES];
     keys = (u->end - (uint32_t)k->begin[begin / LANES][begin % LANES]) *
            p->config.page_tokens; /* the keys for which this choice was made */
     float row_us =
-        own_way % 2 ? p->unit.row_tile_us + (float)keys * p->unit.row_tile_key_us[stays_in_l2(p, keys)] : 0;
-    return (choice){(uint32_t)k->n_group[begin / LANES][begin % LANES], own_way / 2, begin, row_us};
+        own_rule % 2 ? p->unit.row_tile_us + (float)keys * p->unit.row_tile_key_us[stays_in_l2(p, keys)] : 0;
+    return (choice){(uint32_t)k->n_group[begin / LANES][begin % LANES], own_rule / 2, begin, row_us};
   }
   choice c = {.n_group = 1, .n_own = p->config.policy->shares(keys, 1) ? u->n_own : 0};
   uint32_t n_staying = 0;
@@ -406,18 +412,19 @@ static choice choose(const td_attention_planner *p, uint32_t node, uint32_t keys
   return c.n_group > 1 ? c : (choice){0}; /* a group needs several members */
 }
 
-static void emit(emission *e, uint32_t node, uint32_t first_page, uint32_t carried)
+static void emit(emission *e, uint32_t node, uint32_t first_page, uint32_t ancestor)
 {
   td_attention_planner *p = e->p;
   tree_node *nodes = p->tree.nodes, *u = &nodes[node];
-  uint32_t page_tokens = p->config.page_tokens, next = carried + 1 < CARRY_MAX ? carried + 1 : CARRY_MAX - 1;
+  uint32_t page_tokens = p->config.page_tokens,
+           next = ancestor + 1 < ANCESTORS_MAX ? ancestor + 1 : ANCESTORS_MAX - 1;
   uint32_t keys = (u->end - first_page) * page_tokens, list = u->rows, child = u->child,
            pushed = u->shared_child;
   choice c =
-      node == 0 || e->n_levels == TD_ATTENTION_LEVELS_MAX ? (choice){0} : choose(p, node, keys, carried);
+      node == 0 || e->n_levels == TD_ATTENTION_LEVELS_MAX ? (choice){0} : choose(p, node, keys, ancestor);
   if (c.n_group > 0) {
     open_groups(e, first_page, u->end, c.n_group);
-    place_own(e, &list, &child, c.n_own, u->end * page_tokens);
+    add_own_members(e, &list, &child, c.n_own, u->end * page_tokens);
     pushed = TD_NONE;
     for (uint32_t v = u->shared_child, after; v != TD_NONE; v = after) {
       after = nodes[v].shared_sibling;
@@ -432,11 +439,11 @@ static void emit(emission *e, uint32_t node, uint32_t first_page, uint32_t carri
   }
   for (uint32_t v = pushed; v != TD_NONE; v = nodes[v].shared_sibling)
     emit(e, v, node == 0 ? 0 : first_page, node == 0 ? 0 : next);
-  place_own(e, &list, &child, u->n_own - c.n_own, first_page * page_tokens);
+  add_own_members(e, &list, &child, u->n_own - c.n_own, first_page * page_tokens);
 }
 
 /* Sorts groups by their first members, so that the splits that the first rows wait for are done first. Groups
- * with the same first member stay in the order of keys, as a row's sources always are. */
+ * with the same first member stay in the order of keys, as a row's memberships always are. */
 static void sort_groups(td_attention_planner *p)
 {
   uint32_t *first = p->sorted.first;
@@ -448,12 +455,12 @@ static void sort_groups(td_attention_planner *p)
   for (uint32_t m = 0; m < p->n_members; m++)
     first[m + 1] += first[m];
   for (uint32_t i = 0; i < p->n_groups; i++) {
-    uint32_t place = p->sorted.place[i] = first[groups[i].first_member]++;
-    p->sorted.groups[place] = groups[i];
-    p->sorted.cost[place] = cost[i];
+    uint32_t to = p->sorted.new_index[i] = first[groups[i].first_member]++;
+    p->sorted.groups[to] = groups[i];
+    p->sorted.cost[to] = cost[i];
   }
-  for (uint32_t i = 0; i < p->n_sources; i++)
-    p->sources[i] = p->sorted.place[p->sources[i]];
+  for (uint32_t i = 0; i < p->n_memberships; i++)
+    p->memberships[i] = p->sorted.new_index[p->memberships[i]];
   p->groups = p->sorted.groups, p->sorted.groups = groups;
   p->group_cost = p->sorted.cost, p->sorted.cost = cost;
 }
@@ -462,17 +469,17 @@ void td_attention_pack(td_attention_planner *p, bool share)
 {
   emission e = {.p = p,
                 .members = (td_attention_member *)(void *)((unsigned char *)p->block + p->block->members_at)};
-  p->n_groups = p->n_members = p->n_sources = 0;
+  p->n_groups = p->n_members = p->n_memberships = 0;
   if (share) {
-    lines known[LINES_KNOWN];
-    for (uint32_t i = 0; i < LINES_KNOWN; i++)
-      known[i].n = 0;
+    lines cache[LINES_CACHED];
+    for (uint32_t i = 0; i < LINES_CACHED; i++)
+      cache[i].n = 0;
     p->packing[0] = (node_packing){.depth = 0};
-    look_below(p, 0, known);
+    find_best_below(p, 0, cache);
     emit(&e, 0, 0, 0);
   } else {
     for (uint32_t r = 0; r < p->n_rows; r++)
-      place_row(&e, r, 0);
+      add_member(&e, r, 0);
   }
   TD_BUG_ON(p->n_members != p->n_rows);
   if (p->n_groups > 0)

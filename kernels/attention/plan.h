@@ -9,9 +9,9 @@
  * reduces their partials in the order of keys, so a result does not depend on the order of arrival. Every key
  * of every decode is in exactly one split or work item.
  *
- * Header, members and sources lie in one block of memory, so one copy takes them to the device. All layers of
- * a KV group use the same plan. Sources: PAT (packing by profit), FlashDecoding (splits). README.md in this
- * folder gives the reasons. */
+ * Header, members and memberships lie in one block of memory, so one copy takes them to the device. All
+ * layers of a KV group use the same plan. Sources: PAT (packing by profit), FlashDecoding (splits). README.md
+ * in this folder gives the reasons. */
 #ifndef TD_KERNELS_ATTENTION_PLAN_H
 #define TD_KERNELS_ATTENTION_PLAN_H
 
@@ -26,37 +26,37 @@ enum {
 };
 
 /* The keys of a shared-prefix group, and how they are split. All splits but the last have split_keys keys.
- * The partial of head h, split c and member i is first_slot + (h * n_splits + c) * n_members + i. */
+ * The partial of head h, split c and member i is first_partial + (h * n_splits + c) * n_members + i. */
 typedef struct td_attention_group {
   uint32_t n_keys, first_page; /* key k is in page page_table[first_page + k / page_tokens] */
   uint32_t first_member, n_members;
   uint32_t first_split, n_splits, split_keys; /* split_keys: a multiple of 64 */
-  uint32_t first_slot;
+  uint32_t first_partial;
 } td_attention_group;
 
 /* What the CTA that reduces a sequence needs to know of a group. The partial of head h, split c and member i
- * is slot + (h * n_splits + c) * n_members + i, modulo 2^32. */
-typedef struct td_attention_source {
-  uint32_t slot; /* the group's first_slot, moved as if its members began with member 0 */
+ * is base_partial + (h * n_splits + c) * n_members + i, modulo 2^32. */
+typedef struct td_attention_membership {
+  uint32_t base_partial; /* the group's first_partial, moved as if its members began with member 0 */
   uint32_t n_splits, n_members;
   uint32_t first_split; /* the group's first split */
-} td_attention_source;
+} td_attention_membership;
 
-/* A decode. Its groups are sources[first_source .. + n_sources), in the order of keys. */
+/* A decode. Its groups are memberships[first_membership .. + n_memberships), in the order of keys. */
 typedef struct td_attention_member {
   uint32_t token;  /* its query, as an index into the step's tokens */
   uint32_t n_keys; /* in its groups and its private KV together */
-  uint32_t first_source, n_sources;
+  uint32_t first_membership, n_memberships;
 } td_attention_member;
 
-/* Begins the block. members_at and sources_at are byte offsets from the block's begin. */
+/* Begins the block. members_at and memberships_at are byte offsets from the block's begin. */
 typedef struct td_attention_header {
-  uint32_t n_members, n_sources, n_groups;
+  uint32_t n_members, n_memberships, n_groups;
   uint32_t n_splits;    /* prefix splits of one head; 0: nothing is shared */
-  uint32_t n_slots;     /* partials */
+  uint32_t n_partials;  /* of prefix splits */
   uint32_t prefix_ctas; /* most CTAs for each kv head that do prefix splits */
   uint32_t block_bytes;
-  uint32_t members_at, sources_at;
+  uint32_t members_at, memberships_at;
   uint32_t reserved[3];
 } td_attention_header;
 
@@ -111,7 +111,7 @@ typedef struct td_attention_planner_config {
   uint32_t window_tokens; /* 0: none. The planner leaves out whole pages before the window; the kernel masks
                              the rest */
   uint32_t tile_rows;     /* most query rows of a group that the kernel can do; at least gqa_group */
-  uint32_t max_slots;     /* partials; 0: as many as td_attention_slots_of returns */
+  uint32_t max_partials;  /* 0: as many as td_attention_partials_max returns */
   bool reduces_in_tiles; /* the kernel reduces partials for all heads of a GQA group together, so each partial
                             costs more */
   td_attention_cost cost;
@@ -120,7 +120,7 @@ typedef struct td_attention_planner_config {
 /* Numbers of the last plan, and counts of plans since create. */
 typedef struct td_attention_stats {
   uint64_t n_full, n_grown;
-  uint64_t n_unshared;                /* plans made from nothing that share nothing for lack of slots */
+  uint64_t n_unshared;                /* plans made from nothing that share nothing for lack of partials */
   double shared_us;                   /* predicted time of all prefix splits, added up */
   double longest_us;                  /* predicted time of the longest split */
   uint64_t private_keys, shared_keys; /* of one head; a shared key counts once */
@@ -129,14 +129,15 @@ typedef struct td_attention_stats {
 /* The keys of a decode that no group covers: those from `begin` on, the first key of a page. */
 typedef struct td_attention_private {
   uint32_t begin;
-  uint32_t member, first_source, n_sources; /* 0: it shares nothing; then begin is 0, even with a window */
+  uint32_t member, first_membership,
+      n_memberships; /* 0: it shares nothing; then begin is 0, even with a window */
 } td_attention_private;
 
 typedef struct td_attention_planner td_attention_planner;
 
 /* Partials that a planner of this config needs: enough for six levels of groups, or, with a policy, for the
  * most levels that there can be. */
-uint32_t td_attention_slots_of(const td_attention_planner_config *config);
+uint32_t td_attention_partials_max(const td_attention_planner_config *config);
 /* Most prefix splits of one head in any plan of n_rows decodes. */
 uint32_t td_attention_prefix_splits_max(const td_attention_planner_config *config, uint32_t n_rows);
 uint32_t td_attention_block_bytes_max(const td_attention_planner_config *config);

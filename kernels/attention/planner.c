@@ -21,12 +21,13 @@ uint32_t td_attention_groups_max(const td_attention_planner_config *c, uint32_t 
   return n_rows + TD_ATTENTION_LEVELS_MAX * (n_rows / tile_members(c) + 1);
 }
 
-uint32_t td_attention_slots_of(const td_attention_planner_config *c)
+uint32_t td_attention_partials_max(const td_attention_planner_config *c)
 {
   enum { LEVELS = 6 };
   uint32_t levels = c->policy ? TD_ATTENTION_LEVELS_MAX : LEVELS;
   return c->max_rows * c->n_kv_heads * levels +
-         SPLIT_ROUNDS * c->n_resident * tile_members(c); /* each further split adds the partials of a tile */
+         PREFIX_SPLIT_WAVES_MAX * c->n_resident *
+             tile_members(c); /* each further split adds the partials of a tile */
 }
 
 static uint32_t aligned(uint32_t bytes) { return (bytes + 15) / 16 * 16; }
@@ -34,7 +35,7 @@ static uint32_t aligned(uint32_t bytes) { return (bytes + 15) / 16 * 16; }
 uint32_t td_attention_block_bytes_max(const td_attention_planner_config *c)
 {
   return aligned((uint32_t)(sizeof(td_attention_header) + c->max_rows * sizeof(td_attention_member) +
-                            c->max_rows * TD_ATTENTION_LEVELS_MAX * sizeof(td_attention_source)));
+                            c->max_rows * TD_ATTENTION_LEVELS_MAX * sizeof(td_attention_membership)));
 }
 
 static td_status check_config(const td_attention_planner_config *c, td_error *err)
@@ -78,14 +79,14 @@ static bool alloc_all(td_attention_planner *p)
   p->groups = calloc(p->max_groups, sizeof *p->groups);
   p->group_cost = calloc(p->max_groups, sizeof *p->group_cost);
   p->sorted.first = calloc((size_t)p->config.max_rows + 1, sizeof *p->sorted.first);
-  p->sorted.place = calloc(p->max_groups, sizeof *p->sorted.place);
+  p->sorted.new_index = calloc(p->max_groups, sizeof *p->sorted.new_index);
   p->sorted.groups = calloc(p->max_groups, sizeof *p->sorted.groups);
   p->sorted.cost = calloc(p->max_groups, sizeof *p->sorted.cost);
-  p->sources = calloc(p->max_sources, sizeof *p->sources);
+  p->memberships = calloc(p->max_memberships, sizeof *p->memberships);
   p->block = calloc(1, td_attention_block_bytes_max(&p->config));
   return p->rows && p->tree.nodes && p->tree.path && p->tree.buckets && p->packing && p->groups &&
-         p->group_cost && p->sorted.first && p->sorted.place && p->sorted.groups && p->sorted.cost &&
-         p->sources && p->block;
+         p->group_cost && p->sorted.first && p->sorted.new_index && p->sorted.groups && p->sorted.cost &&
+         p->memberships && p->block;
 }
 
 td_status td_attention_planner_create(const td_attention_planner_config *config, td_attention_planner **out,
@@ -100,8 +101,8 @@ td_status td_attention_planner_create(const td_attention_planner_config *config,
   p->tile = tile_members(config);
   p->unit = td_attention_unit_costs(config, p->tile);
   p->max_groups = td_attention_groups_max(config, config->max_rows);
-  p->max_sources = config->max_rows * TD_ATTENTION_LEVELS_MAX;
-  p->max_slots = config->max_slots ? config->max_slots : td_attention_slots_of(config);
+  p->max_memberships = config->max_rows * TD_ATTENTION_LEVELS_MAX;
+  p->max_partials = config->max_partials ? config->max_partials : td_attention_partials_max(config);
   if (!alloc_all(p)) {
     td_attention_planner_destroy(p);
     return td_fail(err, TD_ERR_NOMEM, "no memory for the attention plan");
@@ -116,8 +117,8 @@ void td_attention_planner_destroy(td_attention_planner *p)
   if (!p)
     return;
   free(p->rows), free(p->tree.nodes), free(p->tree.path), free(p->tree.buckets), free(p->packing);
-  free(p->sorted.first), free(p->sorted.place), free(p->sorted.groups), free(p->sorted.cost);
-  free(p->groups), free(p->group_cost), free(p->sources), free(p->block);
+  free(p->sorted.first), free(p->sorted.new_index), free(p->sorted.groups), free(p->sorted.cost);
+  free(p->groups), free(p->group_cost), free(p->memberships), free(p->block);
   free(p);
 }
 
@@ -154,7 +155,7 @@ static inline bool has_pages(const td_attention_planner *p, const td_plan_row *r
 
 /* ---- plans made from nothing ---- */
 
-static td_status take_rows(td_attention_planner *p, const td_plan *plan, td_error *err)
+static td_status read_rows(td_attention_planner *p, const td_plan *plan, td_error *err)
 {
   uint32_t n = 0, max_rows = p->config.max_rows, longest = UINT32_MAX / p->config.n_kv_heads / 2,
            n_rows = plan->n_rows;
@@ -188,10 +189,10 @@ static void lay_out(td_attention_planner *p)
 {
   td_attention_header *h = p->block;
   h->n_members = p->n_members;
-  h->n_sources = p->n_sources;
+  h->n_memberships = p->n_memberships;
   h->n_groups = p->n_groups;
-  h->sources_at = aligned(h->members_at + p->n_members * (uint32_t)sizeof(td_attention_member));
-  h->block_bytes = aligned(h->sources_at + p->n_sources * (uint32_t)sizeof(td_attention_source));
+  h->memberships_at = aligned(h->members_at + p->n_members * (uint32_t)sizeof(td_attention_member));
+  h->block_bytes = aligned(h->memberships_at + p->n_memberships * (uint32_t)sizeof(td_attention_membership));
 }
 
 /* ---- a plan ---- */
@@ -257,7 +258,7 @@ static bool grow(td_attention_planner *p, const td_plan *plan)
 /* Whether sharing saves more time than it costs. Without sharing, all rows read the shared keys at the same
  * time: all but the first read them from the L2 cache. Either way, rows read private keys later, at memory's
  * rate. */
-static bool is_worth_it(const td_attention_planner *p)
+static bool sharing_pays(const td_attention_planner *p)
 {
   const td_attention_cost *c = &p->config.cost;
   uint64_t keys = 0;
@@ -276,10 +277,10 @@ td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan
     return TD_OK;
   }
   p->has_plan = false;
-  TD_TRY(take_rows(p, plan, err));
+  TD_TRY(read_rows(p, plan, err));
   bool fits = make_structure(p, plan, true);
-  if (!fits || (p->n_groups > 0 && !is_worth_it(p))) {
-    TD_BUG_ON(!make_structure(p, plan, false)); /* without sharing, a plan needs no slots */
+  if (!fits || (p->n_groups > 0 && !sharing_pays(p))) {
+    TD_BUG_ON(!make_structure(p, plan, false)); /* without sharing, a plan needs no partials */
     p->stats.n_unshared += !fits;
   }
   p->has_plan = true;
@@ -293,10 +294,11 @@ void td_attention_planner_private(const td_attention_planner *p, const td_plan *
   const td_attention_member *members = in_block(p, p->block->members_at);
   const planned_row *row = p->rows;
   for (uint32_t i = 0; i < plan->n_rows; i++) {
-    bool planned = plan->rows[i].q_len == 1, shares = planned && members[row->member].n_sources > 0;
+    bool planned = plan->rows[i].q_len == 1, shares = planned && members[row->member].n_memberships > 0;
     const td_attention_member *m = &members[planned ? row->member : 0];
-    out[i] = shares ? (td_attention_private){row->first_key, row->member, m->first_source, m->n_sources}
-                    : (td_attention_private){0};
+    out[i] = shares
+                 ? (td_attention_private){row->first_key, row->member, m->first_membership, m->n_memberships}
+                 : (td_attention_private){0};
     row += planned;
   }
 }

@@ -56,9 +56,10 @@ typedef struct path_step {
 } path_step;
 
 typedef struct page_tree {
-  tree_node *nodes;     /* [2 * max_rows + 1]; 0 is the root */
-  path_step *path;      /* [max_rows + 2] from the root to the node where the last row ended */
-  uint32_t depth, left; /* left: the previous row's next node where the last one parted from it, or TD_NONE */
+  tree_node *nodes;            /* [2 * max_rows + 1]; 0 is the root */
+  path_step *path;             /* [max_rows + 2] from the root to the node where the last row ended */
+  uint32_t depth, parted_node; /* parted_node: the previous row's next node where the last one parted from it,
+                                  or TD_NONE */
   uint32_t n_nodes;
   uint32_t *buckets; /* hash table by a node's first page */
   uint32_t mask;
@@ -75,27 +76,27 @@ typedef struct unit_costs {
   float row_partial_us, row_tile_us, row_tile_key_us[2];
 } unit_costs;
 
-enum { CARRY_MAX = 8 }; /* ancestors that pack.c considers as a group's begin */
+enum { ANCESTORS_MAX = 8 }; /* ancestors that pack.c considers as a group's begin */
 
-/* Vectors over the CARRY_MAX ancestors, four lanes each. The compiler would break wider vectors into scalars
- * on a machine that has none. */
-enum { LANES = 4, CARRY_PARTS = CARRY_MAX / LANES };
+/* Vectors over the ANCESTORS_MAX ancestors, four lanes each. The compiler would break wider vectors into
+ * scalars on a machine that has none. */
+enum { LANES = 4, ANCESTOR_PARTS = ANCESTORS_MAX / LANES };
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
 typedef int32_t int_lanes __attribute__((vector_size(LANES * sizeof(int32_t))));
 
 /* pack.c's results for a shared node. Lane j of each vector assumes that the node's group begins where the
  * node's j-th ancestor begins. */
 typedef struct node_packing {
-  int_lanes begin[CARRY_PARTS]; /* that ancestor's first page */
-  lanes pushed_us[CARRY_PARTS]; /* least time of everything below, if the group begins at ancestor j + 1, or
-                                   at the last one */
-  lanes gain_us[CARRY_PARTS]; /* gained by staying in the parent's group, if that begins at the parent's j-th
-                                 ancestor */
-  int_lanes n_group[CARRY_PARTS]; /* rows of the node's group; 0: it has none */
-  int_lanes own_way[CARRY_PARTS]; /* twice the own rows among them; plus 1 if children stay only if they gain
-                                     more than their part of a tile */
-  float us;                       /* least time of everything below, if the group begins at this node */
-  uint32_t depth;                 /* number of ancestors in use, at most CARRY_MAX */
+  int_lanes begin[ANCESTOR_PARTS]; /* that ancestor's first page */
+  lanes pushed_us[ANCESTOR_PARTS]; /* least time of everything below, if the group begins at ancestor j + 1,
+                                      or at the last one */
+  lanes gain_us[ANCESTOR_PARTS];   /* gained by staying in the parent's group, if that begins at the parent's
+                                     j-th ancestor */
+  int_lanes n_group[ANCESTOR_PARTS];  /* rows of the node's group; 0: it has none */
+  int_lanes own_rule[ANCESTOR_PARTS]; /* twice the own rows among them; plus 1 if children stay only if they
+                                     gain more than their part of a tile */
+  float us;                           /* least time of everything below, if the group begins at this node */
+  uint32_t depth;                     /* number of ancestors in use, at most ANCESTORS_MAX */
 } node_packing;
 
 struct td_attention_planner {
@@ -107,17 +108,17 @@ struct td_attention_planner {
   uint32_t n_rows;
   planned_row *rows; /* [max_rows] */
   page_tree tree;
-  node_packing *packing;        /* [nodes] */
-  td_attention_group *groups;   /* [max_groups] */
-  uint8_t *group_cost;          /* [max_groups] cost_class of the group's keys */
-  uint32_t *sources;            /* [max_sources] indices of groups */
-  struct {                      /* pack.c: the groups in another order */
-    uint32_t *first, *place;    /* [max_rows + 1] a member's first group; [max_groups] new indices */
-    td_attention_group *groups; /* [max_groups] */
-    uint8_t *cost;              /* [max_groups] */
+  node_packing *packing;         /* [nodes] */
+  td_attention_group *groups;    /* [max_groups] */
+  uint8_t *group_cost;           /* [max_groups] cost_class of the group's keys */
+  uint32_t *memberships;         /* [max_memberships] indices of groups */
+  struct {                       /* pack.c: the groups in another order */
+    uint32_t *first, *new_index; /* [max_rows + 1] a member's first group; [max_groups] new indices */
+    td_attention_group *groups;  /* [max_groups] */
+    uint8_t *cost;               /* [max_groups] */
   } sorted;
-  uint32_t max_groups, max_sources, max_slots;
-  uint32_t n_groups, n_members, n_sources;
+  uint32_t max_groups, max_memberships, max_partials;
+  uint32_t n_groups, n_members, n_memberships;
   uint64_t private_keys; /* of all rows */
   uint64_t shared_keys;  /* of all groups; each key counts once */
   td_attention_header *block;
@@ -127,16 +128,16 @@ struct td_attention_planner {
 /* tree.c: builds the tree of rows[0 .. n_rows). */
 void td_attention_tree_build(td_attention_planner *p, const int32_t *page_table);
 
-/* pack.c: makes members, groups and sources from the tree; or, if !share, members from the rows alone. */
+/* pack.c: makes members, groups and memberships from the tree; or, if !share, members from the rows alone. */
 void td_attention_pack(td_attention_planner *p, bool share);
 
-enum { SPLIT_ROUNDS = 2 }; /* groups are split for at most this many waves of resident CTAs */
+enum { PREFIX_SPLIT_WAVES_MAX = 2 }; /* groups are split for at most this many waves of resident CTAs */
 
 /* planner.c */
 uint32_t td_attention_groups_max(const td_attention_planner_config *c, uint32_t n_rows);
 
-/* prefix_splits.c: sets the groups' splits and slots, and the sources in the block. Returns false if there
- * are too few slots. */
+/* prefix_splits.c: sets the groups' splits and partials, and the memberships in the block. Returns false if
+ * there are too few partials. */
 bool td_attention_split_prefixes(td_attention_planner *p);
 double td_attention_longest_us(const td_attention_planner *p);
 uint32_t td_attention_prefix_ctas(

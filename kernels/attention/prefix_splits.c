@@ -8,7 +8,7 @@ enum {
   SQUARE_KEYS = 16,
   FEW_SPLIT_KEYS = TD_ATTENTION_SPLIT_FIXED_KEYS,
   MANY_SPLIT_KEYS = 650, /* time that a split takes of all resident CTAs, in addition to its keys */
-  LENGTHS_KNOWN = 16,
+  LENGTHS_CACHED = 16,
   PRIVATE_KEYS_MANY = 6, /* private keys for each key that splits read */
   ROWS_MANY = 8,         /* rows for each resident CTA */
 };
@@ -21,12 +21,12 @@ static uint32_t resident_of(const td_attention_planner_config *c)
 
 uint32_t td_attention_prefix_splits_max(const td_attention_planner_config *c, uint32_t n_rows)
 {
-  return td_attention_groups_max(c, n_rows) + SPLIT_ROUNDS * resident_of(c);
+  return td_attention_groups_max(c, n_rows) + PREFIX_SPLIT_WAVES_MAX * resident_of(c);
 }
 
 /* Whether a group may have this many splits. A reduction fetches a group's partials two at a time, so from
  * some number on, more and shorter splits take longer. */
-static bool may_be_in(uint32_t n_splits, uint32_t n_keys)
+static bool may_split(uint32_t n_splits, uint32_t n_keys)
 {
   bool long_enough = n_keys >= n_splits * SPLIT_KEYS_MIN || (n_splits == 2 && n_keys > SPLIT_KEYS_MIN);
   return n_splits == 1 || (long_enough && n_splits * n_splits * (uint64_t)SQUARE_KEYS <= n_keys);
@@ -35,7 +35,7 @@ static bool may_be_in(uint32_t n_splits, uint32_t n_keys)
 static uint32_t splits_of(uint32_t n_keys, uint32_t keys)
 {
   uint32_t n = ceil_div(n_keys, keys), most = 1;
-  while (most < n && may_be_in(most + 1, n_keys))
+  while (most < n && may_split(most + 1, n_keys))
     most++;
   return most;
 }
@@ -74,15 +74,15 @@ uint32_t td_attention_prefix_ctas(const td_attention_planner *p)
  * kept by length. */
 static uint64_t count_splits(const td_attention_planner *p, uint32_t keys)
 {
-  uint32_t known[LENGTHS_KNOWN] = {0}, of_group[LENGTHS_KNOWN];
+  uint32_t cached_keys[LENGTHS_CACHED] = {0}, cached_splits[LENGTHS_CACHED];
   uint64_t n = 0;
   for (uint32_t i = 0; i < p->n_groups; i++) {
-    uint32_t n_keys = p->groups[i].n_keys, at = n_keys / 16 % LENGTHS_KNOWN;
-    if (known[at] != n_keys) {
-      known[at] = n_keys;
-      of_group[at] = n_keys <= keys ? 1 : ceil_div(n_keys, split_keys(n_keys, keys));
+    uint32_t n_keys = p->groups[i].n_keys, at = n_keys / 16 % LENGTHS_CACHED;
+    if (cached_keys[at] != n_keys) {
+      cached_keys[at] = n_keys;
+      cached_splits[at] = n_keys <= keys ? 1 : ceil_div(n_keys, split_keys(n_keys, keys));
     }
-    n += of_group[at];
+    n += cached_splits[at];
   }
   return n;
 }
@@ -100,20 +100,20 @@ static uint32_t fixed_keys(const td_attention_planner *p, uint64_t n_splits, uin
 static uint32_t best_split_keys(const td_attention_planner *p, uint32_t n_ctas)
 {
   uint32_t longest = 0, best, resident = resident_of(&p->config);
-  uint64_t least = UINT64_MAX, most = p->n_groups + (uint64_t)SPLIT_ROUNDS * resident;
+  uint64_t least = UINT64_MAX, most = p->n_groups + (uint64_t)PREFIX_SPLIT_WAVES_MAX * resident;
   for (uint32_t i = 0; i < p->n_groups; i++)
     longest = p->groups[i].n_keys > longest ? p->groups[i].n_keys : longest;
   best = longest;
-  for (uint32_t of_longest = 1; may_be_in(of_longest, longest); of_longest++) {
+  for (uint32_t of_longest = 1; may_split(of_longest, longest); of_longest++) {
     uint32_t keys = ceil_div(longest, of_longest);
     uint64_t n = count_splits(p, keys);
     if (n > most)
       break;
-    uint64_t round = split_keys(longest, keys) + TD_ATTENTION_SPLIT_FIXED_KEYS,
+    uint64_t wave_keys = split_keys(longest, keys) + TD_ATTENTION_SPLIT_FIXED_KEYS,
              all = p->shared_keys + n * TD_ATTENTION_SPLIT_FIXED_KEYS;
-    uint64_t rounds = (n + n_ctas - 1) / n_ctas * round, evenly = all / n_ctas + round;
-    uint64_t time =
-        (rounds < evenly ? rounds : evenly) + (p->shared_keys + n * fixed_keys(p, n, n_ctas)) / resident;
+    uint64_t whole_waves_keys = (n + n_ctas - 1) / n_ctas * wave_keys, evenly = all / n_ctas + wave_keys;
+    uint64_t time = (whole_waves_keys < evenly ? whole_waves_keys : evenly) +
+                    (p->shared_keys + n * fixed_keys(p, n, n_ctas)) / resident;
     if (time < least) {
       least = time;
       best = keys;
@@ -145,7 +145,7 @@ static double predict_us(const td_attention_planner *p)
 bool td_attention_split_prefixes(td_attention_planner *p)
 {
   td_attention_header *h = p->block;
-  uint64_t n_slots = 0;
+  uint64_t n_partials = 0;
   uint32_t n_splits = 0, keys = 0;
   p->shared_keys = 0;
   for (uint32_t i = 0; i < p->n_groups; i++)
@@ -158,22 +158,24 @@ bool td_attention_split_prefixes(td_attention_planner *p)
     g->split_keys = split_keys(g->n_keys, keys);
     g->first_split = n_splits;
     g->n_splits = ceil_div(g->n_keys, g->split_keys);
-    g->first_slot = (uint32_t)n_slots;
+    g->first_partial = (uint32_t)n_partials;
     n_splits += g->n_splits;
-    n_slots += (uint64_t)g->n_splits * p->config.n_kv_heads * g->n_members;
+    n_partials += (uint64_t)g->n_splits * p->config.n_kv_heads * g->n_members;
   }
-  if (n_slots > p->max_slots || n_splits > td_attention_prefix_splits_max(&p->config, p->config.max_rows))
+  if (n_partials > p->max_partials ||
+      n_splits > td_attention_prefix_splits_max(&p->config, p->config.max_rows))
     return false;
-  td_attention_source *sources = (td_attention_source *)(void *)((unsigned char *)h + h->sources_at);
-  for (uint32_t i = 0; i < p->n_sources; i++) {
-    const td_attention_group *g = &p->groups[p->sources[i]];
-    sources[i] = (td_attention_source){.slot = g->first_slot - g->first_member,
-                                       .n_splits = g->n_splits,
-                                       .n_members = g->n_members,
-                                       .first_split = g->first_split};
+  td_attention_membership *memberships =
+      (td_attention_membership *)(void *)((unsigned char *)h + h->memberships_at);
+  for (uint32_t i = 0; i < p->n_memberships; i++) {
+    const td_attention_group *g = &p->groups[p->memberships[i]];
+    memberships[i] = (td_attention_membership){.base_partial = g->first_partial - g->first_member,
+                                               .n_splits = g->n_splits,
+                                               .n_members = g->n_members,
+                                               .first_split = g->first_split};
   }
   p->stats.shared_us = predict_us(p);
-  h->n_slots = (uint32_t)n_slots;
+  h->n_partials = (uint32_t)n_partials;
   h->n_splits = n_splits;
   return true;
 }

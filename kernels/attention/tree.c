@@ -127,7 +127,7 @@ static TD_ALWAYS_INLINE uint32_t find_or_make(page_tree *t, const tables *in, ui
                                               uint32_t id, uint32_t at)
 {
   const int32_t *pages = pages_of(in, row);
-  uint32_t child = t->left; /* mostly a node that the previous row left here, or none */
+  uint32_t child = t->parted_node; /* mostly a node that the previous row left here, or none */
   if (child == TD_NONE || t->nodes[child].first_page != pages[at] || t->nodes[child].parent != id)
     child = find_child(t, id, pages[at], at);
   if (child == TD_NONE) {
@@ -156,7 +156,7 @@ static TD_ALWAYS_INLINE void insert(page_tree *t, const tables *in, planned_row 
   while (same > 1 &&
          (t->path[same - 1].end > n_pages || pages[t->path[same - 1].end - 1] != t->path[same - 1].last_page))
     same--;
-  t->left = same < t->depth ? t->path[same].node : TD_NONE;
+  t->parted_node = same < t->depth ? t->path[same].node : TD_NONE;
   while (t->depth > same)
     pop(t);
   for (const path_step *at = &t->path[t->depth - 1]; at->end < n_pages; at++)

@@ -1,4 +1,4 @@
-/* See work_list.h. "Rounds" are waves of resident CTAs. */
+/* See work_list.h. */
 #include "kernels/attention/work_list.h"
 
 #include <stdlib.h>
@@ -8,15 +8,15 @@ enum {
   SPLIT_ALIGN = 128, /* a KV tile for each warp of a CTA */
   SPLIT_MIN_TOKENS = 128,
   TAIL_MIN_TOKENS = 256,
-  ROUNDS = 3,           /* most waves of resident CTAs, if there are fewer sequences than these */
-  FEW = 8,              /* one wave is enough, if there are this many resident CTAs for each sequence */
-  FIRST_PARTS = 5,      /* most splits of the first sequences, if the others have more */
-  ENOUGH_PERCENT = 104, /* of the least possible time: good enough, so the search stops */
-  GAIN_PART = 32,       /* a cut must gain at least this part of the time */
-  BLOCK_TOKENS = 128,   /* a CTA's prologue and epilogue, in tokens that it reads in the same time */
+  WAVES_MAX = 3,             /* most waves of resident CTAs, if there are fewer sequences than these */
+  ONE_WAVE_CTAS_PER_ROW = 8, /* one wave is enough, if there are this many resident CTAs for each sequence */
+  FIRST_SPLITS_MAX = 5,      /* most splits of the first sequences, if the others have more */
+  ENOUGH_PERCENT = 104,      /* of the least possible time: good enough, so the search stops */
+  GAIN_PART = 32,            /* a cut must gain at least this part of the time */
+  CTA_FIXED_TOKENS = 128,    /* a CTA's prologue and epilogue, in tokens that it reads in the same time */
   WARP_TOKENS = 64,
-  WARP_TOKENS_OF_MANY = 320,
-  MANY = 8,                  /* rows for each resident CTA */
+  WARP_TOKENS_MANY_ROWS = 320,
+  MANY_ROWS_PER_CTA = 8,     /* rows for each resident CTA */
   COLOCATED_PARTIALS = 4096, /* for all kv heads together */
   DECODE_TOKENS = 12,        /* longer rows are faster as a prefill tile, if that has KV splits */
   /* The list of growing sequences is made again if all sequences together have grown by this part and this
@@ -40,13 +40,16 @@ static uint32_t resident_of(uint32_t n_kv_heads, uint32_t n_resident)
 
 /* Whether to try several waves. A few sequences have enough splits to fill nearly all resident CTAs in one
  * wave. */
-static bool runs_in_rounds(uint32_t n_rows, uint32_t resident) { return FEW * n_rows > resident; }
+static bool tries_several_waves(uint32_t n_rows, uint32_t resident)
+{
+  return ONE_WAVE_CTAS_PER_ROW * n_rows > resident;
+}
 
-/* The most partials that fill_rounds needs, plus one wave for rounding up; or those that colocated decodes
+/* The most partials that fill_waves needs, plus one wave for rounding up; or those that colocated decodes
  * need. */
 uint32_t td_work_list_partials_max(const td_work_list_config *c)
 {
-  uint32_t n = (ROUNDS + 1) * resident_of(c->n_kv_heads, c->n_resident);
+  uint32_t n = (WAVES_MAX + 1) * resident_of(c->n_kv_heads, c->n_resident);
   if (c->hybrid.colocated_rows > 0 && n < COLOCATED_PARTIALS / c->n_kv_heads)
     n = COLOCATED_PARTIALS / c->n_kv_heads;
   return n < TD_SPLITS_MAX && !(c->policy && c->policy->kv_splits) ? n : TD_SPLITS_MAX;
@@ -62,7 +65,7 @@ uint32_t td_work_list_ctas_max(const td_work_list_config *c, uint32_t n_rows)
   uint32_t resident = resident_of(c->n_kv_heads, c->n_resident);
   if (c->policy && c->policy->kv_splits)
     return n_rows + TD_SPLITS_MAX;
-  return n_rows + (runs_in_rounds(n_rows, resident) ? ROUNDS : 1) * resident;
+  return n_rows + (tries_several_waves(n_rows, resident) ? WAVES_MAX : 1) * resident;
 }
 
 static bool is_decode(const td_plan_row *r, const td_work_list_config *c)
@@ -99,14 +102,14 @@ static uint32_t warp_tokens(uint32_t n, const td_work_list_config *c)
   uint32_t resident = resident_of(c->n_kv_heads, c->n_resident);
   if (c->warp_rows_min == 0 || n < c->warp_rows_min || n <= resident)
     return 0;
-  return n >= MANY * resident ? WARP_TOKENS_OF_MANY : WARP_TOKENS;
+  return n >= MANY_ROWS_PER_CTA * resident ? WARP_TOKENS_MANY_ROWS : WARP_TOKENS;
 }
 
 /* How wide decodes are cut. From number `from` on, their splits have at most `tokens` tokens; from number
  * `last_from` on, at most `last_tokens`. With a policy, all are cut into n_splits. */
-typedef struct split {
+typedef struct decode_cut {
   uint32_t from, tokens, last_from, last_tokens, n_splits;
-} split;
+} decode_cut;
 
 static uint32_t div_up(uint32_t n, uint32_t tokens) { return (n - 1) / tokens + 1; }
 
@@ -115,19 +118,19 @@ static uint32_t at_least(uint64_t tokens, uint32_t least)
   return tokens < least ? least : tokens < UINT32_MAX ? (uint32_t)tokens : UINT32_MAX;
 }
 
-/* Returns nearly the shortest length of splits such that there are at most `places` of them. If all decodes
- * have the same length, needs no search. */
-static uint32_t fill_places(const decodes *d, uint32_t places)
+/* Returns nearly the shortest length of splits such that there are at most `max_splits` of them. If all
+ * decodes have the same length, needs no search. */
+static uint32_t shortest_split_tokens(const decodes *d, uint32_t max_splits)
 {
-  uint32_t low = at_least(d->total / places, SPLIT_MIN_TOKENS),
-           high = d->n <= places ? at_least(div_up(d->longest, places / d->n), low) : UINT32_MAX;
+  uint32_t low = at_least(d->total / max_splits, SPLIT_MIN_TOKENS),
+           high = d->n <= max_splits ? at_least(div_up(d->longest, max_splits / d->n), low) : UINT32_MAX;
   bool equal = d->total == (uint64_t)d->n * d->longest;
   for (int i = 0; i < 4 && low < high && !equal; i++) {
     uint32_t middle = low + (high - low) / 4, splits = 0;
     for (uint32_t r = 0; r < d->n_rows; r++)
       if (d->tokens[r] > d->above)
         splits += div_up(d->tokens[r], middle);
-    if (splits <= places)
+    if (splits <= max_splits)
       high = middle;
     else
       low = middle + 1;
@@ -137,19 +140,19 @@ static uint32_t fill_places(const decodes *d, uint32_t places)
 
 /* The time of waves of splits of at most `tokens` tokens, in tokens that a CTA reads. A CTA reads at the same
  * rate whether all resident CTAs have work or not. */
-static uint64_t rounds_time(const decodes *d, uint32_t tokens, uint32_t rounds)
+static uint64_t waves_time(const decodes *d, uint32_t tokens, uint32_t waves)
 {
-  return rounds * ((uint64_t)(tokens < d->longest ? tokens : d->longest) + BLOCK_TOKENS);
+  return waves * ((uint64_t)(tokens < d->longest ? tokens : d->longest) + CTA_FIXED_TOKENS);
 }
 
-/* The decodes that are left after the first ones, which make at most `places` splits of at most `tokens`
+/* The decodes that are left after the first ones, which make at most `max_splits` splits of at most `tokens`
  * tokens. */
-static decodes behind_splits(const decodes *d, uint32_t tokens, uint32_t places)
+static decodes decodes_after(const decodes *d, uint32_t tokens, uint32_t max_splits)
 {
   uint32_t r = 0, splits = 0;
   for (; r < d->n_rows; r++) {
     splits += d->tokens[r] > d->above ? div_up(d->tokens[r], tokens) : 0;
-    if (splits > places)
+    if (splits > max_splits)
       break;
   }
   decodes rest = {.tokens = d->tokens + r, .n_rows = d->n_rows - r};
@@ -158,38 +161,40 @@ static decodes behind_splits(const decodes *d, uint32_t tokens, uint32_t places)
 }
 
 /* Cuts all decodes into splits of one length, for one or several waves. Returns the predicted time. */
-static uint64_t fill_alike(const decodes *d, uint32_t resident, uint32_t most_rounds, split *by)
+static uint64_t fill_equal(const decodes *d, uint32_t resident, uint32_t max_waves, decode_cut *cut)
 {
   uint64_t least = UINT64_MAX;
-  for (uint32_t rounds = 1; rounds <= most_rounds; rounds++) {
-    uint32_t tokens = fill_places(d, rounds * resident);
-    uint64_t time = rounds_time(d, tokens, rounds);
+  for (uint32_t waves = 1; waves <= max_waves; waves++) {
+    uint32_t tokens = shortest_split_tokens(d, waves * resident);
+    uint64_t time = waves_time(d, tokens, waves);
     if (time < least) {
       least = time;
-      *by = (split){.tokens = tokens, .last_from = UINT32_MAX};
+      *cut = (decode_cut){.tokens = tokens, .last_from = UINT32_MAX};
     }
   }
   return least;
 }
 
 /* Cuts the first decodes for some waves, and the others into more splits for the waves after. */
-static void fill_unlike(const decodes *d, uint32_t resident, uint32_t most_rounds, uint64_t least, split *by)
+static void fill_unequal(const decodes *d, uint32_t resident, uint32_t max_waves, uint64_t least,
+                         decode_cut *cut)
 {
-  uint64_t enough = d->total / resident * ENOUGH_PERCENT / 100 + 2 * BLOCK_TOKENS;
-  for (uint32_t parts = 2; parts <= FIRST_PARTS && d->longest >= parts * SPLIT_MIN_TOKENS; parts++)
-    for (uint32_t first = 1; first < most_rounds && least > enough; first++) {
-      uint32_t tokens = div_up(d->longest, parts);
-      uint64_t first_time = rounds_time(d, tokens, first);
-      decodes rest = behind_splits(d, tokens, first * resident);
-      for (uint32_t last = 1; first + last <= most_rounds && rest.n > 0; last++) {
-        if (first_time + rest.total / resident + last * BLOCK_TOKENS >= least - least / GAIN_PART ||
+  uint64_t enough = d->total / resident * ENOUGH_PERCENT / 100 + 2 * CTA_FIXED_TOKENS;
+  for (uint32_t first_splits = 2;
+       first_splits <= FIRST_SPLITS_MAX && d->longest >= first_splits * SPLIT_MIN_TOKENS; first_splits++)
+    for (uint32_t first = 1; first < max_waves && least > enough; first++) {
+      uint32_t tokens = div_up(d->longest, first_splits);
+      uint64_t first_time = waves_time(d, tokens, first);
+      decodes rest = decodes_after(d, tokens, first * resident);
+      for (uint32_t last = 1; first + last <= max_waves && rest.n > 0; last++) {
+        if (first_time + rest.total / resident + last * CTA_FIXED_TOKENS >= least - least / GAIN_PART ||
             rest.n > last * resident)
           continue;
-        uint32_t last_tokens = fill_places(&rest, last * resident);
-        uint64_t time = first_time + rounds_time(&rest, last_tokens, last);
+        uint32_t last_tokens = shortest_split_tokens(&rest, last * resident);
+        uint64_t time = first_time + waves_time(&rest, last_tokens, last);
         if (time < least) {
           least = time;
-          *by = (split){.tokens = tokens, .last_from = d->n - rest.n, .last_tokens = last_tokens};
+          *cut = (decode_cut){.tokens = tokens, .last_from = d->n - rest.n, .last_tokens = last_tokens};
         }
       }
     }
@@ -202,62 +207,66 @@ static void fill_unlike(const decodes *d, uint32_t resident, uint32_t most_round
  * (docs/lab/2026-11.md, "Decode attention, kernels"). */
 static bool halves_end_sooner(const decodes *d, uint32_t resident)
 {
-  uint32_t of_places = 1000 * d->n / resident, of_second = 1000 * (2 * d->n - resident) / resident;
-  if (2 * d->n <= resident || of_places < 650)
+  uint32_t first_wave_fill = 1000 * d->n / resident,
+           second_wave_fill = 1000 * (2 * d->n - resident) / resident;
+  if (2 * d->n <= resident || first_wave_fill < 650)
     return false;
-  uint64_t whole = (uint64_t)(675 + 320 * of_places / 1000) * d->longest;
-  uint64_t halves = (uint64_t)(1000 + 100 + 900 * of_second / 1000) * (d->longest / 2) + 1000 * BLOCK_TOKENS;
+  uint64_t whole = (uint64_t)(675 + 320 * first_wave_fill / 1000) * d->longest;
+  uint64_t halves =
+      (uint64_t)(1000 + 100 + 900 * second_wave_fill / 1000) * (d->longest / 2) + 1000 * CTA_FIXED_TOKENS;
   return d->longest >= 2 * SPLIT_MIN_TOKENS && halves < whole - whole / GAIN_PART / 2;
 }
 
 /* Cuts fewer decodes than resident CTAs. If equal splits in one wave would leave some CTAs without work, cuts
  * decodes for several waves, but only for as many as there are partials: without partials the last decodes
  * would not be cut at all. */
-static split fill_rounds(const decodes *d, uint32_t resident, uint32_t most_rounds)
+static decode_cut fill_waves(const decodes *d, uint32_t resident, uint32_t max_waves)
 {
-  split by;
-  uint32_t rounds = TD_SPLITS_MAX / resident;
-  rounds = rounds < 1 ? 1 : rounds < most_rounds ? rounds : most_rounds;
-  uint64_t least = fill_alike(d, resident, rounds, &by);
-  fill_unlike(d, resident, rounds, least, &by);
-  return by;
+  decode_cut cut;
+  uint32_t waves = TD_SPLITS_MAX / resident;
+  waves = waves < 1 ? 1 : waves < max_waves ? waves : max_waves;
+  uint64_t least = fill_equal(d, resident, waves, &cut);
+  fill_unequal(d, resident, waves, least, &cut);
+  return cut;
 }
 
 /* Cuts the wide decodes. CTAs start in the order of items, and as many run at the same time as are resident.
  * A CTA alone on its SM reads at half the SM's rate. So if there are fewer decodes than resident CTAs, they
  * are cut until they fill these. If there are more, the last ones, which would not fill another wave, are cut
  * in the same way. at_once: cut fewer decodes than resident CTAs for one wave only. */
-static split split_of(const decodes *d, uint32_t resident, bool at_once)
+static decode_cut cut_wide(const decodes *d, uint32_t resident, bool at_once)
 {
   uint32_t from = d->n / resident * resident, seen = d->n, r = d->n_rows;
   if (d->n == 0)
-    return (split){.last_from = UINT32_MAX};
+    return (decode_cut){.last_from = UINT32_MAX};
   if (d->n < resident) {
-    bool one_round = at_once || !runs_in_rounds(d->n, resident);
-    split by = fill_rounds(d, resident, one_round ? 1 : ROUNDS);
-    if (!one_round && by.tokens >= d->longest && by.last_from == UINT32_MAX && halves_end_sooner(d, resident))
-      by.tokens = div_up(d->longest, 2);
-    return by;
+    bool one_wave = at_once || !tries_several_waves(d->n, resident);
+    decode_cut cut = fill_waves(d, resident, one_wave ? 1 : WAVES_MAX);
+    if (!one_wave && cut.tokens >= d->longest && cut.last_from == UINT32_MAX &&
+        halves_end_sooner(d, resident))
+      cut.tokens = div_up(d->longest, 2);
+    return cut;
   }
   if (d->longest > d->total / resident)
-    return (split){.tokens = at_least(d->total / resident + 1, SPLIT_MIN_TOKENS), .last_from = UINT32_MAX};
+    return (decode_cut){.tokens = at_least(d->total / resident + 1, SPLIT_MIN_TOKENS),
+                        .last_from = UINT32_MAX};
   while (seen > from)
     seen -= d->tokens[--r] > d->above;
   decodes last = {.tokens = d->tokens + r, .n_rows = d->n_rows - r};
   count_above(&last, d->above);
   if (last.n == 0)
-    return (split){.from = from, .last_from = UINT32_MAX};
-  split by = fill_rounds(&last, resident, ROUNDS);
-  by.from = from;
-  by.tokens = at_least(by.tokens, TAIL_MIN_TOKENS);
-  by.last_tokens = at_least(by.last_tokens, TAIL_MIN_TOKENS);
-  by.last_from += by.last_from < UINT32_MAX ? from : 0;
-  return by;
+    return (decode_cut){.from = from, .last_from = UINT32_MAX};
+  decode_cut cut = fill_waves(&last, resident, WAVES_MAX);
+  cut.from = from;
+  cut.tokens = at_least(cut.tokens, TAIL_MIN_TOKENS);
+  cut.last_tokens = at_least(cut.last_tokens, TAIL_MIN_TOKENS);
+  cut.last_from += cut.last_from < UINT32_MAX ? from : 0;
+  return cut;
 }
 
 /* Cuts decodes that begin together with prefill. Each SM takes one item after another when it has time, so
  * items are short: `keys` keys, or more if partials do not suffice. */
-static split short_splits(const decodes *d, uint32_t keys, uint32_t max_partials)
+static decode_cut cut_short(const decodes *d, uint32_t keys, uint32_t max_partials)
 {
   uint32_t least = div_up(d->longest, TD_COLOCATED_SPLITS_MAX);
   keys = keys > least ? keys : (least + SPLIT_ALIGN - 1) / SPLIT_ALIGN * SPLIT_ALIGN;
@@ -266,19 +275,19 @@ static split short_splits(const decodes *d, uint32_t keys, uint32_t max_partials
     for (uint32_t r = 0; r < d->n_rows; r++)
       n += d->tokens[r] > keys ? div_up(d->tokens[r], keys) : 0;
   }
-  return (split){.tokens = keys, .last_from = UINT32_MAX};
+  return (decode_cut){.tokens = keys, .last_from = UINT32_MAX};
 }
 
 /* The most tokens of a KV split of the wide decode with this number, which has n tokens. */
-static uint32_t split_tokens(const split *by, uint32_t number, uint32_t n)
+static uint32_t split_tokens(const decode_cut *cut, uint32_t number, uint32_t n)
 {
-  if (by->n_splits > 0)
-    return at_least(div_up(n, by->n_splits), SPLIT_MIN_TOKENS);
-  return number < by->from ? UINT32_MAX : number < by->last_from ? by->tokens : by->last_tokens;
+  if (cut->n_splits > 0)
+    return at_least(div_up(n, cut->n_splits), SPLIT_MIN_TOKENS);
+  return number < cut->from ? UINT32_MAX : number < cut->last_from ? cut->tokens : cut->last_tokens;
 }
 
 /* The number of keys in a decode's items: those in its window that it does not share. */
-static uint32_t own_keys(const td_plan_row *r, const td_attention_private *private_kv, uint32_t window)
+static uint32_t private_keys(const td_plan_row *r, const td_attention_private *private_kv, uint32_t window)
 {
   uint32_t seen = r->kv_len - r->q_len + 1; /* by its first token */
   uint32_t begin = window > 0 && seen > window ? (seen - window) / SPLIT_ALIGN * SPLIT_ALIGN : 0;
@@ -304,49 +313,50 @@ static td_attention_item item_of(const td_plan_row *r, uint32_t begin, uint32_t 
 
 /* The KV splits of a sequence's private KV: the first n_longer have `tokens` tokens, the others SPLIT_ALIGN
  * fewer. The last one has what is left. */
-typedef struct shares {
+typedef struct kv_split_sizes {
   uint32_t n, n_longer, tokens;
-} shares;
+} kv_split_sizes;
 
 /* Makes as many splits as splits of `tokens` tokens would be; a split may have up to SPLIT_ALIGN more. But
  * all splits get one length if that makes nearly as many, or if the longer ones would otherwise have twice
  * the tokens of the others: they end no later, and there is less to reduce. */
-static shares shares_of(uint32_t all, uint32_t tokens)
+static kv_split_sizes split_private_kv(uint32_t all, uint32_t tokens)
 {
   uint32_t units = div_up(all, SPLIT_ALIGN), n = all > tokens ? div_up(all, tokens) : 1,
            longest = div_up(units, n);
   uint32_t n_equal = div_up(units, longest);
   bool equal = longest <= 2 || n_equal * 32 >= n * 31;
-  return equal ? (shares){n_equal, n_equal, longest * SPLIT_ALIGN}
-               : (shares){n, units % n, longest * SPLIT_ALIGN};
+  return equal ? (kv_split_sizes){n_equal, n_equal, longest * SPLIT_ALIGN}
+               : (kv_split_sizes){n, units % n, longest * SPLIT_ALIGN};
 }
 
 /* Adds the items of a decode's last `all` keys. tokens: the most that a KV split may have. */
 static void add_decode(td_work_list *out, const td_plan_row *r, const td_attention_private *private_kv,
                        uint32_t all, uint32_t tokens, uint32_t max_partials)
 {
-  shares by = shares_of(all, tokens);
+  kv_split_sizes sizes = split_private_kv(all, tokens);
   td_attention_item it = item_of(r, 0, r->q_len);
   it.kv_begin = r->kv_len - all;
   it.n_partials = 1;
   it.member = private_kv->member;
-  it.first_source = private_kv->first_source;
-  it.n_sources = private_kv->n_sources;
-  bool whole = by.n == 1 || out->n_partials + by.n > max_partials;
-  out->n_unsplit += whole && by.n > 1;
-  uint32_t longest = whole ? all : by.tokens;
-  out->made.longest = longest > out->made.longest ? longest : out->made.longest;
+  it.first_membership = private_kv->first_membership;
+  it.n_memberships = private_kv->n_memberships;
+  bool whole = sizes.n == 1 || out->n_partials + sizes.n > max_partials;
+  out->n_unsplit += whole && sizes.n > 1;
+  uint32_t longest = whole ? all : sizes.tokens;
+  out->at_make.longest = longest > out->at_make.longest ? longest : out->at_make.longest;
   if (whole) {
     add_item(out, it);
     return;
   }
   it.first_partial = out->n_partials;
-  it.n_partials = by.n;
+  it.n_partials = sizes.n;
   it.kv_end = it.kv_begin;
-  for (uint32_t i = 0; i < by.n; i++) {
+  for (uint32_t i = 0; i < sizes.n; i++) {
     it.partial = out->n_partials++;
     it.kv_begin = it.kv_end;
-    it.kv_end = i + 1 < by.n ? it.kv_begin + by.tokens - (i < by.n_longer ? 0 : SPLIT_ALIGN) : r->kv_len;
+    it.kv_end =
+        i + 1 < sizes.n ? it.kv_begin + sizes.tokens - (i < sizes.n_longer ? 0 : SPLIT_ALIGN) : r->kv_len;
     add_item(out, it);
   }
 }
@@ -385,35 +395,35 @@ static void add_prefill(td_work_list *out, const td_hybrid_config *c, const td_p
 /* ---- prefix splits ---- */
 
 /* The plan's prefix splits that have no item yet, in their order. */
-typedef struct prefix_left {
+typedef struct prefix_queue {
   const td_attention_group *group;
   uint32_t split, n, n_ctas; /* split: next one of the group; n_ctas: CTAs for each kv head */
-} prefix_left;
+} prefix_queue;
 
-static prefix_left prefix_of_plan(const td_attention_planner *planner, uint32_t resident)
+static prefix_queue prefix_of_plan(const td_attention_planner *planner, uint32_t resident)
 {
   if (!planner)
-    return (prefix_left){0};
+    return (prefix_queue){0};
   const td_attention_header *plan = td_attention_planner_block(planner);
   uint32_t most =
       plan->prefix_ctas < resident ? plan->prefix_ctas : resident; /* the planner ignores TD_SPLITS_MAX */
-  return (prefix_left){.group = td_attention_planner_groups(planner),
-                       .n = plan->n_splits,
-                       .n_ctas = plan->n_splits < most ? plan->n_splits : most};
+  return (prefix_queue){.group = td_attention_planner_groups(planner),
+                        .n = plan->n_splits,
+                        .n_ctas = plan->n_splits < most ? plan->n_splits : most};
 }
 
-static td_attention_item take_prefix_split(prefix_left *left)
+static td_attention_item pop_prefix_split(prefix_queue *queue)
 {
-  const td_attention_group *g = left->group;
-  uint32_t i = left->split, n = g->n_splits;
+  const td_attention_group *g = queue->group;
+  uint32_t i = queue->split, n = g->n_splits;
   bool last = i + 1 == n;
-  left->group += last;
-  left->split = last ? 0 : i + 1;
-  left->n--;
+  queue->group += last;
+  queue->split = last ? 0 : i + 1;
+  queue->n--;
   return (td_attention_item){.page_table_offset = g->first_page,
                              .kv_begin = i * g->split_keys,
                              .kv_end = last ? g->n_keys : (i + 1) * g->split_keys,
-                             .partial = g->first_slot + i * g->n_members,
+                             .partial = g->first_partial + i * g->n_members,
                              .first_partial = g->first_split + i,
                              .n_partials = n,
                              .member = g->first_member,
@@ -423,8 +433,8 @@ static td_attention_item take_prefix_split(prefix_left *left)
 /* The CTAs of one kv head that do prefix splits, with their work so far. */
 typedef struct prefix_ctas {
   uint32_t n;
-  uint64_t least_first[TD_SPLITS_MAX]; /* a heap: keys so far, and the CTA's number in the low 16 bits */
-  uint32_t last[TD_SPLITS_MAX];        /* each CTA's last item so far */
+  uint64_t heap[TD_SPLITS_MAX];      /* keys so far, and the CTA's number in the low 16 bits */
+  uint32_t last_item[TD_SPLITS_MAX]; /* each CTA's last item so far */
 } prefix_ctas;
 
 static uint64_t time_of(const td_attention_item *it)
@@ -432,11 +442,11 @@ static uint64_t time_of(const td_attention_item *it)
   return (uint64_t)(it->kv_end - it->kv_begin + TD_ATTENTION_SPLIT_FIXED_KEYS) << 16;
 }
 
-static void sift_down(prefix_ctas *b, uint32_t at)
+static void sift_down(prefix_ctas *ctas, uint32_t at)
 {
-  uint64_t *heap = b->least_first, moved = heap[at];
-  for (uint32_t child; child = 2 * at + 1, child < b->n; at = child) {
-    child += child + 1 < b->n && heap[child + 1] < heap[child];
+  uint64_t *heap = ctas->heap, moved = heap[at];
+  for (uint32_t child; child = 2 * at + 1, child < ctas->n; at = child) {
+    child += child + 1 < ctas->n && heap[child + 1] < heap[child];
     if (moved <= heap[child])
       break;
     heap[at] = heap[child];
@@ -446,30 +456,30 @@ static void sift_down(prefix_ctas *b, uint32_t at)
 
 /* Adds each CTA's first prefix split. It stands before the decodes, because they wait for it
  * (docs/attention-progress.md). */
-static void add_first_splits(td_work_list *out, prefix_left *left, prefix_ctas *blocks)
+static void add_first_splits(td_work_list *out, prefix_queue *queue, prefix_ctas *ctas)
 {
-  for (blocks->n = 0; blocks->n < left->n_ctas; blocks->n++) {
-    td_attention_item it = take_prefix_split(left);
-    blocks->least_first[blocks->n] = time_of(&it) | blocks->n;
-    blocks->last[blocks->n] = out->n_items;
+  for (ctas->n = 0; ctas->n < queue->n_ctas; ctas->n++) {
+    td_attention_item it = pop_prefix_split(queue);
+    ctas->heap[ctas->n] = time_of(&it) | ctas->n;
+    ctas->last_item[ctas->n] = out->n_items;
     add_item(out, it);
   }
-  for (uint32_t i = blocks->n / 2; i-- > 0;)
-    sift_down(blocks, i);
+  for (uint32_t i = ctas->n / 2; i-- > 0;)
+    sift_down(ctas, i);
 }
 
-/* Adds the remaining prefix splits, behind all items that CTAs find by their block number. Each becomes the
+/* Adds the remaining prefix splits, behind all items that CTAs find by their CTA number. Each becomes the
  * next item of the CTA that has the least work so far. */
-static void add_next_splits(td_work_list *out, prefix_left *left, prefix_ctas *blocks)
+static void add_next_splits(td_work_list *out, prefix_queue *queue, prefix_ctas *ctas)
 {
   uint32_t first = out->n_items;
-  while (left->n > 0) {
-    uint32_t *last = &blocks->last[blocks->least_first[0] & 0xffff];
-    td_attention_item it = take_prefix_split(left);
+  while (queue->n > 0) {
+    uint32_t *last = &ctas->last_item[ctas->heap[0] & 0xffff];
+    td_attention_item it = pop_prefix_split(queue);
     out->items[*last].next = out->n_items;
     *last = out->n_items;
-    blocks->least_first[0] += time_of(&it);
-    sift_down(blocks, 0);
+    ctas->heap[0] += time_of(&it);
+    sift_down(ctas, 0);
     add_item(out, it);
   }
   out->n_next = out->n_items - first;
@@ -479,10 +489,10 @@ static void add_next_splits(td_work_list *out, prefix_left *left, prefix_ctas *b
 /* The resident CTAs for which decodes are cut. A decode that begins only when prefix splits are done ends
  * last. So if few CTAs do splits, and the other CTAs outnumber the wide decodes, decodes are cut for those
  * CTAs alone, and all begin immediately. */
-static uint32_t resident_beside(const prefix_left *prefix, const decodes *rest, uint32_t resident)
+static uint32_t resident_beside(const prefix_queue *queue, const decodes *rest, uint32_t resident)
 {
-  return 3 * prefix->n_ctas <= resident + 2 && rest->n + prefix->n_ctas < resident ? resident - prefix->n_ctas
-                                                                                   : resident;
+  return 3 * queue->n_ctas <= resident + 2 && rest->n + queue->n_ctas < resident ? resident - queue->n_ctas
+                                                                                 : resident;
 }
 
 static int longest_first(const void *x, const void *y)
@@ -497,40 +507,41 @@ static int longest_first(const void *x, const void *y)
 
 /* Orders sequences that share nothing: longer ones first, in classes of length, so that no long one begins
  * when the others end. */
-static void order_longest_first(uint32_t *order, const td_plan *plan, const td_attention_private *of_rows,
+static void order_longest_first(uint32_t *order, const td_plan *plan, const td_attention_private *private_kv,
                                 uint32_t window)
 {
   enum { LENGTHS = 64 };
-  uint32_t longest = 1, places[LENGTHS + 1] = {0};
+  uint32_t longest = 1, starts[LENGTHS + 1] = {0};
   for (uint32_t i = 0; i < plan->n_rows; i++) {
-    uint32_t n = own_keys(&plan->rows[i], &of_rows[i], window);
+    uint32_t n = private_keys(&plan->rows[i], &private_kv[i], window);
     longest = n > longest ? n : longest;
   }
   double part = (LENGTHS - 1) / (double)longest;
   for (uint32_t i = 0; i < plan->n_rows; i++)
-    places[LENGTHS - (uint32_t)(own_keys(&plan->rows[i], &of_rows[i], window) * part)]++;
+    starts[LENGTHS - (uint32_t)(private_keys(&plan->rows[i], &private_kv[i], window) * part)]++;
   for (uint32_t i = 1; i <= LENGTHS; i++)
-    places[i] += places[i - 1];
+    starts[i] += starts[i - 1];
   for (uint32_t i = 0; i < plan->n_rows; i++)
-    order[places[LENGTHS - 1 - (uint32_t)(own_keys(&plan->rows[i], &of_rows[i], window) * part)]++] = i;
+    order[starts[LENGTHS - 1 - (uint32_t)(private_keys(&plan->rows[i], &private_kv[i], window) * part)]++] =
+        i;
 }
 
 /* Orders the rows. Sequences that share nothing come first, because they wait for no prefix split. Then the
  * plan's members follow in their order: neighbours share the most, and splits are done in the same order.
  * by_member: scratch. */
 static void order_rows(uint32_t *order, uint32_t *by_member, const td_plan *plan,
-                       const td_attention_private *of_rows, uint32_t window, bool sharing)
+                       const td_attention_private *private_kv, uint32_t window, bool sharing)
 {
   uint32_t n = 0;
   if (!sharing) {
-    order_longest_first(order, plan, of_rows, window);
+    order_longest_first(order, plan, private_kv, window);
     return;
   }
   for (uint32_t i = 0; i < plan->n_rows; i++)
     by_member[i] = UINT32_MAX;
   for (uint32_t i = 0; i < plan->n_rows; i++)
-    if (of_rows[i].n_sources > 0)
-      by_member[of_rows[i].member] = i;
+    if (private_kv[i].n_memberships > 0)
+      by_member[private_kv[i].member] = i;
     else
       order[n++] = i;
   for (uint32_t m = 0; n < plan->n_rows; m++)
@@ -538,14 +549,14 @@ static void order_rows(uint32_t *order, uint32_t *by_member, const td_plan *plan
       order[n++] = by_member[m];
 }
 
-/* Fills in of_rows. Returns whether any rows share keys. */
-static bool find_private(td_attention_private *of_rows, const td_plan *plan,
+/* Fills in private_kv. Returns whether any rows share keys. */
+static bool find_private(td_attention_private *private_kv, const td_plan *plan,
                          const td_attention_planner *planner)
 {
   if (planner)
-    td_attention_planner_private(planner, plan, of_rows);
+    td_attention_planner_private(planner, plan, private_kv);
   else
-    memset(of_rows, 0, plan->n_rows * sizeof *of_rows);
+    memset(private_kv, 0, plan->n_rows * sizeof *private_kv);
   return planner && td_attention_planner_block(planner)->n_splits > 0;
 }
 
@@ -563,39 +574,39 @@ static td_hybrid_cut cut_prefill(const td_plan *plan, const td_hybrid_config *c,
 }
 
 /* beside: the resident CTAs that do no prefix splits. */
-static split cut_decodes(const decodes *d, const td_work_list_config *c, const td_hybrid_cut *prefill,
-                         uint32_t resident, uint32_t beside, uint32_t max_partials)
+static decode_cut cut_decodes(const decodes *d, const td_work_list_config *c, const td_hybrid_cut *prefill,
+                              uint32_t resident, uint32_t beside, uint32_t max_partials)
 {
   uint32_t keys = prefill->colocated_keys > 0 ? prefill->colocated_keys
                   : prefill->sms_beside > 0   ? prefill->beside_keys
                                               : 0;
   if (c->policy && c->policy->kv_splits) /* decodes of such a policy are not colocated */
-    return (split){.n_splits = c->policy->kv_splits(d->n, resident)};
+    return (decode_cut){.n_splits = c->policy->kv_splits(d->n, resident)};
   if (keys > 0 && d->n > 0)
-    return short_splits(d, keys, max_partials);
-  return split_of(d, beside, beside < resident);
+    return cut_short(d, keys, max_partials);
+  return cut_wide(d, beside, beside < resident);
 }
 
 void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_list_config *c,
                        const td_attention_planner *planner)
 {
-  uint32_t n_decodes = 0, n_prefills = 0, n_singles = 0, n_wide = 0, most_rows = 0, longest_keys = 0,
+  uint32_t n_decodes = 0, n_prefills = 0, n_one_token = 0, n_wide = 0, most_rows = 0, longest_keys = 0,
            resident = resident_of(c->n_kv_heads, c->n_resident);
   uint32_t max_partials = td_work_list_partials_max(c), window = c->hybrid.window_tokens;
   uint32_t *tokens = out->scratch, *order = tokens + plan->n_rows;
-  const td_attention_private *of_rows = out->of_rows;
+  const td_attention_private *private_kv = out->private_kv;
   uint64_t n_tokens = 0;
-  out->n_items = out->n_partials = out->n_unsplit = out->made.longest = 0;
+  out->n_items = out->n_partials = out->n_unsplit = out->at_make.longest = 0;
   out->n_prefill_partials = out->longest_prefill = 0;
-  bool sharing = find_private(out->of_rows, plan, planner);
-  order_rows(order, order + plan->n_rows, plan, of_rows, window, sharing);
+  bool sharing = find_private(out->private_kv, plan, planner);
+  order_rows(order, order + plan->n_rows, plan, private_kv, window, sharing);
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     const td_plan_row *r = &plan->rows[order[i]];
     bool decode = is_decode(r, c);
-    tokens[i] = decode ? own_keys(r, &of_rows[order[i]], window) : 0;
+    tokens[i] = decode ? private_keys(r, &private_kv[order[i]], window) : 0;
     n_decodes += decode;
     most_rows = decode && r->q_len * c->gqa_group > most_rows ? r->q_len * c->gqa_group : most_rows;
-    n_singles += decode && r->q_len == 1;
+    n_one_token += decode && r->q_len == 1;
     n_tokens += tokens[i];
     longest_keys = tokens[i] > longest_keys ? tokens[i] : longest_keys;
     n_prefills += !decode;
@@ -622,33 +633,35 @@ void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_lis
   out->n_prefill = out->n_items;
   if (n_prefills > 0)
     qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);
-  prefix_left prefix = prefix_of_plan(planner, resident);
+  prefix_queue prefix = prefix_of_plan(planner, resident);
   prefix_ctas ctas;
   uint32_t beside = resident_beside(&prefix, &d, resident);
-  split by = cut_decodes(&d, c, &out->prefill, resident, beside, max_partials);
+  decode_cut cut = cut_decodes(&d, c, &out->prefill, resident, beside, max_partials);
   add_first_splits(out, &prefix, &ctas);
   for (uint32_t i = 0; n_wide < d.n; i++)
     if (d.tokens[i] > d.above)
-      add_decode(out, &plan->rows[order[i]], &of_rows[order[i]], d.tokens[i],
-                 split_tokens(&by, n_wide++, d.tokens[i]), max_partials);
+      add_decode(out, &plan->rows[order[i]], &private_kv[order[i]], d.tokens[i],
+                 split_tokens(&cut, n_wide++, d.tokens[i]), max_partials);
   out->n_wide = out->n_items;
   for (uint32_t i = 0; i < plan->n_rows && d.n < n_decodes; i++)
     if (d.tokens[i] > 0 && d.tokens[i] <= d.above)
-      add_decode(out, &plan->rows[order[i]], &of_rows[order[i]], d.tokens[i], UINT32_MAX, 0);
+      add_decode(out, &plan->rows[order[i]], &private_kv[order[i]], d.tokens[i], UINT32_MAX, 0);
   add_next_splits(out, &prefix, &ctas);
-  out->made.n_rows = n_singles == plan->n_rows ? n_singles : 0;
-  out->made.warp_tokens = d.above;
-  out->made.prefix_ctas = planner ? td_attention_planner_block(planner)->prefix_ctas : 0;
-  out->made.tokens = n_tokens;
+  out->at_make.n_rows = n_one_token == plan->n_rows ? n_one_token : 0;
+  out->at_make.warp_tokens = d.above;
+  out->at_make.prefix_ctas = planner ? td_attention_planner_block(planner)->prefix_ctas : 0;
+  out->at_make.tokens = n_tokens;
 }
 
 bool td_work_list_grow(td_work_list *list, const td_plan *plan, const td_attention_planner *planner)
 {
-  uint64_t tokens = 0, most_tokens = list->made.tokens + list->made.tokens / GROWN_PART +
+  uint64_t tokens = 0, most_tokens = list->at_make.tokens + list->at_make.tokens / GROWN_PART +
                                      (uint64_t)GROWN_TOKENS * plan->n_rows;
-  uint64_t longest = (uint64_t)list->made.longest + list->made.longest / GROWN_PART_OF_LONGEST + GROWN_TOKENS;
+  uint64_t longest =
+      (uint64_t)list->at_make.longest + list->at_make.longest / GROWN_PART_OF_LONGEST + GROWN_TOKENS;
   uint32_t n_ctas = planner ? td_attention_planner_block(planner)->prefix_ctas : 0;
-  if (list->made.n_rows == 0 || list->made.n_rows != plan->n_rows || list->made.prefix_ctas != n_ctas)
+  if (list->at_make.n_rows == 0 || list->at_make.n_rows != plan->n_rows ||
+      list->at_make.prefix_ctas != n_ctas)
     return false;
   for (uint32_t i = 0; i < list->n_items; i++) {
     td_attention_item *it = &list->items[i];
@@ -661,7 +674,7 @@ bool td_work_list_grow(td_work_list *list, const td_plan *plan, const td_attenti
     it->position = r->kv_len - 1;
     it->kv_end = last ? r->kv_len : it->kv_end;
     uint32_t n = it->kv_end - it->kv_begin;
-    uint64_t most = i >= list->n_wide ? list->made.warp_tokens : longest;
+    uint64_t most = i >= list->n_wide ? list->at_make.warp_tokens : longest;
     if (it->n_partials > 1 && last) { /* a last split longer than the first would keep all others waiting */
       const td_attention_item *first = it - (it->partial - it->first_partial);
       most = first->kv_end - first->kv_begin;

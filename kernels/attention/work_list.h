@@ -22,18 +22,18 @@ typedef struct td_attention_item {
   uint32_t position;          /* of the first query in its row */
   uint32_t page_table_offset; /* of the row, or of the group */
   uint32_t kv_begin, kv_end;  /* keys of the row, or of the group */
-  uint32_t partial;           /* KV split: index of its partial. Prefix split: the slot of head 0 */
+  uint32_t partial;           /* KV split: index of its partial. Prefix split: that of head 0 */
   uint32_t first_partial;     /* KV split: index of the row's first partial. Prefix split: its number */
   uint32_t n_partials; /* 0: prefill tiles. 1: a whole decode. More: it is one of n_partials KV splits. Prefix
                           split: the group's number of splits */
   uint32_t member;     /* in the attention plan: the row's member, or the prefix split's first */
   union {
-    uint32_t n_sources; /* sources of the row, which hold the keys before kv_begin */
+    uint32_t n_memberships; /* memberships of the row, which hold the keys before kv_begin */
     uint32_t n_members;
   };
   union {
-    uint32_t first_source; /* of the row */
-    uint32_t next;         /* prefix split: index of the item that its CTA does next; 0: none */
+    uint32_t first_membership; /* of the row */
+    uint32_t next;             /* prefix split: index of the item that its CTA does next; 0: none */
   };
 } td_attention_item;
 static_assert(sizeof(td_attention_item) == 48, "what a CTA asks for, and each step sends");
@@ -50,14 +50,14 @@ typedef struct td_work_list {
   uint32_t n_wide;             /* items before the warp-level ones */
   uint32_t n_next;
   uint32_t n_partials;
-  uint32_t n_unsplit;            /* decodes left whole for lack of partials */
-  uint32_t *scratch;             /* [TD_WORK_LIST_SCRATCH * a plan's rows] for td_work_list_make */
-  td_attention_private *of_rows; /* [a plan's rows] private KV */
-  struct {                       /* values when it was made, for td_work_list_grow */
-    uint32_t n_rows;             /* 0: not all rows are decodes of one token, so it cannot grow */
+  uint32_t n_unsplit;               /* decodes left whole for lack of partials */
+  uint32_t *scratch;                /* [TD_WORK_LIST_SCRATCH * a plan's rows] for td_work_list_make */
+  td_attention_private *private_kv; /* [a plan's rows] private KV */
+  struct {                          /* values when it was made, for td_work_list_grow */
+    uint32_t n_rows;                /* 0: not all rows are decodes of one token, so it cannot grow */
     uint32_t warp_tokens, longest, prefix_ctas; /* longest: keys of the longest item that is not warp-level */
     uint64_t tokens;
-  } made;
+  } at_make;
 } td_work_list;
 
 /* Properties of the device and the model that decide how a step's attention is cut. */

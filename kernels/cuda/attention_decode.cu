@@ -195,13 +195,13 @@ __global__ void __launch_bounds__(WARPS * 32, shares<FORM> ? decode_shape<HD>::S
   clear(st);
   attend_kv_tiles(st, in, q, a, it);
   if constexpr (FORM == SHARES_IN_TILES)
-    if (it.n_sources > 0 && mine.has_item &&
+    if (it.n_memberships > 0 && mine.has_item &&
         it.partial + 1 >= it.first_partial + it.n_partials) // the last of the KV splits adds them
-      add_prefixes(st, a, shared, runs[warp], it.n_sources, kv_head, mine.warp_level ? 0 : warp,
+      add_prefixes(st, a, shared, runs[warp], it.n_memberships, kv_head, mine.warp_level ? 0 : warp,
                    mine.warp_level ? 1 : WARPS);
   const prefix_reduction prefixes = {shared.partials,
                                      &runs[shares<FORM> ? warp : 0],
-                                     it.n_sources,
+                                     it.n_memberships,
                                      a.gqa_group,
                                      shared.done + kv_head,
                                      a.n_kv_heads,

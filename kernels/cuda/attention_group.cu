@@ -37,7 +37,7 @@ bool td_cuda_planner_config(const cuda_backend *b, uint32_t page_tokens, const t
   c.window_tokens = s->window_tokens;
   c.tile_rows = PREFIX_TILE_ROWS;
   c.reduces_in_tiles = gqa_group > TD_REDUCE_BY_HEAD_GQA_GROUP_MAX;
-  c.max_slots = td_attention_slots_of(&c);
+  c.max_partials = td_attention_partials_max(&c);
   c.cost = td_attention_cost_of_h200(c.n_resident);
   c.cost.memory_bytes_us = pages_bytes_us(b) / c.n_resident;
   *out = c;
@@ -98,7 +98,7 @@ static group_sizes sizes_of(const cuda_backend *b, uint32_t page_tokens, const t
     uint32_t n_splits = td_attention_prefix_splits_max(&c, c.max_rows);
     n.items += n_splits;
     n.plan_bytes = td_attention_block_bytes_max(&c);
-    n.prefix_partial_bytes = (size_t)c.max_slots * c.gqa_group * TD_ATTENTION_PARTIAL_BYTES(c.head_dim);
+    n.prefix_partial_bytes = (size_t)c.max_partials * c.gqa_group * TD_ATTENTION_PARTIAL_BYTES(c.head_dim);
     n.flags = (size_t)n_splits * c.n_kv_heads;
   }
   return n;
@@ -140,7 +140,7 @@ void td_cuda_remove_group(cuda_backend *b, attention_group *g)
     td_cuda_free(&b->device, p);
   free(g->work.items);
   free(g->work.scratch);
-  free(g->work.of_rows);
+  free(g->work.private_kv);
   td_attention_planner_destroy(g->planner);
   delete g;
 }
@@ -155,8 +155,8 @@ static td_status make_group(cuda_backend *b, attention_group *g, td_error *err)
   g->work.max_items = (uint32_t)n.items;
   g->work.items = (td_attention_item *)calloc(n.items, sizeof *g->work.items);
   g->work.scratch = (uint32_t *)calloc(max_rows * TD_WORK_LIST_SCRATCH, sizeof *g->work.scratch);
-  g->work.of_rows = (td_attention_private *)calloc(max_rows, sizeof *g->work.of_rows);
-  if (!g->work.items || !g->work.scratch || !g->work.of_rows)
+  g->work.private_kv = (td_attention_private *)calloc(max_rows, sizeof *g->work.private_kv);
+  if (!g->work.items || !g->work.scratch || !g->work.private_kv)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a step's work list");
   TD_TRY(td_cuda_attention_allow_smem(g, err));
   TD_TRY(td_cuda_alloc_bytes(&b->device, page_bytes * g->n_pages, (void **)&g->data, err));
@@ -228,9 +228,9 @@ void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan)
     c.hybrid.has_pairs = g->has_prefill_pairs;
     bool same_mode = g->work_list_mode == b->attention.mode;
     g->work_list_mode = b->attention.mode;
-    if (!is_of_step(g, plan)) // an empty list; setting made.n_rows to 0 makes later steps rebuild it instead
-                              // of growing it
-      g->work.n_items = g->work.n_wide = g->work.n_prefill = g->work.n_next = g->work.made.n_rows = 0;
+    if (!is_of_step(g, plan)) // an empty list; setting at_make.n_rows to 0 makes later steps rebuild it
+                              // instead of growing it
+      g->work.n_items = g->work.n_wide = g->work.n_prefill = g->work.n_next = g->work.at_make.n_rows = 0;
     else if (!planner || !same_mode || !td_attention_planner_has_grown(planner) ||
              !td_work_list_grow(&g->work, plan, planner))
       td_work_list_make(&g->work, plan, &c, planner);

@@ -132,12 +132,12 @@ __device__ __forceinline__ void find_prefixes(prefix_runs *out, const shared_pre
                                               uint32_t kv_head)
 {
   uint32_t lane = threadIdx.x % 32;
-  if (lane < it.n_sources) {
-    const td_attention_source s =
-        ((const td_attention_source *)(shared.plan + ((const td_attention_header *)shared.plan)
-                                                         ->sources_at))[it.first_source + lane];
-    out->runs[lane] = {s.slot + it.member + kv_head * s.n_splits * s.n_members, s.n_splits, s.n_members,
-                       s.first_split};
+  if (lane < it.n_memberships) {
+    const td_attention_membership s =
+        ((const td_attention_membership *)(shared.plan + ((const td_attention_header *)shared.plan)
+                                                             ->memberships_at))[it.first_membership + lane];
+    out->runs[lane] = {s.base_partial + it.member + kv_head * s.n_splits * s.n_members, s.n_splits,
+                       s.n_members, s.first_split};
   }
   if (lane == 0)
     out->flag_value = launch_flag(shared, batch);

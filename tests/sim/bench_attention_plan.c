@@ -93,10 +93,10 @@ static int by_value(const void *x, const void *y)
 static void make_items(const td_attention_planner *p, const td_plan *plan)
 {
   static td_attention_item list[32 * ROWS_MAX];
-  static td_attention_private of_rows[ROWS_MAX];
+  static td_attention_private private_kv[ROWS_MAX];
   static uint32_t scratch[ROWS_MAX * TD_WORK_LIST_SCRATCH];
   static td_work_list items = {
-      .items = list, .max_items = sizeof list / sizeof *list, .scratch = scratch, .of_rows = of_rows};
+      .items = list, .max_items = sizeof list / sizeof *list, .scratch = scratch, .private_kv = private_kv};
   td_work_list_config cut = {.gqa_group = 4,
                              .n_kv_heads = 8,
                              .n_resident = N_RESIDENT,

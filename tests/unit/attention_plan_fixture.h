@@ -162,14 +162,14 @@ static void make(td_attention_planner *p, const td_plan *plan)
 typedef struct view {
   const td_attention_header *h;
   const td_attention_member *members;
-  const td_attention_source *sources;
+  const td_attention_membership *memberships;
   const td_attention_group *groups;
 } view;
 
 static view view_of(const td_attention_planner *p)
 {
   const td_attention_header *h = td_attention_planner_block(p);
-  return (view){h, td_attention_at(h, h->members_at), td_attention_at(h, h->sources_at),
+  return (view){h, td_attention_at(h, h->members_at), td_attention_at(h, h->memberships_at),
                 td_attention_planner_groups(p)};
 }
 
@@ -198,9 +198,9 @@ static void make_step(steps *run, const td_plan *plan)
   td_work_list_config cut = list_config(run->c);
   make(run->p, plan);
   if (td_attention_planner_has_grown(run->p) && td_work_list_grow(&run->items, plan, run->p)) {
-    td_attention_private of_rows[ROWS_MAX];
-    td_attention_planner_private(run->p, plan, of_rows);
-    assert_memory_equal(of_rows, run->items.of_rows, plan->n_rows * sizeof *of_rows);
+    td_attention_private private_kv[ROWS_MAX];
+    td_attention_planner_private(run->p, plan, private_kv);
+    assert_memory_equal(private_kv, run->items.private_kv, plan->n_rows * sizeof *private_kv);
     run->n_grown += td_attention_planner_block(run->p)->n_splits > 0;
     return;
   }
@@ -215,8 +215,8 @@ static void open_run(steps *r, const td_attention_planner_config *c)
       td_work_list_items_max(ROWS_MAX, ROWS_MAX * 40) + td_attention_prefix_splits_max(c, c->max_rows);
   r->items.items = calloc(r->items.max_items, sizeof *r->items.items);
   r->items.scratch = calloc(ROWS_MAX * TD_WORK_LIST_SCRATCH, sizeof *r->items.scratch);
-  r->items.of_rows = calloc(ROWS_MAX, sizeof *r->items.of_rows);
-  assert_true(r->items.items && r->items.scratch && r->items.of_rows);
+  r->items.private_kv = calloc(ROWS_MAX, sizeof *r->items.private_kv);
+  assert_true(r->items.items && r->items.scratch && r->items.private_kv);
 }
 
 static void close_run(steps *r)
@@ -224,7 +224,7 @@ static void close_run(steps *r)
   td_attention_planner_destroy(r->p);
   free(r->items.items);
   free(r->items.scratch);
-  free(r->items.of_rows);
+  free(r->items.private_kv);
 }
 
 /* CTAs that begin with a prefix split, for each head. */

@@ -87,9 +87,9 @@ static void run_prefix_split(const view *v, const store *st, const td_attention_
   for (uint32_t head = 0; head < st->c->n_kv_heads; head++)
     for (uint32_t i = 0; i < it->n_members; i++)
       for (uint32_t g = 0; g < st->c->gqa_group; g++) {
-        uint32_t slot = it->partial + head * it->n_partials * it->n_members + i;
+        uint32_t index = it->partial + head * it->n_partials * it->n_members + i;
         const double *q = st->q + query_of(st, v->members[it->member + i].token, head, g) * DIM;
-        s->shared[(size_t)slot * st->c->gqa_group + g] =
+        s->shared[(size_t)index * st->c->gqa_group + g] =
             attend(st, it->page_table_offset, head, it->kv_begin, it->kv_end, 0, q);
       }
 }
@@ -115,11 +115,11 @@ static void end_row(const view *v, const store *st, const td_attention_item *it,
     for (uint32_t g = 0; g < st->c->gqa_group; g++) {
       size_t q = query_of(st, it->query, head, g);
       partial sum = {.m = -INFINITY};
-      for (uint32_t i = 0; i < it->n_sources; i++) {
-        const td_attention_source *from = &v->sources[it->first_source + i];
+      for (uint32_t i = 0; i < it->n_memberships; i++) {
+        const td_attention_membership *from = &v->memberships[it->first_membership + i];
         for (uint32_t c = 0; c < from->n_splits; c++) {
-          uint32_t slot = from->slot + it->member + (head * from->n_splits + c) * from->n_members;
-          add_partial(&sum, &s->shared[(size_t)slot * st->c->gqa_group + g]);
+          uint32_t index = from->base_partial + it->member + (head * from->n_splits + c) * from->n_members;
+          add_partial(&sum, &s->shared[(size_t)index * st->c->gqa_group + g]);
         }
       }
       for (uint32_t i = 0; i < it->n_partials && it->n_partials > 1; i++)
@@ -143,7 +143,7 @@ static void run_step(const steps *r, const store *st, bool backwards, double *ou
 {
   const view v = view_of(r->p);
   uint32_t n_all = r->items.n_items + r->items.n_next, group = st->c->gqa_group;
-  sums s = {calloc(((size_t)v.h->n_slots + 1) * group, sizeof *s.shared),
+  sums s = {calloc(((size_t)v.h->n_partials + 1) * group, sizeof *s.shared),
             calloc(((size_t)r->items.n_partials + 1) * st->c->n_kv_heads * group, sizeof *s.private)};
   partial *whole = calloc((size_t)st->plan->n_rows * st->c->n_kv_heads * group, sizeof *whole);
   assert_true(s.shared && s.private && whole);

@@ -37,12 +37,12 @@ static void make_list(fixture *f)
   f->list = (td_work_list){.max_items = td_work_list_items_max(f->plan.n_rows, tokens)};
   f->list.items = calloc(f->list.max_items, sizeof *f->list.items);
   f->list.scratch = calloc((size_t)f->plan.n_rows * TD_WORK_LIST_SCRATCH, sizeof *f->list.scratch);
-  f->list.of_rows = calloc(f->plan.n_rows, sizeof *f->list.of_rows);
-  assert_true(f->list.items && f->list.scratch && f->list.of_rows);
+  f->list.private_kv = calloc(f->plan.n_rows, sizeof *f->list.private_kv);
+  assert_true(f->list.items && f->list.scratch && f->list.private_kv);
   td_work_list_make(&f->list, &f->plan, &f->config, NULL);
 }
 
-static void free_list(fixture *f) { free(f->list.items), free(f->list.scratch), free(f->list.of_rows); }
+static void free_list(fixture *f) { free(f->list.items), free(f->list.scratch), free(f->list.private_kv); }
 
 static void add_row(fixture *f, uint32_t q_len, uint32_t kv_len)
 {

@@ -80,7 +80,7 @@ static int32_t last_key_page(const td_attention_group *g)
 
 /* The cost of the plan's choices for the tree, by the same formula. */
 static double planned_us(const small_tree *t, const td_attention_planner_config *c, const view *v,
-                         const td_attention_private *of_rows, const uint32_t *node_of_row,
+                         const td_attention_private *private_kv, const uint32_t *node_of_row,
                          const int32_t *last_page_of_node)
 {
   double us = 0, key_us = 4.0 * c->head_dim / c->cost.memory_bytes_us,
@@ -109,7 +109,7 @@ static double planned_us(const small_tree *t, const td_attention_planner_config 
     for (uint32_t s = 0; s < v->h->n_groups; s++)
       group_here |= last_key_page(&v->groups[s]) == last_page_of_node[i];
     for (uint32_t m = 0; m < v->h->n_members; m++) {
-      uint32_t first_key = of_rows[v->members[m].token].begin;
+      uint32_t first_key = private_kv[v->members[m].token].begin;
       if (node_of_row[v->members[m].token] != i || first_key >= end)
         continue;
       us += (end - first_key) * (n++ == 0 && !group_here ? key_us : l2_us);
@@ -171,9 +171,9 @@ static nearness near_the_best(const td_attention_policy *policy, uint32_t n_roun
     td_attention_planner *p = planner_of(&c);
     make(p, &plan);
     view v = view_of(p);
-    td_attention_private of_rows[ROWS_MAX];
-    td_attention_planner_private(p, &plan, of_rows);
-    double best = INFINITY, got = planned_us(&t, &c, &v, of_rows, node_of_row, last_page);
+    td_attention_private private_kv[ROWS_MAX];
+    td_attention_planner_private(p, &plan, private_kv);
+    double best = INFINITY, got = planned_us(&t, &c, &v, private_kv, node_of_row, last_page);
     for (uint32_t nodes = 0; nodes < 1u << t.n; nodes += 2)
       for (uint32_t own = 0; own < 1u << t.n; own++)
         best = fmin(best, assignment_us(&t, &c, nodes | own << 8));
@@ -245,7 +245,7 @@ static void test_too_few_slots(void **unused)
     td_attention_planner_config c = config_of(16);
     td_plan plan = tree_plan(2, nodes, tokens, 16);
     c.cost.sharing_us = 0;
-    c.max_slots = enough ? 0 : 200;
+    c.max_partials = enough ? 0 : 200;
     td_attention_planner *p = planner_of(&c);
     make(p, &plan);
     assert_int_equal(td_attention_planner_stats(p).n_unshared, !enough);
@@ -279,7 +279,7 @@ static void test_slots_suffice_for_policies(void **unused)
     assert_int_equal(td_attention_planner_stats(p).n_unshared, 0);
     const view v = view_of(p);
     for (uint32_t m = 0; m < v.h->n_members; m++)
-      n_levels_most = v.members[m].n_sources > n_levels_most ? v.members[m].n_sources : n_levels_most;
+      n_levels_most = v.members[m].n_memberships > n_levels_most ? v.members[m].n_memberships : n_levels_most;
     td_attention_planner_destroy(p);
   }
   assert_true(n_levels_most >= 6);
@@ -346,9 +346,9 @@ static guarded guarded_planner(const td_attention_planner_config *c)
   p->packing = guard(&g, 4, p->packing, (2 * n + 1) * sizeof *p->packing);
   p->groups = guard(&g, 5, p->groups, p->max_groups * sizeof *p->groups);
   p->group_cost = guard(&g, 6, p->group_cost, p->max_groups * sizeof *p->group_cost);
-  p->sources = guard(&g, 7, p->sources, p->max_sources * sizeof *p->sources);
+  p->memberships = guard(&g, 7, p->memberships, p->max_memberships * sizeof *p->memberships);
   p->sorted.first = guard(&g, 8, p->sorted.first, (n + 1) * sizeof *p->sorted.first);
-  p->sorted.place = guard(&g, 9, p->sorted.place, p->max_groups * sizeof *p->sorted.place);
+  p->sorted.new_index = guard(&g, 9, p->sorted.new_index, p->max_groups * sizeof *p->sorted.new_index);
   p->sorted.groups = guard(&g, 10, p->sorted.groups, p->max_groups * sizeof *p->sorted.groups);
   p->sorted.cost = guard(&g, 11, p->sorted.cost, p->max_groups * sizeof *p->sorted.cost);
   p->block = guard(&g, 12, p->block, td_attention_block_bytes_max(c));
@@ -371,7 +371,7 @@ static void test_nothing_is_written_past_the_buffers(void **unused)
   for (uint32_t round = 0; round < 400; round++) {
     td_attention_planner_config c = random_config();
     c.max_rows = 1 + below(24);
-    c.max_slots = below(3) ? 0 : 1 + below(600);
+    c.max_partials = below(3) ? 0 : 1 + below(600);
     guarded g = guarded_planner(&c);
     for (uint32_t k = 0; k < 4; k++) {
       td_plan plan = random_plan(1 + below(k == 3 ? c.max_rows : 3 * c.max_rows), c.page_tokens,
@@ -385,7 +385,7 @@ static void test_nothing_is_written_past_the_buffers(void **unused)
       check_guards(&g);
       assert_true(st == TD_OK || st == TD_ERR_CAPACITY);
       assert_true(st != TD_OK || plan.n_rows <= c.max_rows);
-      assert_true(st != TD_OK || td_attention_planner_block(g.p)->n_slots <= g.p->max_slots);
+      assert_true(st != TD_OK || td_attention_planner_block(g.p)->n_partials <= g.p->max_partials);
       assert_true(st != TD_OK ||
                   td_attention_planner_block(g.p)->block_bytes <= td_attention_block_bytes_max(&c));
       n_refused += st != TD_OK;

@@ -55,9 +55,9 @@ static void write_split(const view *v, const td_attention_planner_config *c, con
   assert_true(g->n_members > 0 && g->n_members * c->gqa_group <= c->tile_rows);
   for (uint32_t head = 0; head < c->n_kv_heads; head++)
     for (uint32_t i = 0; i < it->n_members; i++) {
-      uint32_t slot = it->partial + head * it->n_partials * it->n_members + i; /* as attend_spans has it */
-      assert_true(slot < v->h->n_slots && !w[slot].is);
-      w[slot] = (written){it->member + i, head, it->kv_begin, it->kv_end, s, number, true};
+      uint32_t partial = it->partial + head * it->n_partials * it->n_members + i; /* as attend_spans has it */
+      assert_true(partial < v->h->n_partials && !w[partial].is);
+      w[partial] = (written){it->member + i, head, it->kv_begin, it->kv_end, s, number, true};
     }
 }
 
@@ -102,7 +102,7 @@ static void check_order(const td_work_list *items, const view *v)
   for (uint32_t i = items->n_prefill + 1; i < items->n_items; i++) {
     const td_attention_item *before = &items->items[i - 1], *it = &items->items[i];
     if (before->n_tokens > 0 && i != items->n_wide)
-      assert_true(before->n_sources == 0 || (it->n_sources > 0 && before->member <= it->member));
+      assert_true(before->n_memberships == 0 || (it->n_memberships > 0 && before->member <= it->member));
   }
 }
 
@@ -112,7 +112,7 @@ static uint32_t n_not_in_turns; /* splits that were seen */
 static written *write_partials(const view *v, const td_attention_planner_config *c, const td_work_list *items)
 {
   const td_attention_header *h = v->h;
-  written *w = calloc((size_t)h->n_slots + 1, sizeof *w);
+  written *w = calloc((size_t)h->n_partials + 1, sizeof *w);
   uint32_t n_splits = 0, n_blocks = 0, places = c->n_resident / c->n_kv_heads;
   uint8_t *seen = calloc(h->n_splits + 1, 1);
   assert_true(w && seen);
@@ -156,24 +156,24 @@ static uint32_t check_shared(const view *v, const td_plan *plan, uint32_t row, t
 {
   const td_plan_row *r = &plan->rows[row];
   uint32_t n_all = 0;
-  if (own.n_sources == 0) {
+  if (own.n_memberships == 0) {
     assert_int_equal(own.begin, 0);
     return 0;
   }
   const td_attention_member *m = &v->members[own.member];
   assert_true(r->q_len == 1 && m->token == r->q_start && m->n_keys == r->kv_len);
-  assert_true(m->first_source == own.first_source && m->n_sources == own.n_sources &&
-              own.n_sources <= TD_ATTENTION_LEVELS_MAX);
+  assert_true(m->first_membership == own.first_membership && m->n_memberships == own.n_memberships &&
+              own.n_memberships <= TD_ATTENTION_LEVELS_MAX);
   for (uint32_t head = 0; head < n_heads; head++) {
     uint32_t key = 0;
-    for (uint32_t i = 0; i < own.n_sources; i++) {
-      const td_attention_source *s = &v->sources[own.first_source + i];
+    for (uint32_t i = 0; i < own.n_memberships; i++) {
+      const td_attention_membership *s = &v->memberships[own.first_membership + i];
       uint32_t in_group = 0, group = UINT32_MAX;
       for (uint32_t c = 0; c < s->n_splits; c++) {
-        uint32_t slot =
-            s->slot + own.member + (head * s->n_splits + c) * s->n_members; /* as find_prefixes has it */
-        assert_true(slot < v->h->n_slots);
-        const written *p = &w[slot];
+        uint32_t partial = s->base_partial + own.member +
+                           (head * s->n_splits + c) * s->n_members; /* as find_prefixes has it */
+        assert_true(partial < v->h->n_partials);
+        const written *p = &w[partial];
         assert_true(p->is && p->member == own.member && p->head == head && p->number == s->first_split + c &&
                     p->begin == in_group);
         assert_true(group == UINT32_MAX || p->group == group);
@@ -207,11 +207,11 @@ static void check_own(const td_work_list *items, const td_plan *plan, uint32_t r
     if (it->n_tokens == 0 || it->query < r->q_start || it->query >= r->q_start + r->q_len)
       continue;
     if (r->q_len * group > DECODE_ROWS) {
-      assert_true(i < items->n_prefill && it->n_sources == 0 && it->kv_begin == 0);
+      assert_true(i < items->n_prefill && it->n_memberships == 0 && it->kv_begin == 0);
       continue;
     }
-    assert_true(i >= items->n_prefill && it->member == own.member && it->n_sources == own.n_sources &&
-                it->first_source == own.first_source && it->n_tokens == r->q_len);
+    assert_true(i >= items->n_prefill && it->member == own.member && it->n_memberships == own.n_memberships &&
+                it->first_membership == own.first_membership && it->n_tokens == r->q_len);
     assert_true(it->kv_begin == key && it->kv_end > key && it->kv_begin % 16 == 0);
     assert_true(it->n_partials == 1 ||
                 (it->partial == it->first_partial + n && it->partial < items->n_partials));
@@ -230,7 +230,7 @@ static view view_of_device(const td_attention_planner *p, unsigned char *copy)
   view v = view_of(p);
   memcpy(copy, v.h, v.h->block_bytes);
   v.members = (const td_attention_member *)(const void *)(copy + v.h->members_at);
-  v.sources = (const td_attention_source *)(const void *)(copy + v.h->sources_at);
+  v.memberships = (const td_attention_membership *)(const void *)(copy + v.h->memberships_at);
   return v;
 }
 
@@ -238,26 +238,26 @@ static void check_step(steps *run, const td_plan *plan)
 {
   const td_work_list_config cut = list_config(run->c);
   const td_attention_planner_config *c = run->c;
-  const td_attention_private *own = run->items.of_rows;
+  const td_attention_private *own = run->items.private_kv;
   make_step(run, plan);
   unsigned char *copy = malloc(td_attention_block_bytes_max(c));
   assert_non_null(copy);
   view v = view_of_device(run->p, copy);
   assert_true(v.h->block_bytes <= td_attention_block_bytes_max(c) &&
-              v.h->n_slots <= td_attention_slots_of(c));
+              v.h->n_partials <= td_attention_partials_max(c));
   written *w = write_partials(&v, c, &run->items);
-  uint32_t n_written = 0, n_read = 0, n_singles = 0;
+  uint32_t n_written = 0, n_read = 0, n_one_token = 0;
   for (uint32_t r = 0; r < plan->n_rows; r++) {
     n_read += check_shared(&v, plan, r, own[r], c->n_kv_heads, w);
     check_own(&run->items, plan, r, own[r], c->gqa_group);
-    run->n_sharing += own[r].n_sources > 0;
+    run->n_sharing += own[r].n_memberships > 0;
     assert_true(c->window_tokens == 0 || rows[r].kv_len <= c->window_tokens || own[r].begin == 0);
-    n_singles += rows[r].q_len == 1;
+    n_one_token += rows[r].q_len == 1;
   }
-  for (uint32_t i = 0; i < v.h->n_slots; i++)
+  for (uint32_t i = 0; i < v.h->n_partials; i++)
     n_written += w[i].is;
   assert_int_equal(n_written, n_read); /* everything written is reduced once */
-  if (n_singles == plan->n_rows)       /* the grid of a captured step */
+  if (n_one_token == plan->n_rows)     /* the grid of a captured step */
     assert_in_range(td_work_list_ctas(&run->items, WARPS), 1,
                     td_work_list_ctas_max(&cut, plan->n_rows) +
                         td_attention_prefix_splits_max(c, plan->n_rows));
@@ -393,7 +393,7 @@ static void test_a_policy_says_how_many_splits(void **unused)
     for (uint32_t i = r.items.n_prefill; i < r.items.n_wide; i++) {
       const td_attention_item *it = &r.items.items[i];
       uint32_t n = it->n_tokens > 0 ? it->kv_end - it->kv_begin : 0,
-               all = it->position + 1 - r.items.of_rows[it->query].begin;
+               all = it->position + 1 - r.items.private_kv[it->query].begin;
       if (n == 0)
         continue;
       assert_true(it->n_partials <= wanted && n <= all / it->n_partials + 2 * 128);
@@ -605,7 +605,7 @@ static void test_what_is_not_worth_it_is_not_shared(void **unused)
       bool shares = td_attention_planner_block(p)->n_splits > 0;
       assert_true(priced ? shares == measured[i].pays : shares || measured[i].n_rows < 16);
       assert_int_equal(own[0].begin, shares ? measured[i].n_shared : 0);
-      assert_int_equal(own[0].n_sources == 0, !shares);
+      assert_int_equal(own[0].n_memberships == 0, !shares);
     }
     td_attention_planner_destroy(p);
   }

@@ -120,8 +120,8 @@ static td_work_list items_for(uint32_t max_rows, uint32_t max_tokens)
   td_work_list out = {.max_items = td_work_list_items_max(max_rows, max_tokens)};
   out.items = calloc(out.max_items, sizeof *out.items);
   out.scratch = calloc((size_t)max_rows * TD_WORK_LIST_SCRATCH, sizeof *out.scratch);
-  out.of_rows = calloc(max_rows, sizeof *out.of_rows);
-  assert_true(out.items && out.scratch && out.of_rows);
+  out.private_kv = calloc(max_rows, sizeof *out.private_kv);
+  assert_true(out.items && out.scratch && out.private_kv);
   return out;
 }
 
@@ -129,7 +129,7 @@ static void free_items(td_work_list *items)
 {
   free(items->items);
   free(items->scratch);
-  free(items->of_rows);
+  free(items->private_kv);
 }
 
 static void test_cuts(void **unused)
