@@ -36,21 +36,26 @@ def commit(root):
 def cpu():
     lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     name = next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), "unknown CPU")
-    return f"{name}, {os.cpu_count()} cores"
+    mine, all_cores = len(os.sched_getaffinity(0)), os.cpu_count()
+    return f"{name}, {all_cores} cores" if mine == all_cores else f"{name}, {mine} of {all_cores} cores"
 
 
-def busy_share(before, after):
-    """The share of all cores that was neither idle nor waiting for a disk, between two first lines of /proc/stat."""
-    spent = [b - a for a, b in zip(*([int(v) for v in line.split()[1:9]] for line in (before, after)))]
-    return 1 - (spent[3] + spent[4]) / max(1, sum(spent))
+def busy_share(before, after, cores):
+    """The share of these cores' time that was neither idle nor waiting for a disk, between two texts of /proc/stat."""
+    def spent(text):
+        lines = (line.split() for line in text.splitlines())
+        times = [[int(v) for v in f[1:9]] for f in lines if f and f[0][:3] == "cpu" and f[0][3:].isdigit() and int(f[0][3:]) in cores]
+        return [sum(v) for v in zip(*times)]
+    times = [b - a for a, b in zip(spent(before), spent(after))]
+    return 1 - (times[3] + times[4]) / max(1, sum(times))
 
 
 def cores_busy(seconds=1.0):
-    def read():
-        return pathlib.Path("/proc/stat").read_text().splitlines()[0]
-    before = read()
+    """Of the cores that this process may use: with several GPUs, taskset gives each report its own."""
+    stat = pathlib.Path("/proc/stat")
+    before = stat.read_text()
     time.sleep(seconds)
-    return busy_share(before, read())
+    return busy_share(before, stat.read_text(), os.sched_getaffinity(0))
 
 
 def look(ctx, commit_text=None):

@@ -199,9 +199,11 @@ def test_which_gpu_nvidia_smi_is_asked_for(monkeypatch):
 
 
 def test_how_busy_the_host_is():
-    before = "cpu  100 0 50 1000 10 0 0 0 0 0"
-    assert machine.busy_share(before, "cpu  130 0 60 1050 20 0 0 0 0 0") == pytest.approx(0.4)
-    assert machine.busy_share(before, before) == 1  # no time has passed
+    before = "cpu  9 9 9 9 9 0 0 0 0 0\ncpu0 100 0 50 1000 10 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\ncpu10 7 0 0 0 0 0 0 0 0 0\nintr 5"
+    after = "cpu  9 9 9 9 9 0 0 0 0 0\ncpu0 130 0 60 1050 20 0 0 0 0 0\ncpu1 100 0 0 0 0 0 0 0 0 0\ncpu10 907 0 0 0 0 0 0 0 0 0\nintr 6"
+    assert machine.busy_share(before, after, {0}) == pytest.approx(0.4)
+    assert machine.busy_share(before, after, {0, 1}) == pytest.approx(0.7)
+    assert machine.busy_share(before, before, {0}) == 1  # no time has passed
     assert 0 <= machine.cores_busy(0.05) <= 1
 
 
