@@ -77,13 +77,13 @@ static void begin(replay *r, uint32_t i, double now_us)
     r->ends_us[i] = INFINITY;
 }
 
-static void arrive(replay *r)
+static void arrive(replay *r, double now_us)
 {
   uint32_t to = 0;
   for (uint32_t i = 1; i < r->config->n_replicas; i++)
     if (td_sim_daemon_n_requests(&r->daemons[i]) < td_sim_daemon_n_requests(&r->daemons[to]))
       to = i;
-  td_sim_daemon_send(&r->daemons[to], (uint32_t)r->next++);
+  td_sim_daemon_send(&r->daemons[to], (uint32_t)r->next++, now_us);
 }
 
 /* Requests that come at the same moment are planned together. */
@@ -91,7 +91,7 @@ static void arrive_all(replay *r)
 {
   double now_us = r->results[r->next].due_us;
   while (r->next < r->n_due && r->results[r->next].due_us == now_us)
-    arrive(r);
+    arrive(r, now_us);
   for (uint32_t i = 0; i < r->config->n_replicas; i++)
     if (isinf(r->ends_us[i]) && r->daemons[i].n_inbox > 0)
       begin(r, i, now_us + r->config->front_us);

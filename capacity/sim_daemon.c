@@ -58,8 +58,12 @@ void td_sim_daemon_deinit(td_sim_daemon *d)
   *d = (td_sim_daemon){0};
 }
 
-void td_sim_daemon_send(td_sim_daemon *d, uint32_t request)
+/* How long before a step ends the daemon plans the next one, about what it learns on an H200. */
+enum { AHEAD_LEAD_US = 500 };
+
+void td_sim_daemon_send(td_sim_daemon *d, uint32_t request, double now_us)
 {
+  d->is_disturbed |= now_us < d->plan_ahead_us;
   td_tool_grow((void **)&d->inbox, &d->inbox_cap, d->n_inbox + 1, sizeof *d->inbox);
   d->inbox[d->n_inbox++] = request;
 }
@@ -168,8 +172,8 @@ bool td_sim_daemon_begin_step(td_sim_daemon *d, double now_us)
   d->in_step = true;
   d->work = td_step_work_of(d->plan);
   d->step_us = step_us(d, now_us);
-  if (d->config.ahead && d->n_inbox == 0)
-    d->has_next = td_sched_plan_ahead(d->sched, d->plan, NULL, d->next);
+  d->plan_ahead_us = now_us + d->step_us - AHEAD_LEAD_US;
+  d->is_disturbed = d->n_inbox > 0;
   return true;
 }
 
@@ -275,6 +279,8 @@ void td_sim_daemon_end_step(td_sim_daemon *d, double now_us)
 {
   uint32_t n_finished;
   TD_BUG_ON(!d->in_step);
+  if (d->config.ahead && !d->is_disturbed)
+    d->has_next = td_sched_plan_ahead(d->sched, d->plan, NULL, d->next);
   record_step(d);
   record_tokens(d, now_us);
   /* The scheduler has to learn the times, like the daemon's. */

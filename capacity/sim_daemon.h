@@ -51,8 +51,8 @@ typedef struct td_sim_daemon_config {
                          * the scheduler knows from the start */
   const td_measured_steps *measured_steps; /* replaces the correction, for kinds of steps that it has, or
                                             * gives step times; NULL: none. The scheduler has to learn it */
-  FILE *log;             /* gets a line for each step, see td_sim_daemon_log_head; NULL: no log */
-  bool ahead;            /* plans the next step while one runs, if it can (a device of pipeline depth 2) */
+  FILE *log;  /* gets a line for each step, see td_sim_daemon_log_head; NULL: no log */
+  bool ahead; /* plans the next step shortly before one ends, if it can (a device of pipeline depth 2) */
   uint64_t queue_tokens; /* prompt tokens that may wait; 0: any number. sched.n_slots bounds the requests */
 } td_sim_daemon_config;
 
@@ -84,6 +84,8 @@ typedef struct td_sim_daemon {
   bool in_step, has_next;
   td_step_work work; /* of `plan` */
   double step_us;
+  double plan_ahead_us; /* when the next step is planned, if nothing has come during the running one */
+  bool is_disturbed;    /* something has come before */
 
   td_sim_daemon_slot *slots; /* [n_slots] */
   uint32_t *free_slots, n_free;
@@ -103,8 +105,9 @@ TD_MUST_CHECK td_status td_sim_daemon_init(td_sim_daemon *d, const td_sim_daemon
                                            const td_load *load, td_sim_result *results, td_tally *tally,
                                            td_error *err);
 void td_sim_daemon_deinit(td_sim_daemon *d);
-/* A request has come. May be called during a step; the next plan sees the request. */
-void td_sim_daemon_send(td_sim_daemon *d, uint32_t request);
+/* A request has come. May be called during a step. The next plan sees the request, unless it was made ahead
+ * before. */
+void td_sim_daemon_send(td_sim_daemon *d, uint32_t request, double now_us);
 /* Requests in the daemon: sent, waiting or running. */
 uint32_t td_sim_daemon_n_requests(const td_sim_daemon *d);
 /* Plans a step, unless one is planned already, and begins it. Returns false if there is nothing to do. Do

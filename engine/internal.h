@@ -195,6 +195,7 @@ struct td_engine {
   uint32_t first_pending_end;
   uint32_t *finished; /* [max_running]; filled by td_sched_commit */
   td_engine_step_times times, next_times;
+  double ahead_lead_us; /* how long before the predicted end of a step the next one is planned ahead */
   uint64_t forecast_us; /* the time of the forecast in stats */
   bool was_idle_at_forecast;
   td_trace *trace; /* NULL: option trace is not set */

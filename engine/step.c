@@ -6,6 +6,9 @@
  * that step's sampling only after this step's tokens are known and the mask was made from them: submit k,
  * sample k, submit k+1, wait k, masks, sample k+1.
  *
+ * Planning ahead waits until shortly before this step ends. A request that comes before then starts with the
+ * next step, and not one step later.
+ *
  * Nothing here allocates, blocks on the loop thread, or looks at text. An idle engine blocks on the eventfd,
  * or does idle work piece by piece (idle.c). A busy engine occasionally does one capture between two steps
  * (capture.c). */
@@ -15,6 +18,7 @@
 #include <math.h>
 #include <poll.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -204,15 +208,16 @@ static void forecast_arrivals(td_engine *e)
 }
 
 /* Both threads exchange the flag, so either the loop sees that it must wake the engine, or the engine sees
- * the loop's command. Returns false if nothing arrived in max_ms (negative: wait without limit). */
-static bool wait_for_work(td_engine *e, int max_ms)
+ * the loop's command. Returns false if nothing arrived in max_us (negative: wait without limit). */
+static bool wait_for_work(td_engine *e, int64_t max_us)
 {
   struct pollfd wake = {.fd = e->wake_fd, .events = POLLIN};
+  struct timespec limit = {max_us / 1000000, max_us % 1000000 * 1000};
   uint64_t n;
   int n_ready = 0;
   atomic_exchange(&e->is_asleep, true);
   bool any = !td_ring_is_empty(&e->inbox);
-  while (!any && (n_ready = poll(&wake, 1, max_ms)) < 0 && errno == EINTR)
+  while (!any && (n_ready = ppoll(&wake, 1, max_us < 0 ? NULL : &limit, NULL)) < 0 && errno == EINTR)
     ;
   while (n_ready > 0 && read(e->wake_fd, &n, sizeof n) < 0 && errno == EINTR)
     ;
@@ -249,17 +254,49 @@ static bool plan_step(td_engine *e)
   return true;
 }
 
-/* Plans and submits the step after e->plan while e->plan runs, if that step is certain. If a command waits,
- * it does not: commands can only be taken with nothing under way. */
-static bool plan_step_ahead(td_engine *e)
+/* Whether nothing has come that the next step should know. */
+static bool is_undisturbed(const td_engine *e)
 {
-  if (e->backend->pipeline_depth < 2 || !td_ring_is_empty(&e->inbox) || atomic_load(&e->stop_requested))
+  return td_ring_is_empty(&e->inbox) && !atomic_load(&e->stop_requested);
+}
+
+/* Waits until it is time to plan ahead of a step that began at begin_us. Returns false if something came
+ * meanwhile. A mask that is ready wakes too, and does not count. */
+static bool wait_to_plan_ahead(td_engine *e, uint64_t begin_us)
+{
+  double due_us = (double)begin_us + e->times.predicted_us - e->ahead_lead_us;
+  for (double left_us; (left_us = due_us - (double)td_clock_us()) >= 1 && is_undisturbed(e);)
+    wait_for_work(e, (int64_t)left_us);
+  return is_undisturbed(e);
+}
+
+/* The lead is how long before the predicted end of a step the next one is planned. If that was too late for
+ * the device to go on without a break, or nearly so, it grows by a quarter at least; else it shrinks slowly.
+ * So about one step in a hundred is late. The lead covers wrong predictions and a busy host alike. */
+enum { LEAD_MIN_US = 300, SLACK_MIN_US = 100 };
+static const double LEAD_GROWTH = 1.25, LEAD_SHRINKAGE = 1 - 1.0 / 256;
+
+static void learn_lead(td_engine *e)
+{
+  bool was_late = e->next_times.queued_us + SLACK_MIN_US > e->times.ended_us;
+  double lead_us = was_late ? e->ahead_lead_us * LEAD_GROWTH : e->ahead_lead_us * LEAD_SHRINKAGE;
+  /* more than the whole step is no use: it is planned as soon as the step has begun */
+  e->ahead_lead_us = fmax(LEAD_MIN_US, fmin(lead_us, fmax(e->ahead_lead_us, e->times.predicted_us)));
+}
+
+/* Plans and submits the step after e->plan while e->plan runs, if that step is certain. If a command waits,
+ * it does not: commands can only be taken with nothing under way. begin_us: when e->plan began. */
+static bool plan_step_ahead(td_engine *e, uint64_t begin_us)
+{
+  const uint8_t *late = e->has_late ? e->late : NULL;
+  if (e->backend->pipeline_depth < 2 || !is_undisturbed(e) ||
+      !td_sched_may_plan_ahead(e->sched, e->plan, late) || !wait_to_plan_ahead(e, begin_us))
     return false;
   e->next_times.plan_begin_us = td_clock_us();
   /* late requests are ended between steps */
   if (td_sched_next_expiry_us(e->sched) < e->next_times.plan_begin_us)
     return false;
-  if (!td_sched_plan_ahead(e->sched, e->plan, e->has_late ? e->late : NULL, e->next))
+  if (!td_sched_plan_ahead(e->sched, e->plan, late, e->next))
     return false;
   e->next_times.predicted_us = td_sched_predict_us(e->sched, e->next);
   e->next_times.plan_end_us = td_clock_us();
@@ -316,12 +353,14 @@ td_status td_engine_run(td_engine *e, td_error *err)
 {
   bool under_way = false;
   uint64_t last_end_us = 0;
+  e->ahead_lead_us = LEAD_MIN_US;
   TD_BUG_ON(e->cost_source == TD_TIMES_NONE); /* td_engine_load has set it */
   update_stats(e, 0, NULL);
   while (under_way || !atomic_load(&e->stop_requested)) {
     if (!under_way && !plan_step(e)) {
       publish_kv_events(e);
-      if (!wait_for_work(e, td_engine_idle_wait_ms(e)))
+      int64_t idle_ms = td_engine_idle_wait_ms(e);
+      if (!wait_for_work(e, idle_ms < 0 ? -1 : idle_ms * 1000))
         TD_TRY(td_engine_do_idle_work(e, err));
       last_end_us = 0;
       continue;
@@ -329,11 +368,15 @@ td_status td_engine_run(td_engine *e, td_error *err)
     e->idle.since_us = 0;
     atomic_store(&e->in_step, true);
     uint32_t capture_rows = td_engine_needs_capture(e, e->plan) ? e->plan->n_rows : 0;
-    under_way = capture_rows == 0 && plan_step_ahead(e); /* a capture needs that nothing is under way */
+    uint64_t begin_us = last_end_us > e->times.queued_us ? last_end_us : e->times.queued_us;
+    under_way =
+        capture_rows == 0 && plan_step_ahead(e, begin_us); /* a capture needs that nothing is under way */
     TD_TRY(end_step(e, &last_end_us, err));
     publish_kv_events(e);
-    if (under_way)
+    if (under_way) {
+      learn_lead(e);
       advance_to_next(e);
+    }
     atomic_store(&e->in_step, under_way);
     if (capture_rows > 0) {
       TD_TRY(td_engine_capture_needed(e, capture_rows, err));

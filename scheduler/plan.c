@@ -413,8 +413,9 @@ static bool has_one_sample(const td_sched *s, const td_plan_row *row, bool late)
 }
 
 /* A running prompt, one that may start, and a preemption all need a plan that is made after the commit. */
-static bool may_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late)
+bool td_sched_may_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late)
 {
+  TD_BUG_ON(s->n_in_flight != 1 || plan->step != s->step);
   uint32_t n_live = 0, n_pages = 0;
   bool any = false;
   if (plan->n_logits != plan->n_rows || plan->n_scored > 0)
@@ -442,8 +443,8 @@ static bool may_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late
 
 bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late, td_plan *next)
 {
-  TD_BUG_ON(s->n_in_flight != 1 || plan->step != s->step || plan == next);
-  if (!may_plan_ahead(s, plan, late))
+  TD_BUG_ON(plan == next);
+  if (!td_sched_may_plan_ahead(s, plan, late))
     return false;
   begin_plan(s, next);
   uint64_t n_pages = 0, others_pages = 0;

@@ -129,6 +129,8 @@ bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan);
  * (td_sched_is_running tells which, before next's commit). The device must run both plans in order, and they
  * are committed in order. */
 bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late, td_plan *next);
+/* Whether td_sched_plan_ahead would make such a plan now. Changes nothing. */
+bool td_sched_may_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late);
 
 /* The caller's verdict on the token that a step sampled for a row. */
 enum { TD_TOKEN_GOES_ON, TD_TOKEN_ENDS, TD_TOKEN_LATE };

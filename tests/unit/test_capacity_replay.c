@@ -197,23 +197,24 @@ static void test_chunks(void **state)
   td_load_deinit(&l);
 }
 
-/* A decodes; B arrives at 1.5 ms, during step 2. Without planning ahead it starts in step 3; if step 3 was
- * planned during step 2, in step 4. */
+/* A decodes; B arrives during step 2, which lasts from 1 to 2 ms. It starts in step 3, unless that was
+ * planned before B came, half a millisecond before the end of step 2: then in step 4. */
 static void test_planned_ahead(void **state)
 {
-  for (int ahead = 0; ahead < 2; ahead++) {
-    td_load l = {0};
-    td_sim_result *results;
-    td_replay_config c = make_config(&constant, 4, 64);
-    c.daemon.ahead = ahead;
-    add(&l, 0, 1, 10, 8);
-    add(&l, 1.5, 2, 10, 1);
-    run(&l, &c, &results);
-    assert_true(results[1].first_us == (ahead ? 4000 : 3000));
-    assert_true(results[0].end_us == 8000);
-    free(results);
-    td_load_deinit(&l);
-  }
+  for (int ahead = 0; ahead < 2; ahead++)
+    for (int late = 0; late < 2; late++) {
+      td_load l = {0};
+      td_sim_result *results;
+      td_replay_config c = make_config(&constant, 4, 64);
+      c.daemon.ahead = ahead;
+      add(&l, 0, 1, 10, 8);
+      add(&l, late ? 1.6 : 1.4, 2, 10, 1);
+      run(&l, &c, &results);
+      assert_true(results[1].first_us == (ahead && late ? 4000 : 3000));
+      assert_true(results[0].end_us == 8000);
+      free(results);
+      td_load_deinit(&l);
+    }
 }
 
 static void test_host_time(void **state)
@@ -297,7 +298,7 @@ static void test_who_knows_what_is_learned(void **state)
     add(&l, 0, 1, 10, 3);
     assert_int_equal(td_sim_daemon_init(&daemon, &c.daemon, &l, &result, &tally, &err), TD_OK);
     td_sched_get_stats(daemon.sched, &s[0]);
-    td_sim_daemon_send(&daemon, 0);
+    td_sim_daemon_send(&daemon, 0, 0);
     for (double now_us = 0; td_sim_daemon_begin_step(&daemon, now_us);) {
       now_us += daemon.step_us;
       td_sim_daemon_end_step(&daemon, now_us);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -67,8 +68,7 @@ static device d;
 static double now;
 
 uint64_t __wrap_td_clock_us(void); /* the linker replaces the engine's functions with these */
-int __wrap_poll(struct pollfd *fds, nfds_t n, int max_ms);
-int __real_poll(struct pollfd *fds, nfds_t n, int max_ms);
+int __wrap_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *limit, const sigset_t *signals);
 
 uint64_t __wrap_td_clock_us(void) { return (uint64_t)now; }
 
@@ -90,20 +90,18 @@ static void submit_longer(td_engine *e, uint32_t n_new)
 
 static void submit(td_engine *e) { submit_longer(e, 3); }
 
-/* An engine that would sleep forever is told to stop. The log also calls poll for stderr, which this ignores.
- */
-int __wrap_poll(struct pollfd *fds, nfds_t n, int max_ms)
+/* An engine that would sleep forever is told to stop. */
+int __wrap_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *limit, const sigset_t *signals)
 {
   uint64_t one = 1;
-  if (fds->fd == STDERR_FILENO)
-    return __real_poll(fds, n, max_ms);
-  assert_true(n == 1 && fds->fd == d.e->wake_fd);
-  if (max_ms < 0) {
+  assert_true(n == 1 && fds->fd == d.e->wake_fd && !signals);
+  if (!limit) {
     note(ASLEEP, 0);
     atomic_store(&d.e->stop_requested, true);
     assert_int_equal(write(fds->fd, &one, sizeof one), sizeof one);
     return 1;
   }
+  int max_ms = (int)(limit->tv_sec * 1000 + limit->tv_nsec / 1000000);
   if (max_ms > 0)
     note(WAIT, (uint32_t)max_ms);
   if (max_ms > 0 && d.submit_ms > 0) {
