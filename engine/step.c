@@ -271,10 +271,10 @@ static bool wait_to_plan_ahead(td_engine *e, uint64_t begin_us)
 }
 
 /* The lead is how long before the predicted end of a step the next one is planned. If that was too late for
- * the device to go on without a break, or nearly so, it grows by a quarter at least; else it shrinks slowly.
- * So about one step in a hundred is late. The lead covers wrong predictions and a busy host alike. */
-enum { LEAD_MIN_US = 300, SLACK_MIN_US = 100 };
-static const double LEAD_GROWTH = 1.25, LEAD_SHRINKAGE = 1 - 1.0 / 256;
+ * the device to go on without a break, or nearly so, it grows by half; else it shrinks slowly. So a few steps
+ * in a thousand are late. The lead covers wrong predictions and a busy host alike. */
+enum { LEAD_MIN_US = 600, SLACK_MIN_US = 150 };
+static const double LEAD_GROWTH = 1.5, LEAD_SHRINKAGE = 1 - 1.0 / 512;
 
 static void learn_lead(td_engine *e)
 {
