@@ -91,7 +91,7 @@ def table(path, text):
               if peer.startswith("Flash") and re.match("decode |tree ", name)]
     lines += ["", f"Over all {len(ratios)} batches and shared prefixes of the report, decode attention is "
               f"{min(ratios):.2f} to {max(ratios):.2f} times as fast as", "the better of FlashAttention-3 and FlashInfer."]
-    lines += ["", f"(1) {vllm} ran on another machine of the same kind, in one process, without HTTP.",
+    lines += ["", f"(1) {vllm} ran in one process, without HTTP. scripts/gpu/peers.json says when and on what.",
               "Machines of a kind differ by 2 to 3 %."]
     if seconds := re.search(r"^\| tandem \| [\d.]+ \| (\d+) \|.*\n(?:\| tandem .*\n)*\| vLLM [\d.]+ \| [\d.]+ \| (\d+) \|", text, re.M):
         lines += ["", f"(2) Requests arrived for {seconds.group(1)} s, vLLM's for {seconds.group(2)} s or more. At first no prefix is cached, which weighs more in a short run."]
@@ -150,7 +150,7 @@ def picture(text):
     out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 310" font-family="DejaVu Sans, Helvetica, Arial, sans-serif">',
            '<rect width="900" height="310" fill="#fff"/>']
     out += panel(30, "Time between tokens by streams, ms (less is better)", steps, max(s[2] for s in steps) * 1.05,
-                 f"{vllm} (other machine, no HTTP)", "memory bandwidth floor")
+                 f"{vllm} (no HTTP)", "memory bandwidth floor")
     out += panel(475, "Decode attention, sequences x keys (tandem = 1)", cells, max(c[2] for c in cells) * 1.05,
                  "the better of FlashAttention-3 and FlashInfer, same run")
     return "\n".join(out + ["</svg>"]) + "\n"

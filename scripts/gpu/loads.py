@@ -345,7 +345,7 @@ def judge(s, cells, ctx):
         held = max((r for r, f in arxiv.items() if is_held(f)), default=0.0)
         what = "arXiv-like requests/s held at 60 ms between tokens (p99) and 1 s to the first (p50)"
         theirs = {float(r): f for r, f in peer["loads"][PEER_OF["arxiv"]].items()}
-        s.bar(what, held, max(r for r, f in theirs.items() if is_held(f)), "requests/s", False, f"{peer['name']}, budget 1024, of 1.5, 2, 2.5, 3")
+        s.bar(what, held, max(r for r, f in theirs.items() if is_held(f)), "requests/s", False, f"{peer['name']}, budget 1024, of {', '.join(f'{r:g}' for r in theirs)}")
         s.bar(what, held, goals["arxiv requests/s held at 60 ms between tokens (p99) and 1 s to the first (p50)"], "requests/s", False, goals["name"])
 
 

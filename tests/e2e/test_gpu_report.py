@@ -505,18 +505,19 @@ def test_loads_beside_their_bars(tmp_path):
     loads.tell(Gpu(tmp_path / "report.md"), s, {c["key"]: c for c in cells})
     bars = {(b["what"], b["source"].split(",")[0]): b for b in s.bars}
     held = "arXiv-like requests/s held at 60 ms between tokens (p99) and 1 s to the first (p50)"
-    assert bars[held, "vLLM 0.25.1"]["ours"] == 2.65 and bars[held, "vLLM 0.25.1"]["bar"] == 2 and bars[held, "goal"]["ahead"]
-    assert bars["arxiv:2, ttft p50", "vLLM 0.25.1"]["bar"] == pytest.approx(939.203) and bars["arxiv:2, ttft p50", "vLLM 0.25.1"]["ahead"]
-    assert not bars["conversation:40, tpot mean", "goal"]["ahead"] and ("conversation:40, tpot mean", "vLLM 0.25.1") not in bars
-    assert bars["offline, tok/s", "vLLM 0.25.1"]["ahead"] and not bars["offline, tok/s", "goal"]["ahead"]
+    assert bars[held, "vLLM 0.26.0"]["ours"] == 2.65 and bars[held, "vLLM 0.26.0"]["bar"] == 2 and bars[held, "goal"]["ahead"]
+    assert bars["arxiv:2, ttft p50", "vLLM 0.26.0"]["bar"] == pytest.approx(954.176) and bars["arxiv:2, ttft p50", "vLLM 0.26.0"]["ahead"]
+    assert ("arxiv:2.65, ttft p50", "vLLM 0.26.0") not in bars  # it was not run at that rate
+    assert not bars["conversation:40, tpot mean", "goal"]["ahead"] and bars["conversation:40, tpot mean", "vLLM 0.26.0"]["ahead"]
+    assert bars["offline, tok/s", "vLLM 0.26.0"]["ahead"] and not bars["offline, tok/s", "goal"]["ahead"]
     off = {w: b["ahead"] for (w, _), b in bars.items() if w.startswith("arxiv:2,") and "predicted" in w}
     assert off == {"arxiv:2, ttft p50, predicted: off by": False, "arxiv:2, ttft p99, predicted: off by": True, "arxiv:2, tbt p50, predicted: off by": False,
                    "arxiv:2, tbt p99, predicted: off by": True, "arxiv:2, tok/s, predicted: off by": False}
     assert not any("orca" in w for w, _ in bars)  # figures of other policies are shown but not judged
     text = "\n".join(s.body)
-    assert "| tandem | 2.65 | 20 | 99 | 1 | 1,000 |" in text and "| vLLM 0.25.1, budget 8192 | 2 | 90 |" in text and "25.0 %" in text
+    assert "| tandem | 2.65 | 20 | 99 | 1 | 1,000 |" in text and "| vLLM 0.26.0, budget 1024 | 2 | 90 |" in text and "25.0 %" in text
     picture = (tmp_path / "report-arxiv.svg").read_text()
-    assert all(name in picture for name in ("tandem, orca", "tandem-plan", "budget 1024", "budget 8192"))
+    assert all(name in picture for name in ("tandem, orca", "tandem-plan", "budget 1024"))
 
 
 def test_loads_of_two_builds_in_turns(tmp_path):

@@ -197,21 +197,22 @@ static void test_chunks(void **state)
   td_load_deinit(&l);
 }
 
-/* A decodes; B arrives during step 2, which lasts from 1 to 2 ms. It starts in step 3, unless that was
- * planned before B came, half a millisecond before the end of step 2: then in step 4. */
+/* A decodes; B arrives during step 2, which lasts from 10 to 20 ms. It starts in step 3, unless that was
+ * planned before B came, shortly before the end of step 2: then in step 4. */
 static void test_planned_ahead(void **state)
 {
+  static const td_cost_model long_steps = {.n_points = 1, .tokens = {1}, .tokens_us = {10000}};
   for (int ahead = 0; ahead < 2; ahead++)
     for (int late = 0; late < 2; late++) {
       td_load l = {0};
       td_sim_result *results;
-      td_replay_config c = make_config(&constant, 4, 64);
+      td_replay_config c = make_config(&long_steps, 4, 64);
       c.daemon.ahead = ahead;
       add(&l, 0, 1, 10, 8);
-      add(&l, late ? 1.6 : 1.4, 2, 10, 1);
+      add(&l, late ? 19 : 15, 2, 10, 1);
       run(&l, &c, &results);
-      assert_true(results[1].first_us == (ahead && late ? 4000 : 3000));
-      assert_true(results[0].end_us == 8000);
+      assert_true(results[1].first_us == (ahead && late ? 40000 : 30000));
+      assert_true(results[0].end_us == 80000);
       free(results);
       td_load_deinit(&l);
     }
