@@ -260,11 +260,17 @@ static bool is_undisturbed(const td_engine *e)
   return td_ring_is_empty(&e->inbox) && !atomic_load(&e->stop_requested);
 }
 
+/* Behind a longer step the next one is planned at once, so that a wrong prediction stops the device for no
+ * longer than this. */
+enum { STEP_TO_WAIT_FOR_MAX_US = 100000 };
+
 /* Waits until it is time to plan ahead of a step that began at begin_us. Returns false if something came
  * meanwhile. A mask that is ready wakes too, and does not count. */
 static bool wait_to_plan_ahead(td_engine *e, uint64_t begin_us)
 {
   double due_us = (double)begin_us + e->times.predicted_us - e->ahead_lead_us;
+  if (e->times.predicted_us > STEP_TO_WAIT_FOR_MAX_US)
+    return true;
   for (double left_us; (left_us = due_us - (double)td_clock_us()) >= 1 && is_undisturbed(e);)
     wait_for_work(e, (int64_t)left_us);
   return is_undisturbed(e);
