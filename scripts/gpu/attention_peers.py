@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""Attention by FlashAttention-3 and FlashInfer, on the very cells that `tandem-bench attention --cells FILE` writes, or `tandem-bench
-hybrid --cells FILE`, whose rows have more tokens than one (q_len).
+"""Times the attention of FlashAttention-3, FlashAttention-4 and FlashInfer on the cells that `tandem-bench attention --cells FILE` or
+`tandem-bench hybrid --cells FILE` writes. Rows of the latter may have several tokens (q_len).
 
   attention_peers.py --cells cells.json --json peers.json [--max-seconds 120]
 
-Runs under whatever Python has torch and a peer installed; a peer that is not there is left out by name, and the reason is written. What is
-looked for: FlashAttention-3 as vLLM builds it (the package vllm, or the library that FA3_SO names), or the package flash_attn_interface;
-FlashAttention-4's kernels, compiled ahead by flash_attention_4.py (FA4_SO names the library; needs the package tvm_ffi);
-FlashInfer (the package flashinfer), whose kernels are compiled at first use, minutes if nothing is cached: run `--warm` before. FlashInfer's POD
-compiles longest, so it is measured, on cells of chunks beside decodes, only where `--warm` has compiled it.
+It runs under any Python that has torch and a peer. A missing peer is left out, and the reason is written. It looks for these:
 
-All as tandem has it: bf16, pages of 16 on scattered ids, one launch a call, median of replays of a CUDA graph in which several copies of
-the cell's KV take turns, so that none is in the L2 cache. Where it is not so, the peer's name says it. Each peer's output is compared with the
-first one's: `error` is the largest difference, of the first one's largest element."""
+- FlashAttention-3 as vLLM builds it (the package vllm, or the library that FA3_SO names), or the package flash_attn_interface.
+- FlashAttention-4's kernels, compiled by flash_attention_4.py. FA4_SO names the library, which needs the package tvm_ffi.
+- FlashInfer (the package flashinfer). It compiles kernels at first use, which takes minutes: run `--warm` before. Its POD compiles
+  longest, so it is measured only if `--warm` has compiled it, on cells of chunks beside decodes.
+
+Conditions are tandem's: bf16, pages of 16 with scattered ids, one launch a call. A figure is the median of replays of a CUDA graph
+in which several copies of the cell's KV take turns, so that none is in the L2 cache. A peer under other conditions has them in its
+name. `error` is the largest difference from the first peer's output, divided by the largest element of that."""
 import argparse
 import json
 import math

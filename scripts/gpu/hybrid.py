@@ -1,5 +1,6 @@
-"""Attention of prefill chunks, alone and beside decodes, beside FlashAttention-3 and -4 and FlashInfer in the same run: one launch, and the serial
-pair of prefill and decode. With the clock and watts that the GPU had meanwhile, since its power limit decides as much as the kernel."""
+"""Attention of prefill chunks, alone and beside decodes, compared with FlashAttention-3 and -4 and FlashInfer in the same run: in one
+launch, and as a serial pair of prefill and decode. The GPU's clock and watts are recorded, because its power limit matters as much
+as the kernel."""
 import datetime
 import json
 import statistics

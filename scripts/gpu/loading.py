@@ -1,4 +1,5 @@
-"""Llama-3-8B's bytes on disk, from exec to the first token; and what a start knows about the machine: nothing, or what an earlier run learned."""
+"""Starts with Llama-3-8B's bytes on disk: the time from exec to the first token, and what a start knows about the machine (nothing, or
+what an earlier run learned)."""
 import pathlib
 import re
 import shutil

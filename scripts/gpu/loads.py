@@ -1,6 +1,6 @@
-"""Loads as papers have them, through HTTP: open arrivals over rates (POD-Attention, PAT), all at once, closed streams by the ratio of prompt to
-answer and what chunks cost (SARATHI); beside a peer's figures, the daemon's other policies, and what tandem-plan predicts of the very same load.
-A daemon of its own for each cell, so that no cell finds another one's prompts."""
+"""The papers' loads, through HTTP: open arrivals at several rates (POD-Attention, PAT), all requests at once, closed streams by the ratio
+of prompt to answer, and the cost of chunks (SARATHI). They are compared with a peer's figures, the daemon's other policies, and
+tandem-plan's predictions for the same load. Each cell has its own daemon, so that none finds another one's prompts."""
 import json
 import shutil
 import statistics

@@ -1,6 +1,6 @@
-"""The models that the papers measured, in their published shapes with made-up weights: loaded, served, and how long they take. With a
-folder that tests/golden_text/fetch_tokenizers.py made (TANDEM_TEST_TOKENIZERS), each has its published vocabulary; Yi's is in no
-package, so Baichuan's, of the same kind and size, stands for it."""
+"""The models that the papers measured, in their published shapes, with made-up weights: whether they load and serve, and how long that
+takes. If TANDEM_TEST_TOKENIZERS names a folder that tests/golden_text/fetch_tokenizers.py made, each model has its published
+vocabulary. Yi's is in no package. Baichuan's stands for it, which has the same kind and size."""
 import os
 import pathlib
 import random

@@ -1,16 +1,17 @@
-"""Whole-model greedy parity: the daemon on the GPU beside the daemon on the CPU, on a real model.
+"""Whole-model greedy parity: the daemon on the GPU is compared with the daemon on the CPU, with a real model.
 
-Both answer the same prompts, all at once, through HTTP; so hybrid batches, captured steps and planning ahead are in what is
-compared. The program `parity` then gives the same tokens (the CPU's answers) to the GPU, to the CPU, and to the CPU again with
-everything rounded to bf16 that a GPU stores in bf16. What the third differs by from the second is the stated error: it is made
-without the GPU, position by position, for some positions of some models are a hundred times as sensitive as others.
+Both get the same prompts through HTTP, all at the same time. So the comparison includes hybrid batches, captured steps and planning
+ahead. Then the program `parity` feeds the same tokens (the CPU's answers) to three models: on the GPU, on the CPU, and on a CPU that
+rounds to bf16 whatever a GPU stores in bf16. The difference between the two CPU models is the stated error. It does not come from the
+GPU, and it is computed for each position, because some positions of some models are a hundred times as sensitive as others.
 
-- The GPU's logits are off by no more than TIMES that, over all positions and for the median prompt.
-- Where two answers part, the CPU's own logits of the two tokens are no further apart than that error could move them: two logits,
-  TIMES the largest error of any logit at that position.
-- And caps that no model moves: with u = 2^-8 * sqrt(16 * layers), the median prompt's error is below u, and no margin above 6 u
-  (both as shares of the logits' spread). bf16 keeps 8 bits; about 16 roundings lie one after another in a layer, and independent
-  ones add as squares. Tokens chosen from the same past agree in LEAST_AGREEMENT."""
+- The GPU's logits are off by at most TIMES the stated error, over all positions and for the median prompt.
+- Where two answers part, the CPU's logits of the two tokens are close: no further apart than two logits could move, each by TIMES
+  the largest error of any logit at that position.
+- Two caps do not depend on the model. With u = 2^-8 * sqrt(16 * layers), the median prompt's error is below u, and no margin is
+  above 6 u (both as shares of the logits' spread). bf16 keeps 8 bits. A layer has about 16 roundings one after another, and
+  independent ones add as squares.
+- Of the tokens chosen from the same past, a share of LEAST_AGREEMENT is equal."""
 import json
 import math
 import pathlib

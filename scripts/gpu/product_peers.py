@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The products of Llama-3-8B in bf16 by cuBLAS, as torch calls it: all linears of a step, counted as the stage `kernels` counts tandem's.
+"""Times the linears of Llama-3-8B in bf16 by cuBLAS, as torch calls it. Those of a step are counted as stage `kernels` counts tandem's.
 
   product_peers.py --json peers.json [--rows 1,16,64,256,2048]
 
-Runs under whatever Python has torch; without it cuBLAS is left out, and the reason is written. Each product by each of torch's two ways to
-the library, cublas and cublaslt, where it lets one choose; whose step is the shorter is the reader's business.
+It runs under any Python that has torch. Without torch cuBLAS is left out, and the reason is written. torch has two ways to the
+library, cublas and cublaslt. Where it lets one choose, both are timed, and the reader decides.
 
-Timed as tandem-bench kernels does: as many calls as fill some milliseconds, in a CUDA graph, over copies of weights that together are larger
-than the L2 cache, from one x; median of replays, after others for 0.2 s: a GPU that products bring to its power limit is slower then than at
-first. What tandem's products do besides is not asked of cuBLAS: o and down do not add to the residual stream, logits stay bf16."""
+Timing is that of tandem-bench kernels. A CUDA graph holds as many calls as fill some milliseconds, over copies of weights that
+together exceed the L2 cache, with one x. A figure is the median of replays, after 0.2 s of others, because a GPU at its power limit is
+slower than at first. cuBLAS does less than tandem here: o and down do not add to the residual stream, and logits stay bf16."""
 import argparse
 import math
 import sys
