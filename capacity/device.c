@@ -95,6 +95,7 @@ td_device td_device_tp2(const td_device *one)
   m->hybrid_us_per_kv_token /= 2;
   m->prefill_us_per_pair /= 2;
   m->prefill_us_per_kv_token /= 2;
+  m->prefill_us_per_short_chunk_key /= 2;
   d.tensor_parallel = 2;
   d.n_kv_tokens = one->memory_bytes > 0 ? kv_tokens(&d) : 2 * one->n_kv_tokens;
   snprintf(d.name, sizeof d.name, "2 x %.80s", one->name);

@@ -137,7 +137,7 @@ typedef struct world {
   int32_t *tokens[SLOTS];
   uint32_t n_answer[SLOTS];
   bool used[SLOTS], started[SLOTS];
-  double told_us[SLOTS];
+  double predicted_start_us[SLOTS];
   double ends_us[ENDS_MAX];
   double start[SEEN_MAX], next_end[SEEN_MAX], later_end[SEEN_MAX]; /* predicted / seen */
   double probe_at_us[SEEN_MAX], probe_next_us[SEEN_MAX], probe_gap_us[SEEN_MAX];
@@ -169,7 +169,7 @@ static void submit(void)
   w.used[slot] = true;
   w.started[slot] = false;
   w.n_answer[slot] = r.n_answer;
-  w.told_us[slot] = td_sched_make_forecast(w.sched).start_us;
+  w.predicted_start_us[slot] = td_sched_make_forecast(w.sched).start_us;
   td_sched_request sr = {.tokens = w.tokens[slot], .n_prompt = r.n_prompt, .max_new = r.max_new};
   must(td_sched_submit(w.sched, slot, &sr, (uint64_t)w.now_us, &err) == TD_OK, err.message);
 }
@@ -200,7 +200,7 @@ static void note_starts(void)
     double seen_us = (double)(info.first_run_us - info.submit_us);
     w.started[slot] = true;
     if (seen_us > least_us() && w.n_started < SEEN_MAX)
-      w.start[w.n_started++] = w.told_us[slot] / seen_us;
+      w.start[w.n_started++] = w.predicted_start_us[slot] / seen_us;
   }
 }
 

@@ -521,6 +521,11 @@ static void test_devices(void **state)
       .n_tokens = 1, .n_rows = 1, .n_logits = 1, .n_decode_rows = 1, .decode_kv_tokens = 16384};
   double halves = td_cost_step_us(&one.cost, &decode) / 2;
   NEAR(td_cost_step_us(&two.cost, &decode), halves + 64 * 9.8, 1e-9);
+  one.cost.prefill_us_per_short_chunk_key = 0.4; /* as calibrations have it */
+  two = td_device_tp2(&one);
+  td_step_work chunk = {.n_tokens = 1, .n_rows = 1, .prefill_pairs = 8192, .prefill_short_chunk_keys = 8192};
+  halves = td_cost_step_us(&one.cost, &chunk) / 2;
+  NEAR(td_cost_step_us(&two.cost, &chunk), halves + 64 * 9.8, 1e-9);
   NEAR(td_device_all_reduce_us(3072, 4096), (76.9 + 138) / 2, 1e-12);
   NEAR(td_device_all_reduce_us(6144, 2048), (76.9 + 138) / 2, 1e-12);
   NEAR(td_device_all_reduce_us(8192, 4096), 138 + 2 * (138 - 76.9), 1e-12);

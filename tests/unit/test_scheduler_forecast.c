@@ -38,10 +38,11 @@ typedef struct world {
   uint64_t random;
   int32_t tokens[SLOTS][CONTEXT];
   bool used[SLOTS], started[SLOTS], of_other[SLOTS];
-  double predicted_us[SLOTS], told_us, seen_us; /* for each request; and for the last one that started */
-  uint32_t stop_at[SLOTS];                      /* the answer stops here */
-  uint32_t end_at[SLOTS];                       /* or is ended */
-  double ratio[SEEN_MAX];                       /* predicted / seen delay of those that waited */
+  double predicted_us[SLOTS], predicted_start_us,
+      seen_us;             /* for each request; and for the last one that started */
+  uint32_t stop_at[SLOTS]; /* the answer stops here */
+  uint32_t end_at[SLOTS];  /* or is ended */
+  double ratio[SEEN_MAX];  /* predicted / seen delay of those that waited */
   uint32_t n_seen;
   probe probes[SEEN_MAX];
   double ends_us[ENDS_MAX];
@@ -125,7 +126,7 @@ static bool step(void)
       continue;
     w.started[slot] = true;
     double seen = (double)info.first_run_us - (double)info.submit_us;
-    w.told_us = w.predicted_us[slot];
+    w.predicted_start_us = w.predicted_us[slot];
     w.seen_us = seen;
     if (seen > 100000 && w.n_seen < SEEN_MAX)
       w.ratio[w.n_seen++] = w.predicted_us[slot] / seen;
@@ -375,9 +376,9 @@ static void idle_or_without_a_model(void **state)
  * compares the prediction for the last of them with what happens. */
 typedef enum beside { NOTHING, TINY, TAKEN_BACK, LEFT, QUICK, ENDLESS, CUT } beside;
 
-typedef struct foretold {
+typedef struct accuracy {
   double start, gap; /* predicted / seen */
-} foretold;
+} accuracy;
 
 static uint32_t n_of(bool other)
 {
@@ -404,7 +405,7 @@ static void submit_other(beside kind, uint32_t account)
 
 static void submit_usual(void) { submit_as(0, 16 + below(100), 1000, 50 + below(100)); }
 
-static foretold foretold_beside(beside kind, uint32_t each, uint32_t account)
+static accuracy accuracy_beside(beside kind, uint32_t each, uint32_t account)
 {
   td_sched_config c = config();
   c.max_context_tokens = 100000;
@@ -432,7 +433,7 @@ static foretold foretold_beside(beside kind, uint32_t each, uint32_t account)
   uint32_t first = w.n_ends;
   while (n_of(false) > 0)
     step();
-  foretold r = {w.told_us / w.seen_us,
+  accuracy r = {w.predicted_start_us / w.seen_us,
                 f.end_interval_us * GAP_ENDS / (w.ends_us[first + GAP_ENDS] - w.ends_us[first])};
   print_message("%u times kind %u, account %u: predicted / seen: start %.2f, from end to end %.2f\n", each,
                 kind, account, r.start, r.gap);
@@ -445,18 +446,18 @@ static void expect_within(double ratio, double low, double high) { assert_true(r
 static void nobody_drives_what_others_are_told(void **state)
 {
   (void)state;
-  foretold_beside(NOTHING, 0, 0);
+  accuracy_beside(NOTHING, 0, 0);
   for (uint32_t n = 1; n <= 8; n *= 8)
     for (beside kind = TINY; kind <= ENDLESS; kind++) {
-      foretold f = foretold_beside(kind, n, 1);
+      accuracy f = accuracy_beside(kind, n, 1);
       expect_within(f.start, 0.8, 1.2);
       expect_within(f.gap, 0.65, 1.4);
     }
   /* If clients share a key, those that stop early count less, because they are present for a shorter time. */
-  foretold few = foretold_beside(QUICK, 1, 0), many = foretold_beside(QUICK, 8, 0);
+  accuracy few = accuracy_beside(QUICK, 1, 0), many = accuracy_beside(QUICK, 8, 0);
   expect_within(few.start, 0.75, 1.2);
   expect_within(many.start, 0.5, 1.2);
-  expect_within(foretold_beside(CUT, 8, 0).start, 0.85,
+  expect_within(accuracy_beside(CUT, 8, 0).start, 0.85,
                 1.2); /* requests for short answers say nothing about requests for long ones */
 }
 
@@ -474,8 +475,8 @@ static void nor_by_asking_for_much(void **state)
   }
   while (n_of(false) > 0)
     step();
-  print_message("predicted / seen %.2f\n", w.told_us / w.seen_us);
-  expect_within(w.told_us / w.seen_us, 0.8, 1.2);
+  print_message("predicted / seen %.2f\n", w.predicted_start_us / w.seen_us);
+  expect_within(w.predicted_start_us / w.seen_us, 0.8, 1.2);
   close_world();
 }
 
@@ -569,8 +570,8 @@ static double told_behind(bool in_one, uint32_t account, bool choices_wait)
   while (step())
     ;
   print_message("in one %u, account %u, choices wait %u: predicted / seen %.2f\n", in_one, account,
-                choices_wait, w.told_us / w.seen_us);
-  double ratio = w.told_us / w.seen_us;
+                choices_wait, w.predicted_start_us / w.seen_us);
+  double ratio = w.predicted_start_us / w.seen_us;
   close_world();
   return ratio;
 }
