@@ -94,11 +94,9 @@ static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
   memset(ones, 1, sizeof ones);
   step *s = &d.steps[d.n_waited];
   double before_us = d.n_waited > 0 ? d.steps[d.n_waited - 1].ended_us : 0;
-  uint64_t busy_us = (uint64_t)(STEP_US * d.takes);
   s->ended_us = (s->submitted_us > before_us ? s->submitted_us : before_us) + STEP_US * d.takes;
   now = now > s->ended_us ? now : s->ended_us;
-  *out = (td_outcome){
-      .n_logits = d.n_logits[d.n_waited++ % 2], .ids = ids, .n_ids = ones, .flags = none, .busy_us = busy_us};
+  *out = (td_outcome){.n_logits = d.n_logits[d.n_waited++ % 2], .ids = ids, .n_ids = ones, .flags = none};
   return TD_OK;
 }
 
@@ -177,8 +175,7 @@ static void a_step_is_planned_shortly_before_the_one_before_ends(void **state)
   end();
 }
 
-/* A request that comes before then begins with the next step; one that comes later, with the step after that.
- */
+/* A request that comes while the engine still waits begins with the next step. */
 static void who_comes_before_begins_with_the_next_step(void **state)
 {
   start(1);
