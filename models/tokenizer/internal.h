@@ -3,7 +3,7 @@
  * A loader (load_json.c, load_gguf.c, load_spm.c) builds everything, and td_tokenizer_finish seals it. After
  * that it is read-only, except for one byte per token that caches a fact about the token (see bpe.c). There
  * are two families: texts of bytes in GPT-2's alphabet, cut by splitters (bpe.c), and texts of characters
- * with U+2581 for a space (SentencePiece, spm.c). */
+ * with U+2581 for a space (SentencePiece: spm.c, and unigram.c for Unigram models). */
 #ifndef TD_MODELS_TOKENIZER_INTERNAL_H
 #define TD_MODELS_TOKENIZER_INTERNAL_H
 
@@ -16,7 +16,7 @@
 
 enum {
   TD_TOKEN_PRESENT = 1, /* ids may have holes */
-  TD_TOKEN_MODEL = 2,   /* belongs to the BPE vocabulary (not only to the added tokens) */
+  TD_TOKEN_MODEL = 2,   /* belongs to the model's vocabulary (not only to the added tokens) */
   TD_TOKEN_ADDED = 4,   /* cut out of the text before the BPE; its text is raw bytes if MODEL is not set */
   TD_TOKEN_SPECIAL = 8, /* added, and recognised in trusted text only */
   TD_TOKEN_BYTE = 16,   /* SentencePiece's "<0x0A>": stands for a byte, and is never the result of a merge */
@@ -440,6 +440,29 @@ td_status td_spm_finish(td_tokenizer *t, td_error *err);
  * scores: [n_tokens]; NaN counts as the lowest. */
 td_status td_scores_to_merges(td_tokenizer *t, const float *scores, td_error *err);
 
+/* ---- unigram.c: the pieces of a text whose scores have the highest sum ---- */
+
+typedef struct td_unigram {
+  bool on;         /* false: the model merges (BPE) */
+  bool float_sums; /* sums are rounded as SentencePiece rounds them; false: as `tokenizers` does */
+  double *scores;  /* [n_scores] by id */
+  uint32_t n_scores;
+  double unknown_score;          /* of a character that is not a piece by itself */
+  struct td_unigram_node *nodes; /* a trie of the pieces' bytes; the root is node 0 */
+  uint32_t starts[256];          /* the root's children by their bytes; 0: none */
+  uint32_t longest_bytes;        /* of a piece */
+  uint32_t n_sums;               /* a power of two above longest_bytes */
+} td_unigram;
+
+/* Takes scores over, even if it fails. The score of unknown characters follows from the least of them. */
+td_status td_unigram_set_scores(td_tokenizer *t, double *scores, uint32_t n_scores, double least,
+                                bool float_sums, td_error *err);
+/* Builds the trie. Call it once all tokens are registered. */
+td_status td_unigram_finish(td_tokenizer *t, td_error *err);
+void td_unigram_deinit(td_unigram *u);
+/* Appends the ids of marked text, which must be valid UTF-8. */
+td_status td_unigram_encode(const td_tokenizer *t, const unsigned char *text, size_t n, td_id_sink *sink);
+
 /* ---- protobuf.c: the parts of the wire format that we need ---- */
 
 typedef struct td_protobuf {
@@ -482,6 +505,7 @@ struct td_tokenizer {
   td_added_set added_raw;        /* matched before normalisation */
   td_added_set added_normalized; /* matched after normalisation */
   td_spm spm;
+  td_unigram unigram;
   int32_t bos, eos;
   bool adds_bos;
   td_around front, rear; /* front: between BOS and the text; rear: after the text */

@@ -1,8 +1,8 @@
 /* A tokenizer from tokenizer.json (and tokenizer_config.json), the format of Hugging Face's tokenizers.
  *
- * Reads model (BPE only), the chain of normalizer, pre_tokenizer and decoder (load_chain.c), post_processor
- * (the tokens that it adds to a text) and added_tokens. Every setting that would change ids and is not served
- * is refused by name: a tokenizer that is nearly right is wrong. */
+ * Reads model (BPE; Unigram in load_unigram.c), the chain of normalizer, pre_tokenizer and decoder
+ * (load_chain.c), post_processor (the tokens that it adds to a text) and added_tokens. Every setting that
+ * would change ids and is not served is refused by name: a tokenizer that is nearly right is wrong. */
 #include "models/tokenizer/load_json.h"
 
 #include <string.h>
@@ -61,6 +61,10 @@ static td_status load_unknown(td_tokenizer *t, const cJSON *model, td_error *err
 static td_status check_unknown(const td_tokenizer *t, const cJSON *model, td_error *err)
 {
   const cJSON *unk = td_json_get(model, "unk_token");
+  /* Elsewhere `tokenizers` finds its text like that of any piece, and takes it for an unknown character. */
+  if (t->unigram.on && !(t->vocab.tokens[t->spm.unk].flags & TD_TOKEN_ADDED))
+    return td_load_unsupported(err, "outside added_tokens, the token of model.unk_id",
+                               td_vocab_text(&t->vocab, (uint32_t)t->spm.unk));
   if (td_load_is_null(unk) || t->spm.on)
     return TD_OK;
   for (unsigned b = 0; b < 256; b++)
@@ -260,19 +264,26 @@ static void load_config(td_tokenizer *t, const cJSON *config, bool bos_decided)
     td_tokenizer_add_eos(t);
 }
 
+static td_status load_bpe(td_tokenizer *t, const cJSON *model, td_error *err)
+{
+  TD_TRY(load_vocab(t, model, err));
+  TD_TRY(load_unknown(t, model, err));
+  return load_merges(t, model, err);
+}
+
 static td_status load_all(td_tokenizer *t, const cJSON *json, const cJSON *config, td_error *err)
 {
   const cJSON *model = td_json_get(json, "model");
   if (!cJSON_IsObject(model))
     return td_load_wrong(err, "there is no model");
-  TD_TRY(refuse_model_settings(model, err));
+  const bool unigram = td_load_is_unigram(model);
+  if (!unigram)
+    TD_TRY(refuse_model_settings(model, err));
   TD_TRY(td_load_flag(model, "ignore_merges", false, &t->ignore_merges, err));
   bool bos_decided = false;
   TD_TRY(td_load_flag(model, "byte_fallback", false, &t->spm.byte_fallback, err));
   TD_TRY(td_chain_load(t, json, err));
-  TD_TRY(load_vocab(t, model, err));
-  TD_TRY(load_unknown(t, model, err));
-  TD_TRY(load_merges(t, model, err));
+  TD_TRY(unigram ? td_load_unigram(t, model, err) : load_bpe(t, model, err));
   TD_TRY(load_added(t, td_json_get(json, "added_tokens"), err));
   TD_TRY(td_tokenizer_finish(t, err));
   TD_TRY(check_unknown(t, model, err));

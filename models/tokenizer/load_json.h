@@ -12,6 +12,10 @@ td_status td_load_wrong(td_error *err, const char *what);
 /* Reads a boolean member; `absent` is its default. */
 td_status td_load_flag(const cJSON *o, const char *key, bool absent, bool *out, td_error *err);
 
+/* In load_unigram.c: a model of type "Unigram", its vocabulary and how unknown characters are encoded. */
+bool td_load_is_unigram(const cJSON *model);
+td_status td_load_unigram(td_tokenizer *t, const cJSON *model, td_error *err);
+
 /* In load_chain.c: normalizer, pre_tokenizer and decoder, which decide the tokenizer's family. */
 td_status td_chain_load(td_tokenizer *t, const cJSON *json, td_error *err);
 

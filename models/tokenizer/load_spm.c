@@ -13,6 +13,9 @@
 enum { PIECE_NORMAL = 1, PIECE_UNKNOWN, PIECE_CONTROL, PIECE_USER_DEFINED, PIECE_UNUSED, PIECE_BYTE };
 enum { MODEL_UNIGRAM = 1, MODEL_BPE = 2 };
 
+/* SentencePiece's score of a piece of type USER_DEFINED, for each of its bytes but one. */
+static const double USER_DEFINED_SCORE = 0.1;
+
 typedef struct piece {
   const char *text; /* borrowed */
   size_t n_bytes;
@@ -128,20 +131,27 @@ static td_status read_model_field(proto *m, const td_protobuf_field *f)
 
 static td_status refuse_settings(const proto *m)
 {
-  const char *what = m->model_type == MODEL_UNIGRAM ? "model_type UNIGRAM"
-                     : m->model_type != MODEL_BPE   ? "model_type other than BPE"
-                     : m->space_behind              ? "treat_whitespace_as_suffix"
-                     : !m->escapes                  ? "normalizer_spec without escape_whitespaces"
-                     : m->rewrites                  ? "normalizer_spec with rules"
-                                                    : NULL;
+  const bool known = m->model_type == MODEL_UNIGRAM || m->model_type == MODEL_BPE;
+  const char *what = !known            ? "model_type other than UNIGRAM and BPE"
+                     : m->space_behind ? "treat_whitespace_as_suffix"
+                     : !m->escapes     ? "normalizer_spec without escape_whitespaces"
+                     : m->rewrites     ? "normalizer_spec with rules"
+                                       : NULL;
   return what ? td_fail(m->err, TD_ERR_UNSUPPORTED, "tokenizer.model: %s is not supported", what) : TD_OK;
 }
 
 /* ---- pieces to tokens ---- */
 
-static uint8_t flags_of(const piece *p)
+/* BPE cuts pieces of type USER_DEFINED out before it merges. For Unigram they are pieces with another score.
+ */
+static uint8_t flags_of(const proto *m, const piece *p)
 {
-  return p->type == PIECE_NORMAL ? TD_TOKEN_MODEL : p->type == PIECE_BYTE ? TD_TOKEN_BYTE : 0;
+  switch (p->type) {
+  case PIECE_NORMAL: return TD_TOKEN_MODEL;
+  case PIECE_BYTE: return TD_TOKEN_BYTE;
+  case PIECE_USER_DEFINED: return m->model_type == MODEL_UNIGRAM ? TD_TOKEN_ADDED : 0;
+  default: return 0;
+  }
 }
 
 static td_status add_tokens(td_tokenizer *t, const proto *m)
@@ -152,12 +162,12 @@ static td_status add_tokens(td_tokenizer *t, const proto *m)
   TD_TRY(td_vocab_init(&t->vocab, m->n_pieces, n_bytes, m->err));
   for (uint32_t i = 0; i < m->n_pieces; i++) {
     const piece *p = &m->pieces[i];
-    TD_TRY(td_vocab_add(&t->vocab, i, p->text, p->n_bytes, flags_of(p), m->err));
+    TD_TRY(td_vocab_add(&t->vocab, i, p->text, p->n_bytes, flags_of(m, p), m->err));
     if (p->type == PIECE_UNKNOWN && t->spm.unk < 0)
       t->spm.unk = (int32_t)i;
     if (p->type == PIECE_UNKNOWN || p->type == PIECE_CONTROL)
       TD_TRY(td_tokenizer_add(t, i, p->text, p->n_bytes, true, false, 0, m->err));
-    else if (p->type == PIECE_USER_DEFINED)
+    else if (p->type == PIECE_USER_DEFINED && m->model_type == MODEL_BPE)
       TD_TRY(td_tokenizer_add_piece(t, i, m->err));
     else if (p->type == PIECE_UNUSED)
       return td_fail(m->err, TD_ERR_UNSUPPORTED, "tokenizer.model: piece %u of type UNUSED is not supported",
@@ -178,6 +188,25 @@ static td_status add_merges(td_tokenizer *t, const proto *m)
   return st;
 }
 
+static td_status add_scores(td_tokenizer *t, const proto *m)
+{
+  double *scores = calloc(m->n_pieces, sizeof *scores), least = 0;
+  if (!scores)
+    return td_fail(m->err, TD_ERR_NOMEM, "no memory for the scores of %u pieces", m->n_pieces);
+  bool any = false;
+  for (uint32_t i = 0; i < m->n_pieces; i++) {
+    const piece *p = &m->pieces[i];
+    if (p->type == PIECE_NORMAL) {
+      scores[i] = p->score;
+      least = any && least < p->score ? least : p->score;
+      any = true;
+    } else if (p->type == PIECE_USER_DEFINED && p->n_bytes > 0) {
+      scores[i] = (float)(USER_DEFINED_SCORE * (double)(p->n_bytes - 1));
+    }
+  }
+  return td_unigram_set_scores(t, scores, m->n_pieces, least, true, m->err);
+}
+
 static td_status load_proto(td_tokenizer *t, proto *m, const void *bytes, size_t n_bytes)
 {
   TD_TRY(read_message(m, bytes, n_bytes, read_model_field));
@@ -189,7 +218,7 @@ static td_status load_proto(td_tokenizer *t, proto *m, const void *bytes, size_t
   t->spm.prefix = m->dummy_prefix ? TD_SPM_PREFIX_EVERY : TD_SPM_PREFIX_NONE;
   t->spm.decodes_strip = m->dummy_prefix || m->squeezes;
   TD_TRY(add_tokens(t, m));
-  TD_TRY(add_merges(t, m));
+  TD_TRY(m->model_type == MODEL_UNIGRAM ? add_scores(t, m) : add_merges(t, m));
   if (m->bos >= 0 && m->bos < m->n_pieces)
     t->bos = (int32_t)m->bos;
   if (m->eos >= 0 && m->eos < m->n_pieces)

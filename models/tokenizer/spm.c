@@ -205,6 +205,8 @@ static td_status encode_part(const td_tokenizer *t, const unsigned char *p, size
 
 td_status td_spm_encode(const td_tokenizer *t, const unsigned char *text, size_t n, td_id_sink *sink)
 {
+  if (t->unigram.on)
+    return td_unigram_encode(t, text, n, sink);
   sink->after_unk = false;
   while (n > 0) {
     size_t k = part(&t->spm, text, n);

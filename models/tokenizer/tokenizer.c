@@ -31,6 +31,7 @@ void td_tokenizer_destroy(td_tokenizer *t)
     td_regex_destroy(t->splits[i].regex);
   free(t->byte_rank);
   free(t->spm.joins);
+  td_unigram_deinit(&t->unigram);
   free(t);
 }
 
@@ -144,7 +145,10 @@ td_status td_tokenizer_finish(td_tokenizer *t, td_error *err)
   for (uint32_t i = 0; i < t->n_splits; i++)
     for (unsigned c = 0; c < 256; c++)
       t->may_cut[c] |= (uint8_t)(td_split_may_cut(&t->splits[i], (unsigned char)c) << i);
-  return t->spm.on ? td_spm_finish(t, err) : finish_bytes(t, err);
+  if (!t->spm.on)
+    return finish_bytes(t, err);
+  TD_TRY(td_spm_finish(t, err));
+  return t->unigram.on ? td_unigram_finish(t, err) : TD_OK;
 }
 
 void td_tokenizer_add_eos(td_tokenizer *t)

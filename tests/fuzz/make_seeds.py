@@ -385,6 +385,17 @@ def make_tokenizers():
         {"type": "Punctuation", "behavior": "Contiguous"}, regex(r"\d{1,3}(?=(?:\d{3})*\b)"), regex("[a-c\u0800-\u4e00\u4e00-\u9fa5]+(?!a{2}b)|\\s+$"),
         regex(r"\s+$"), t["pre_tokenizer"], {"type": "Digits", "individual_digits": False}, regex("[0-9][0-9][0-9]")]}
     write("tokenizer", "expressions", json.dumps(t, ensure_ascii=False))
+    t = tokenizer_json("gpt2", few, few_merges)
+    pieces = [["<unk>", 0], ["\u2581", -3], ["a", -1], ["b", -1], ["ab", -2], ["\u2581a", -2.5], ["\u00e9", -4]]
+    t["added_tokens"] = [{**t["added_tokens"][0], "id": 0, "content": "<unk>"}]
+    t["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    t["pre_tokenizer"] = None
+    steps = [{"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    t["decoder"] = {"type": "Sequence", "decoders": steps}
+    t["model"] = {"type": "Unigram", "unk_id": 0, "vocab": pieces, "byte_fallback": False}
+    write("tokenizer", "unigram", json.dumps(t, ensure_ascii=False))
+    t["model"].update(byte_fallback=True, vocab=pieces + [["<0x%02X>" % b, 0] for b in range(256)])
+    write("tokenizer", "unigram-bytes", json.dumps(t, ensure_ascii=False))
 
 
 def make_tokenize():
@@ -524,6 +535,8 @@ def make_sentencepiece():
     write("sentencepiece", "squeezing", body + bpe + field(3, field(3, 0) + field(4, 1)))
     write("sentencepiece", "no-bytes", b"".join(piece(*p) for p in pieces if p[2] != 6) + bpe + plain)
     write("sentencepiece", "unigram", body + field(2, field(3, 1)) + plain)
+    low = [(t, 0 if k != 1 else -60000 + score, k) for t, score, k in pieces]  # sums begin anew after two pieces
+    write("sentencepiece", "unigram-low", b"".join(piece(*p) for p in low) + field(2, field(3, 1)) + plain)
     write("sentencepiece", "charsmap", body + bpe + field(3, field(2, b"xyz")))
     write("sentencepiece", "cut", (body + bpe)[:-3])
     write("sentencepiece", "huge-length", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01a")

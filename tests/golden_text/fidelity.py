@@ -37,6 +37,8 @@ from sentencepiece_files import json_from_model, json_from_phi3, model_from_gguf
 SENTENCEPIECE = {"llama-2": "ggml-vocab-llama-spm.gguf", "mistral-v1": "mistral-v1.model", "mistral-v3": "mistral-v3.model",
                  "phi-3": "ggml-vocab-phi-3.gguf", "baichuan": "ggml-vocab-baichuan.gguf",
                  "gemma3": "gemma3.gguf"}
+# of our own, checked in: no package holds a Unigram vocabulary whose characters are not rewritten
+UNIGRAM = {"unigram": "small_unigram.json", "unigram without bytes": "small_unigram_unk.json", "unigram model": "small_unigram.model"}
 BYTES = ["smollm2", "llama3", "llama3.2", "qwen2", "qwen35", "gpt-2", "deepseek-v3", "deepseek-llm", "deepseek-coder", "tekken",
          "starcoder", "refact", "command-r", "falcon", "mpt", "cl100k", "o200k", "qwen"]
 TIKTOKEN = {"tekken": ("tekken_240718.json", None, TEKKEN_SPECIAL), "cl100k": ("cl100k.tiktoken", CL100K, 0),
@@ -59,6 +61,25 @@ class HuggingFace:
     def encode(self, texts, mode):
         self.t.encode_special_tokens = not mode
         return [e.ids for e in self.t.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+class HuggingFaceUnigram(HuggingFace):
+    """Where special tokens are not recognised, `tokenizers` still finds their texts among the pieces. We never do, so there they have
+    other texts."""
+    def __init__(self, tokenizer_json):
+        super().__init__(tokenizer_json)
+        special = {x["id"] for x in tokenizer_json["added_tokens"] if x["special"]}
+        hidden = json.loads(json.dumps(tokenizer_json))
+        for i in special:
+            hidden["model"]["vocab"][i][0] = "\0%d" % i
+        for token in hidden["added_tokens"]:
+            if token["special"]:
+                token["content"] = "\0%d" % token["id"]
+        hidden["post_processor"] = None
+        self.hidden = HuggingFace(hidden)
+
+    def encode(self, texts, mode):
+        return super().encode(texts, mode) if mode else self.hidden.encode(texts, mode)
 
 
 class Tiktoken:
@@ -90,6 +111,10 @@ class SentencePiece:
         return self.t.encode(texts)
 
 
+def added_of(model):
+    return [t for t, _, kind in read_model(model)["pieces"] if kind in (2, 3, 4)]
+
+
 def forms(family, folder):
     """Yields (form, path for our side, reference, added tokens) of a family."""
     path = lambda name: os.path.join(folder, name)
@@ -105,6 +130,15 @@ def forms(family, folder):
             name, pattern, first_id = TIKTOKEN[family]
             yield "json", path(family + ".json"), Tiktoken(path(name), pattern, first_id, family == "qwen"), added
         return
+    if family in UNIGRAM:
+        made = os.path.join(os.path.dirname(os.path.abspath(__file__)), UNIGRAM[family])
+        if made.endswith(".model"):
+            model = open(made, "rb").read()
+            yield "model", made, SentencePiece(model), added_of(model)
+            return
+        j = json.load(open(made))
+        yield "json", made, HuggingFaceUnigram(j), [x["content"] for x in j["added_tokens"]]
+        return
     name = SENTENCEPIECE[family]
     if family == "phi-3":
         j = json_from_phi3(path(name))
@@ -112,7 +146,7 @@ def forms(family, folder):
         return
     gguf = name.endswith(".gguf")
     model = model_from_gguf(path(name)) if gguf else open(path(name), "rb").read()
-    added, ref = [t for t, _, kind in read_model(model)["pieces"] if kind in (2, 3, 4)], SentencePiece(model)
+    added, ref = added_of(model), SentencePiece(model)
     if gguf:
         yield "gguf", path(name), ref, added
     made = path(family + ".made.model")
@@ -188,7 +222,7 @@ def compare(a, family, group):
 
 
 def tokenizer_column(a):
-    for family in a.family or [*SENTENCEPIECE, *BYTES]:
+    for family in a.family or [*SENTENCEPIECE, *UNIGRAM, *BYTES]:
         for _, group in itertools.groupby(forms(family, a.folder), key=lambda form: form[2]):
             yield from compare(a, family, list(group))
 
@@ -215,6 +249,7 @@ FAMILIES = {
     "Command R": (["command-r"], ["CohereForAI*", "Cohere2*"], ["cohere", "cohere2", "gguf_command_r", "gguf_cohere2"]),
     "DeepSeek (text to ids)": (["deepseek-llm", "deepseek-coder", "deepseek-v3"], ["deepseek-ai*", "llama-cpp-deepseek*"], []),
     "Gemma 3 (text to ids)": (["gemma3"], ["google-gemma*"], []),
+    "Unigram (text to ids; a vocabulary of our own)": (["unigram", "unigram without bytes", "unigram model"], [], []),
     "others": (["qwen35", "gpt-2", "falcon", "mpt"], ["*"], ["llava"]),
 }
 

@@ -5,7 +5,7 @@ import struct
 from reference import read_gguf
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-BPE = 2
+UNIGRAM, BPE = 1, 2
 
 
 def varint(n):
@@ -25,11 +25,11 @@ def field(number, value):
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
-def write_model(pieces, bos=1, eos=2, unk=0, dummy_prefix=True, squeezes=False, byte_fallback=True):
+def write_model(pieces, bos=1, eos=2, unk=0, dummy_prefix=True, squeezes=False, byte_fallback=True, model_type=BPE):
     """pieces: [(text, score, type)]."""
     out = b"".join(field(1, field(1, t.encode()) + field(2, float(s)) + (field(3, k) if k != NORMAL else b""))
                    for t, s, k in pieces)
-    trainer = field(3, BPE) + field(4, len(pieces)) + field(35, int(byte_fallback)) + field(40, unk) + field(41, bos) + field(42, eos)
+    trainer = field(3, model_type) + field(4, len(pieces)) + field(35, int(byte_fallback)) + field(40, unk) + field(41, bos) + field(42, eos)
     normalizer = field(1, b"identity") + field(3, int(dummy_prefix)) + field(4, int(squeezes)) + field(5, 1)
     return out + field(2, trainer) + field(3, normalizer)
 
@@ -62,15 +62,23 @@ def read_message(data):
 
 
 def read_model(data):
-    """{"pieces": [(text, score, type)], "dummy_prefix": bool}"""
-    pieces, dummy_prefix = [], True
+    """{"pieces": [(text, score, type)], "dummy_prefix": bool, "model_type": UNIGRAM or BPE}"""
+    pieces, dummy_prefix, model_type = [], True, UNIGRAM
     for number, value in read_message(data):
         if number == 1:
             f = dict(read_message(value))
             pieces.append((f[1].decode(), struct.unpack("<f", f.get(2, bytes(4)))[0], f.get(3, NORMAL)))
+        elif number == 2:
+            model_type = dict(read_message(value)).get(3, UNIGRAM)
         elif number == 3:
             dummy_prefix = bool(dict(read_message(value)).get(3, 1))
-    return {"pieces": pieces, "dummy_prefix": dummy_prefix}
+    return {"pieces": pieces, "dummy_prefix": dummy_prefix, "model_type": model_type}
+
+
+def without_bytes(data):
+    """The same Unigram model without pieces for bytes: its unknown characters become the unknown token."""
+    pieces = [p for p in read_model(data)["pieces"] if p[2] != BYTE]
+    return write_model(pieces, byte_fallback=False, model_type=UNIGRAM)
 
 
 def model_from_gguf(path):
@@ -104,6 +112,15 @@ def json_from_phi3(path):
     return j
 
 
+def model_json(pieces, model_type):
+    if model_type == UNIGRAM:
+        bytes_ = any(k == BYTE for _, _, k in pieces)
+        return {"type": "Unigram", "unk_id": 0, "vocab": [[t, s] for t, s, _ in pieces], "byte_fallback": bytes_}
+    return {"type": "BPE", "dropout": None, "unk_token": pieces[0][0], "continuing_subword_prefix": None,
+            "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True, "ignore_merges": False,
+            "vocab": {t: i for i, (t, _, _) in enumerate(pieces)}, "merges": merges_of(pieces)}
+
+
 def json_from_model(data, legacy=True):
     """Transformers' conversion of a LlamaTokenizer: the older form (Prepend) or the newer one (Metaspace, first)."""
     model = read_model(data)
@@ -126,7 +143,5 @@ def json_from_model(data, legacy=True):
         "decoder": {"type": "Sequence", "decoders": [
             {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
             *strip]},
-        "model": {"type": "BPE", "dropout": None, "unk_token": pieces[0][0], "continuing_subword_prefix": None,
-                  "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True, "ignore_merges": False,
-                  "vocab": {t: i for i, (t, _, _) in enumerate(pieces)}, "merges": merges_of(pieces)},
+        "model": model_json(pieces, model["model_type"]),
     }

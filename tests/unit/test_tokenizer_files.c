@@ -33,7 +33,7 @@ typedef struct refusal {
 static const refusal refusals[] = {
     {"[]", TD_ERR_MODEL, "no model"},
     {"{\"model\":3}", TD_ERR_MODEL, "no model"},
-    {MODEL("\"type\":\"Unigram\"," VOCAB), TD_ERR_UNSUPPORTED, "Unigram"},
+    {MODEL("\"type\":\"Unigram\"," VOCAB), TD_ERR_UNSUPPORTED, "ByteLevel, model type \"Unigram\""},
     {MODEL("\"type\":\"WordPiece\"," VOCAB), TD_ERR_UNSUPPORTED, "WordPiece"},
     {MODEL("\"type\":7," VOCAB), TD_ERR_UNSUPPORTED, "model type"},
     {MODEL("\"dropout\":0.1," VOCAB), TD_ERR_UNSUPPORTED, "dropout"},

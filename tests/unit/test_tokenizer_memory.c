@@ -256,11 +256,19 @@ static void sentencepiece(void **state)
   free(s.model);
 }
 
+static void unigram(void **state)
+{
+  source s = {.json = util_read_json(GOLDEN_DIR, "small_unigram.json")};
+  each(&s);
+  cJSON_Delete(s.json);
+}
+
 int main(void)
 {
   cJSON_Hooks hooks = {__wrap_malloc, __wrap_free};
   cJSON_InitHooks(&hooks);
   const struct CMUnitTest tests[] = {cmocka_unit_test(json), cmocka_unit_test(many_marks),
-                                     cmocka_unit_test(from_files), cmocka_unit_test(sentencepiece)};
+                                     cmocka_unit_test(from_files), cmocka_unit_test(sentencepiece),
+                                     cmocka_unit_test(unigram)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -468,8 +468,7 @@ static void damaged(void **state)
 
 static void refused(void **state)
 {
-  CHECK_REFUSED("", TD_ERR_UNSUPPORTED, "UNIGRAM");
-  CHECK_REFUSED("\x12\x02\x18\x03", TD_ERR_UNSUPPORTED, "other than BPE");
+  CHECK_REFUSED("\x12\x02\x18\x03", TD_ERR_UNSUPPORTED, "other than UNIGRAM and BPE");
   CHECK_REFUSED("\x12\x05\x18\x02\xC0\x01\x01", TD_ERR_UNSUPPORTED, "treat_whitespace_as_suffix");
   CHECK_REFUSED("\x12\x02\x18\x02\x1A\x02\x28\x00", TD_ERR_UNSUPPORTED, "escape_whitespaces");
   CHECK_REFUSED("\x12\x02\x18\x02\x1A\x04\x12\x02xx", TD_ERR_UNSUPPORTED, "rules");
@@ -478,10 +477,14 @@ static void refused(void **state)
                 "b\x18\x05",
                 TD_ERR_UNSUPPORTED, "UNUSED");
   CHECK_REFUSED("\x12\x02\x18\x02" ONE, TD_ERR_MODEL, "two ids");
-  CHECK_REFUSED("\x12\x04\x1A\x02xx", TD_ERR_UNSUPPORTED,
-                "UNIGRAM"); /* a model type that is a text, a number is meant */
-  CHECK_REFUSED("\x12\x05\x1D\x02\0\0\0", TD_ERR_UNSUPPORTED, "UNIGRAM");
-  CHECK_REFUSED("\x10\x02", TD_ERR_UNSUPPORTED, "UNIGRAM"); /* a trainer given as a number */
+#define NAN_PIECE                                                                                            \
+  "\x0A\x08\x0A\x01"                                                                                         \
+  "b\x15\0\0\xC0\x7F"
+  CHECK_REFUSED(NAN_PIECE, TD_ERR_MODEL, "score of token 1"); /* without a model type it is UNIGRAM */
+  CHECK_REFUSED("\x12\x02\x18\x02" NAN_PIECE, TD_ERR_UNSUPPORTED, "neither tokens for bytes");
+  CHECK_REFUSED("\x12\x03\x1A\x01\x02" NAN_PIECE, TD_ERR_MODEL, "score");   /* the model type as a text, */
+  CHECK_REFUSED("\x12\x05\x1D\x02\0\0\0" NAN_PIECE, TD_ERR_MODEL, "score"); /* as 32 bits, */
+  CHECK_REFUSED("\x10\x02" NAN_PIECE, TD_ERR_MODEL, "score");               /* and the trainer as a number */
   CHECK_REFUSED("\x12\xFF\x01", TD_ERR_MODEL, "not a SentencePiece model");
   CHECK_REFUSED("\x0B", TD_ERR_MODEL, "not a SentencePiece model");
   assert_null(load_model_bytes("", 0, NULL, TD_ERR_MODEL, "not a SentencePiece model"));
