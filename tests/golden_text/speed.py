@@ -14,7 +14,7 @@ import struct
 import subprocess
 import time
 
-from fidelity import BYTES, SENTENCEPIECE, forms
+from fidelity import BYTES, SENTENCEPIECE, UNIGRAM, forms
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -48,7 +48,7 @@ def main():
     worst = [b"a" * 10**6, b" " * 10**6, bytes(rng.choices(b"abcdefghijklmnopqrstuvwxyz", k=10**6))]
     lines = ["| family | form | tandem, MB/s | reference | its MB/s | 1 MB of 'a', ms | of spaces | of letters |", "|---|---|---|---|---|---|---|---|"]
     print("\n".join(lines), flush=True)
-    for family in a.family or [*SENTENCEPIECE, *BYTES]:
+    for family in a.family or [*SENTENCEPIECE, *UNIGRAM, *BYTES]:
         for form, path, reference, _ in forms(family, a.folder):
             mine = min(ours(a.cli, path, [t.encode() for t in texts]) for _ in range(3))
             other = min(theirs(reference, texts[:10]) for _ in range(3)) * len(texts) / 10
