@@ -402,9 +402,11 @@ def make_tokenize():
     texts = {"plain": b"the cat said it's 12345", "spaces": b"  a   b \n\n\t c\r\n  ", "special": b"<s><|im_start|>user\nhi<|im_end|><think>",
              "partial": b"<|im_sta<|im_start|", "utf8": "caf\u00e9 e\u0301 \U0001f600\U0001f468\u200d\U0001f469 \u4f60\u597d\u4e16\u754c \u0627\u0644".encode(),
              "bytes": bytes(range(256)), "long": b"ab" * 300 + b" " * 50, "digits": "1234567890 \u0661\u0662\u0663\u00b2".encode(),
-             "contractions": b"I'M we'Re THEY'LL don'T 's'd''ve"}
+             "contractions": b"I'M we'Re THEY'LL don'T 's'd''ve", "sentencepiece": b" [U] a  [V]b[INST]", "sentencepiece-model": b"[U]  \xe2\x96\x81[V] a",
+             "unigram": b"aaaa <0x41> ---- \xf0\x9f\xa6\x80", "unigram-model": b"[U]xyzzy  e \xe4\xbd\xa0"}
+    family = {"sentencepiece": 4, "sentencepiece-model": 5, "unigram": 6, "unigram-model": 7}
     for i, (name, text) in enumerate(texts.items()):
-        write("tokenize", name, bytes([i % 4, len(text) // 2 & 0xFF]) + text)
+        write("tokenize", name, bytes([family.get(name, i % 4), len(text) // 2 & 0xFF]) + text)
 
 
 # ---- templates ----
