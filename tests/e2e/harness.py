@@ -2,7 +2,7 @@
 
 Environment variables (scripts/test sets them):
   TANDEM_BIN           the daemon; default build/tandemd
-  TANDEM_TEST_MODEL    the real model's GGUF; default .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
+  TANDEM_TEST_MODEL    the real model's GGUF; default .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf; for sanitizers, its first layers
   TANDEM_E2E_SLOWNESS  how many times slower than a release build the daemon is (sanitizers); scales waits
   TANDEM_E2E_STREAMS   number of concurrent streams in the isolation test"""
 import json

@@ -15,7 +15,7 @@ def test_chat(client):
     assert r.object == "chat.completion" and r.id.startswith("chatcmpl-") and r.model == MODEL_ID and r.created > 1.7e9
     (choice,) = r.choices
     assert choice.index == 0 and choice.finish_reason in ("stop", "length")
-    assert choice.message.role == "assistant" and "red" in choice.message.content.lower()
+    assert choice.message.role == "assistant" and choice.message.content
     assert "<|im_" not in choice.message.content
     u = r.usage
     assert u.total_tokens == u.prompt_tokens + u.completion_tokens and 0 < u.completion_tokens <= 40
@@ -26,9 +26,16 @@ def test_chat(client):
 def test_completion(client):
     r = client.completions.create(model=MODEL_ID, prompt=PROMPT, temperature=0, max_tokens=8)
     assert r.object == "text_completion" and r.id.startswith("cmpl-") and r.model == MODEL_ID
-    assert "Paris" in r.choices[0].text
+    assert r.choices[0].text
     assert r.choices[0].finish_reason == "length" and r.usage.completion_tokens == 8
     assert r.usage.prompt_tokens == 5
+
+
+def test_answers_have_sense(client):
+    """Of the whole model; builds with sanitizers serve two of its layers."""
+    chat = client.chat.completions.create(model=MODEL_ID, messages=CHAT, temperature=0, max_tokens=40)
+    assert "red" in chat.choices[0].message.content.lower()
+    assert "Paris" in client.completions.create(model=MODEL_ID, prompt=PROMPT, temperature=0, max_tokens=8).choices[0].text
 
 
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, pytest.param({"temperature": 0.9, "seed": 7}, marks=pytest.mark.share)], ids=["greedy", "seeded"])

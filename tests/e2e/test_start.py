@@ -138,13 +138,16 @@ def refuse(path, *words):
 
 
 def cut_model(path, n_bytes):
+    """The first n_bytes, or all but the last -n_bytes."""
+    if n_bytes is not None and n_bytes < 0:
+        n_bytes += os.path.getsize(MODEL)
     with open(MODEL, "rb") as src, open(path, "wb") as dst:
         shutil.copyfileobj(src, dst) if n_bytes is None else dst.write(src.read(n_bytes))
     return path
 
 
 @pytest.mark.share
-@pytest.mark.parametrize("n_bytes", [0, 3, 4, 23, 24, 1000, 500_000, 1_700_000, 2_000_000, 50_000_000, 98_362_431])
+@pytest.mark.parametrize("n_bytes", [0, 3, 4, 23, 24, 1000, 500_000, 1_700_000, 2_000_000, -12_000_000, -1])
 def test_truncated_gguf(tmp_path, n_bytes):
     refuse(cut_model(tmp_path / "cut.gguf", n_bytes))
 
