@@ -5,17 +5,23 @@ Environment variables (scripts/test sets them):
   TANDEM_TEST_MODEL    the real model's GGUF; default .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf; for sanitizers, its first layers
   TANDEM_E2E_SLOWNESS  how many times slower than a release build the daemon is (sanitizers); scales waits
   TANDEM_E2E_STREAMS   number of concurrent streams in the isolation test"""
+import functools
 import json
 import os
 import pathlib
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
 
 import httpx
+
+# Every httpx.get and every client reads all certificates of the machine, for 50 ms of CPU time, and no test here uses TLS. So they are
+# read once.
+ssl.create_default_context = functools.cache(ssl.create_default_context)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DAEMON = os.environ.get("TANDEM_BIN", str(ROOT / "build" / "tandemd"))

@@ -1,5 +1,4 @@
-/* The limits table: each row is consistent, names are unique, and limits do not contradict one another.
- * Also checked arithmetic. */
+/* The limits table: consistent as a whole, every row is used, and names are unique. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
