@@ -1,18 +1,6 @@
 /* Planning ahead as late as it can be, on a virtual clock: when the next step is submitted, and with which
  * step a request begins that comes in between. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <time.h>
-#include <unistd.h>
-
-#include "engine/internal.h"
+#include "fake_device.h"
 
 enum { MAX_ROWS = 4, N_SLOTS = 8, CONTEXT = 2048, STEP_US = 10000, STEPS_MAX = 1200, HOST_US = 100 };
 
@@ -21,102 +9,53 @@ typedef struct step {
   uint32_t n_rows, n_prefill_tokens;
 } step;
 
-typedef struct device {
-  td_backend base;
-  td_engine *e;
+static fake_device device;
+
+static struct {
   step steps[STEPS_MAX];
-  uint32_t n_submitted, n_waited, n_logits[2];
+  uint32_t n_submitted, n_waited;
   double takes; /* times the prediction */
   double busy_host_us;
   uint32_t submit_in; /* a request comes while the host waits during this step, */
   double submit_after_us;
   double submitted_us; /* and came then; 0: not yet */
-} device;
-
-static device d;
-static double now;
-
-uint64_t __wrap_td_clock_us(void); /* the linker replaces the engine's functions with these */
-int __wrap_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *limit, const sigset_t *signals);
-
-uint64_t __wrap_td_clock_us(void) { return (uint64_t)now; }
+} d;
 
 static void submit(uint32_t n_new)
 {
-  td_engine_request r = {.n_prompt = 2, .max_new = n_new, .ignore_eos = true};
-  td_error err;
-  td_ticket t;
-  r.tokens = calloc(2 + n_new, sizeof *r.tokens);
-  assert_non_null(r.tokens);
-  assert_int_equal(td_engine_submit(d.e, &r, &t, &err), TD_OK);
+  fx_submit(device.e, 0, (td_engine_request){.n_prompt = 2, .max_new = n_new});
 }
 
-/* An engine that would sleep for ever is told to stop. */
-int __wrap_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *limit, const sigset_t *signals)
+static bool someone_comes(fake_device *f, double max_us)
 {
-  uint64_t one = 1;
-  assert_true(n == 1 && fds->fd == d.e->wake_fd && !signals);
-  if (!limit) {
-    atomic_store(&d.e->stop_requested, true);
-    assert_int_equal(write(fds->fd, &one, sizeof one), sizeof one);
-    return 1;
-  }
-  double left_us = (double)limit->tv_sec * 1e6 + (double)limit->tv_nsec / 1e3;
-  if (d.submit_in > 0 && d.n_submitted == d.submit_in && d.submitted_us == 0 &&
-      d.submit_after_us <= left_us) {
-    now += d.submit_after_us;
-    d.submitted_us = now;
-    submit(1); /* which wakes: is_asleep is set */
-    return 1;
-  }
-  now += left_us;
-  return 0;
+  if (max_us == INFINITY || d.n_submitted != d.submit_in || d.submitted_us > 0 || d.submit_after_us > max_us)
+    return false;
+  now_us += d.submit_after_us;
+  d.submitted_us = now_us;
+  submit(1); /* which wakes: is_asleep is set */
+  return true;
 }
 
-static void device_set_sampling(td_backend *b, uint32_t slot, const td_sampling *s) {}
-
-static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *plan)
+static void begin_step(fake_device *f, const td_plan *plan, fake_step *s)
 {
   assert_true(d.n_submitted < STEPS_MAX);
-  now += HOST_US + d.busy_host_us;
-  d.n_logits[d.n_submitted % 2] = plan->n_logits;
-  d.steps[d.n_submitted++] = (step){now, 0, plan->n_rows, plan->n_prefill_tokens};
+  now_us += HOST_US + d.busy_host_us;
+  d.steps[d.n_submitted++] = (step){now_us, 0, plan->n_rows, plan->n_prefill_tokens};
+  s->us = STEP_US * d.takes;
 }
 
-static void device_sample(td_backend *b, td_compiled *sampling, const td_sample_input *input) {}
-
-/* A step begins when it was submitted and the one before has ended. */
-static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
+static td_status end_step(fake_device *f, const fake_step *s, td_error *err)
 {
-  static const int32_t ids[MAX_ROWS];
-  static const uint8_t none[MAX_ROWS];
-  static uint8_t ones[MAX_ROWS];
-  memset(ones, 1, sizeof ones);
-  step *s = &d.steps[d.n_waited];
-  double before_us = d.n_waited > 0 ? d.steps[d.n_waited - 1].ended_us : 0;
-  s->ended_us = (s->submitted_us > before_us ? s->submitted_us : before_us) + STEP_US * d.takes;
-  now = now > s->ended_us ? now : s->ended_us;
-  *out = (td_outcome){.n_logits = d.n_logits[d.n_waited++ % 2], .ids = ids, .n_ids = ones, .flags = none};
+  d.steps[d.n_waited++].ended_us = s->end_us;
   return TD_OK;
 }
 
-static void device_destroy(td_backend *b) {}
-
-static const td_backend_ops ops = {.name = "none",
-                                   .destroy = device_destroy,
-                                   .set_sampling = device_set_sampling,
-                                   .submit = device_submit,
-                                   .sample = device_sample,
-                                   .wait = device_wait};
-
+static const td_backend_ops ops = {FAKE_DEVICE_OPS};
 static const td_cost_model cost = {.n_points = 2, .tokens = {1, 1024}, .tokens_us = {STEP_US, STEP_US}};
-
-static void wake(void *arg) {}
 
 static void start_with(double takes, const td_cost_model *predictions)
 {
-  td_options o;
-  td_error err;
+  td_options o = fx_options(N_SLOTS);
   td_sched_config c = {.n_slots = N_SLOTS,
                        .max_running = MAX_ROWS,
                        .step_tokens = 64,
@@ -124,35 +63,20 @@ static void start_with(double takes, const td_cost_model *predictions)
                        .n_pages = 512,
                        .max_context_tokens = CONTEXT,
                        .cost = predictions};
-  td_options_init(&o);
-  o.limit[TD_LIMIT_QUEUE_REQUESTS] = N_SLOTS;
-  o.limit[TD_LIMIT_CAPTURE_MS] = 0;
-  o.limit[TD_LIMIT_TUNE_MS] = 0;
-  now = 1e6;
-  d = (device){.base = {.ops = &ops, .pipeline_depth = 2, .max_rows = MAX_ROWS}, .takes = takes};
-  assert_int_equal(td_engine_create(&o, &d.e, &err), TD_OK);
-  d.e->backend = &d.base;
-  d.e->cost = cost;
-  d.e->cost_source = TD_TIMES_KEPT;
-  d.e->info.max_context_tokens = CONTEXT;
-  d.e->info.vocab = 1000;
-  d.e->wake = wake;
-  assert_int_equal(td_sched_create(&c, &d.e->sched, &err), TD_OK);
-  assert_int_equal(td_sched_plan_create(d.e->sched, &d.e->plan, &err), TD_OK);
-  assert_int_equal(td_sched_plan_create(d.e->sched, &d.e->next, &err), TD_OK);
-  assert_int_equal(td_engine_make_step_memory(d.e, MAX_ROWS, MAX_ROWS, &err), TD_OK);
-  atomic_store(&d.e->state, TD_ENGINE_READY);
+  memset(&d, 0, sizeof d);
+  d.takes = takes;
+  device = (fake_device){.base = {.ops = &ops, .pipeline_depth = 2, .max_rows = MAX_ROWS},
+                         .begin = begin_step,
+                         .end = end_step,
+                         .sleep = someone_comes};
+  device.e = fx_create(&o, &device.base, CONTEXT);
+  device.e->cost = cost;
+  fx_get_ready(device.e, &c);
 }
 
 static void start(double takes) { start_with(takes, &cost); }
-
-static void run(void)
-{
-  td_error err;
-  assert_int_equal(td_engine_run(d.e, &err), TD_OK);
-}
-
-static void end(void) { td_engine_destroy(d.e); }
+static void run(void) { fake_run(&device, TD_OK); }
+static void end(void) { td_engine_destroy(device.e); }
 
 /* How long the device waited before this step. */
 static double idle_us(uint32_t i)

@@ -1,21 +1,12 @@
 /* Calibration (engine/calibrate.c) on a device whose step times follow a cost model: the model is recovered
  * and kept, within the allowed time. A start (engine/times.c) uses kept times, or else a guess, and never
  * runs a step. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
+#include "fake_device.h"
+
 #include <dirent.h>
 #include <stdio.h>
-#include <math.h>
-#include <unistd.h>
 
-#include "common/clock.h"
 #include "config/limits.h"
-#include "engine/internal.h"
 #include "scheduler/cost_fit.h"
 #include "scheduler/cost_text.h"
 
@@ -31,14 +22,13 @@ enum {
 };
 
 typedef struct device {
-  td_backend base;
+  fake_device fake;
   double slow;   /* how many times slower than the model */
   double beside; /* factor by which KV costs decodes more beside chunks; 0: no difference */
   double hot, hot_after_us,
       hot_us; /* factor for heavy steps, after this many us of them; duration of heavy work so far */
   double busy, busy_share; /* this share of steps takes longer by this factor */
-  double end_us[2];        /* of those under way, oldest first */
-  uint32_t n_under_way, n_steps, n_logits[2];
+  uint32_t n_steps;
   bool fails, busy_first; /* busy_first: the first step is one that takes longer */
   /* an unusual delay, otherwise 0 */
   uint32_t max_rows, max_tokens, n_pages, context, window;
@@ -54,14 +44,7 @@ static const td_cost_model truth = {.n_points = 4,
                                     .prefill_us_per_chunk = 20,
                                     .prefill_us_per_pair = 0.002};
 
-/* Time passes only while the device works, so the load of this machine cannot change a measurement. */
-static double now;
-uint64_t __wrap_td_clock_us(void); /* the linker replaces the engine's function with this one */
-uint64_t __wrap_td_clock_us(void) { return (uint64_t)now; }
-
 static uint64_t steps_ever;
-
-static void device_set_sampling(td_backend *b, uint32_t slot, const td_sampling *s) {}
 
 /* A power limit: a device that computes without a break slows down after a while; reading memory lets it
  * cool. */
@@ -73,19 +56,17 @@ static double heat(device *d, const td_step_work *w, double us)
   return hot ? d->hot : 1;
 }
 
-/* Steps run one after another. Plans must be complete: the table has pages of the store, and rows do not
- * share them. */
-static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *plan)
+/* Plans must be complete: the table has pages of the store, and rows do not share them. */
+static void begin_step(fake_device *f, const td_plan *plan, fake_step *s)
 {
-  device *d = (device *)b;
+  device *d = (device *)f;
   static uint64_t owned[MOST_PAGES]; /* in this step */
   uint32_t n_pages = d->n_pages ? d->n_pages : N_PAGES;
-  assert_true(d->n_under_way < b->pipeline_depth && plan->n_rows > 0 && plan->n_rows <= b->max_rows &&
-              plan->n_tokens <= b->max_tokens);
+  assert_true(plan->n_rows > 0 && plan->n_rows <= f->base.max_rows && plan->n_tokens <= f->base.max_tokens);
   steps_ever++;
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     const td_plan_row *r = &plan->rows[i];
-    assert_true(r->kv_len <= (d->context ? d->context : CONTEXT) && r->slot < b->max_rows &&
+    assert_true(r->kv_len <= (d->context ? d->context : CONTEXT) && r->slot < f->base.max_rows &&
                 (i < plan->n_decode_rows) == (r->q_len == 1));
     for (uint32_t p = 0; p * PAGE < r->kv_len; p++) {
       assert_true(r->page_table_offset + p < plan->page_table_len);
@@ -95,40 +76,22 @@ static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *p
     }
   }
   td_step_work w = td_step_work_of(plan);
-  double begin = d->n_under_way ? d->end_us[d->n_under_way - 1] : now;
-  d->n_logits[d->n_under_way] = plan->n_logits;
   td_cost_model of = truth;
   of.hybrid_us_per_kv_token = d->beside * truth.decode_us_per_kv_token;
-  double us = d->slow * td_cost_step_us(&of, &w);
-  us *= heat(d, &w, us);
+  s->us = d->slow * td_cost_step_us(&of, &w);
+  s->us *= heat(d, &w, s->us);
   if (d->busy_first && d->n_steps == 0)
-    us *= d->busy;
+    s->us *= d->busy;
   else if ((d->n_steps * 2654435761u >> 16) % 100 < 100 * d->busy_share)
-    us *= d->busy;
-  d->end_us[d->n_under_way++] = begin + us;
+    s->us *= d->busy;
   d->n_steps++;
 }
 
-static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
+static td_status end_step(fake_device *f, const fake_step *s, td_error *err)
 {
-  device *d = (device *)b;
-  static const int32_t ids[MOST_PAGES]; /* a row has at least one page */
-  static const uint8_t none[MOST_PAGES];
-  static uint8_t ones[MOST_PAGES];
-  memset(ones, 1, sizeof ones);
-  assert_true(d->n_under_way > 0);
-  if (d->fails)
-    return td_fail(err, TD_ERR_DEVICE, "the device is gone");
-  now = fmax(now, d->end_us[0]);
-  *out = (td_outcome){.n_logits = d->n_logits[0], .ids = ids, .n_ids = ones, .flags = none};
-  d->end_us[0] = d->end_us[1];
-  d->n_logits[0] = d->n_logits[1];
-  d->n_under_way--;
-  return TD_OK;
+  return ((device *)f)->fails ? td_fail(err, TD_ERR_DEVICE, "the device is gone") : TD_OK;
 }
 
-static void device_sample(td_backend *b, td_compiled *sampling, const td_sample_input *input) {}
-static void device_destroy(td_backend *b) {}
 static void device_discard(td_backend *b, td_compiled *compiled) {}
 
 /* The results of steps are ignored. */
@@ -144,37 +107,29 @@ static size_t device_page_bytes(const td_backend *b, const td_kv_spec *shape)
   return ((const device *)b)->host_page_bytes;
 }
 
-static const td_backend_ops ops = {.name = "none",
-                                   .destroy = device_destroy,
-                                   .set_sampling = device_set_sampling,
-                                   .compile = device_compile,
-                                   .discard = device_discard,
-                                   .submit = device_submit,
-                                   .sample = device_sample,
-                                   .wait = device_wait,
+static const td_backend_ops ops = {FAKE_DEVICE_OPS, .compile = device_compile, .discard = device_discard,
                                    .kv_bytes_per_page = device_page_bytes};
 
 static char folder[] = "/tmp/td_calibrate_XXXXXX";
 
 static td_engine *create(device *d, uint32_t depth, double calibrate_ms, const char *identity)
 {
-  td_options o;
+  td_options o = fx_options(1);
   td_error err;
-  td_engine *e = NULL;
-  td_options_init(&o);
   o.limit[TD_LIMIT_CALIBRATE_MS] = calibrate_ms;
   snprintf(o.cache_dir, sizeof o.cache_dir, "%s", folder);
   o.limit[TD_LIMIT_BATCH_INVARIANT] = d->batch_invariant;
-  assert_int_equal(td_engine_create(&o, &e, &err), TD_OK);
-  d->base = (td_backend){.ops = &ops,
-                         .pipeline_depth = depth,
-                         .on_device = !d->host_page_bytes,
-                         .max_rows = d->max_rows ? d->max_rows : MAX_ROWS,
-                         .max_logits = d->max_rows ? d->max_rows : MAX_ROWS,
-                         .max_tokens = d->max_tokens ? d->max_tokens : MAX_TOKENS};
-  snprintf(d->base.identity, sizeof d->base.identity, "%s", identity);
-  d->n_steps = d->n_under_way = 0;
-  e->backend = &d->base;
+  d->fake = (fake_device){.base = {.ops = &ops,
+                                   .pipeline_depth = depth,
+                                   .on_device = !d->host_page_bytes,
+                                   .max_rows = d->max_rows ? d->max_rows : MAX_ROWS,
+                                   .max_logits = d->max_rows ? d->max_rows : MAX_ROWS,
+                                   .max_tokens = d->max_tokens ? d->max_tokens : MAX_TOKENS},
+                          .begin = begin_step,
+                          .end = end_step};
+  snprintf(d->fake.base.identity, sizeof d->fake.base.identity, "%s", identity);
+  d->n_steps = 0;
+  td_engine *e = fx_create(&o, &d->fake.base, d->context ? d->context : CONTEXT);
   assert_int_equal(td_program_create(0, &e->program, &err), TD_OK);
   e->desc = (td_model_desc){.vocab = 1000,
                             .window_tokens = d->window,
@@ -194,7 +149,7 @@ static double calibrate(device *d, uint32_t depth, double calibrate_ms, const ch
 {
   td_error err;
   td_engine *e = create(d, depth, calibrate_ms, identity);
-  double begin = now;
+  double begin_us = now_us;
   td_engine_load_times(e, PAGE);
   assert_int_equal(td_engine_measure_times(e, PAGE, d->n_pages ? d->n_pages : N_PAGES,
                                            d->context ? d->context : CONTEXT, &err),
@@ -202,7 +157,7 @@ static double calibrate(device *d, uint32_t depth, double calibrate_ms, const ch
   assert_true(want != TD_OK || (e->cost_source == TD_TIMES_MEASURED && td_cost_is_valid(&e->cost)));
   *m = e->cost;
   td_engine_destroy(e);
-  return (now - begin) * 1e-6;
+  return (now_us - begin_us) * 1e-6;
 }
 
 /* A start: no step is run. */

@@ -3,20 +3,11 @@
  * captures, what is learned about steps meanwhile, and when it ends. On the test's device a piece takes a
  * millisecond and now and then changes an algorithm. Its clock moves only with the engine's work and waits.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-#include <poll.h>
-#include <signal.h>
+#include "fake_device.h"
+
 #include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "config/limits.h"
-#include "engine/internal.h"
 #include "stderr_fixture.h"
 
 enum {
@@ -38,8 +29,9 @@ typedef struct event {
   double at_us;
 } event;
 
-typedef struct device {
-  td_backend base;
+static fake_device device;
+
+static struct {
   td_engine *e;
   uint32_t n_pieces, n_done;                      /* the work ends with the last piece */
   uint32_t changing, changed_least, changed_most; /* rows whose algorithms that piece changes */
@@ -53,65 +45,39 @@ typedef struct device {
   bool only_anew;                                 /* or repeated captures alone */
   td_status capture_fails_as;
   uint32_t least_of[MAX_ROWS + 1]; /* fewest rows for a captured step; 0: it is not captured */
-  bool captured[2];                /* of the steps under way */
-  uint32_t n_logits[2];
-  uint64_t n_submitted, n_waited;
   uint32_t most_under_way;
   uint32_t n_begun;
   event events[EVENTS_MAX];
   uint32_t n_events;
-} device;
+} d;
 
 static const char not_fused[] = "more than 2 rows";
-
-static device d;
-static double now;
-
-uint64_t __wrap_td_clock_us(void); /* the linker replaces the engine's functions with these */
-int __wrap_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *limit, const sigset_t *signals);
-
-uint64_t __wrap_td_clock_us(void) { return (uint64_t)now; }
 
 static void note(event_kind what, uint32_t n)
 {
   assert_true(d.n_events < EVENTS_MAX);
-  d.events[d.n_events++] = (event){what, n, now};
+  d.events[d.n_events++] = (event){what, n, now_us};
 }
 
-static void submit_longer(td_engine *e, uint32_t n_new)
+static void submit_longer(uint32_t n_new)
 {
-  td_engine_request r = {.n_prompt = 2, .max_new = n_new, .ignore_eos = true};
-  td_error err;
-  td_ticket t;
-  r.tokens = calloc(2 + n_new, sizeof *r.tokens);
-  assert_non_null(r.tokens);
-  assert_int_equal(td_engine_submit(e, &r, &t, &err), TD_OK);
+  fx_submit(d.e, 0, (td_engine_request){.n_prompt = 2, .max_new = n_new});
 }
 
-static void submit(td_engine *e) { submit_longer(e, 3); }
+static void submit(void) { submit_longer(3); }
 
-/* An engine that would sleep forever is told to stop. */
-int __wrap_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *limit, const sigset_t *signals)
+static bool sleep_and_note(fake_device *f, double max_us)
 {
-  uint64_t one = 1;
-  assert_true(n == 1 && fds->fd == d.e->wake_fd && !signals);
-  if (!limit) {
+  if (max_us == INFINITY)
     note(ASLEEP, 0);
-    atomic_store(&d.e->stop_requested, true);
-    assert_int_equal(write(fds->fd, &one, sizeof one), sizeof one);
-    return 1;
-  }
-  int max_ms = (int)(limit->tv_sec * 1000 + limit->tv_nsec / 1000000);
-  if (max_ms > 0)
-    note(WAIT, (uint32_t)max_ms);
-  if (max_ms > 0 && d.submit_ms > 0) {
-    now += d.submit_ms * 1000.0;
-    d.submit_ms = 0;
-    submit(d.e); /* which wakes: is_asleep is set */
-    return 1;
-  }
-  now += max_ms * 1000.0;
-  return 0;
+  else if (max_us > 0)
+    note(WAIT, (uint32_t)(max_us / 1000));
+  if (!(max_us > 0) || max_us == INFINITY || d.submit_ms == 0)
+    return false;
+  now_us += d.submit_ms * 1000.0;
+  d.submit_ms = 0;
+  submit(); /* which wakes: is_asleep is set */
+  return true;
 }
 
 /* ---- the device ---- */
@@ -132,9 +98,9 @@ static td_status device_tune(td_backend *b, td_compiled *compiled, td_tuning *ou
   if (d.n_done > 0 && d.changing == 0 && !d.e->calibrates) /* 1: the end is not reported yet */
     assert_int_equal(d.e->stats.tuning_left, 1 + d.n_pieces - d.n_done);
   note(PIECE, ++d.n_done);
-  now += PIECE_US;
+  now_us += PIECE_US;
   if (d.submit_in == d.n_done)
-    submit(d.e);
+    submit();
   if (d.fails_in == d.n_done)
     return td_fail(err, d.fails_as, "the device said so");
   bool changes = d.n_done == d.changing;
@@ -164,8 +130,8 @@ static td_status device_capture(td_backend *b, td_compiled *compiled, uint32_t l
   assert_true(1 <= least_rows && least_rows <= n_rows && n_rows <= MAX_ROWS);
   note(CAPTURE, n_rows);
   if (d.submit_in_capture == n_rows && d.least_of[n_rows] == 0)
-    submit(d.e);
-  now += CAPTURE_US;
+    submit();
+  now_us += CAPTURE_US;
   if (d.capture_fails_at == n_rows && (!d.only_anew || d.least_of[n_rows] > 0))
     return td_fail(err, d.capture_fails_as, "the device said so");
   d.least_of[n_rows] = least_rows;
@@ -181,54 +147,25 @@ static bool is_captured(uint32_t n_rows)
   return false;
 }
 
-static void device_set_sampling(td_backend *b, uint32_t slot, const td_sampling *s) {}
-
-static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *plan)
+static void begin_step(fake_device *f, const td_plan *plan, fake_step *s)
 {
   bool decodes = plan->n_tokens == plan->n_rows && plan->n_logits == plan->n_rows;
-  note(decodes && is_captured(plan->n_rows) ? LAUNCH : STEP, plan->n_rows);
-  if (d.most_under_way < b->n_under_way)
-    d.most_under_way = b->n_under_way;
-  d.captured[d.n_submitted++ % 2] = d.events[d.n_events - 1].what == LAUNCH;
-  d.n_logits[(d.n_submitted - 1) % 2] = plan->n_logits;
+  s->captured = decodes && is_captured(plan->n_rows);
+  s->us = s->captured ? STEP_US : QUEUED_US;
+  note(s->captured ? LAUNCH : STEP, plan->n_rows);
+  if (d.most_under_way < f->base.n_under_way)
+    d.most_under_way = f->base.n_under_way;
 }
 
-static void device_sample(td_backend *b, td_compiled *sampling, const td_sample_input *input) {}
-
-static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
-{
-  static const int32_t ids[MAX_ROWS];
-  static const uint8_t none[MAX_ROWS];
-  static uint8_t ones[MAX_ROWS];
-  memset(ones, 1, sizeof ones);
-  uint32_t at = d.n_waited++ % 2;
-  now += d.captured[at] ? STEP_US : QUEUED_US;
-  *out = (td_outcome){
-      .n_logits = d.n_logits[at], .ids = ids, .n_ids = ones, .flags = none, .captured = d.captured[at]};
-  return TD_OK;
-}
-
-static void device_destroy(td_backend *b) {}
-
-static const td_backend_ops ops = {.name = "none",
-                                   .destroy = device_destroy,
-                                   .set_sampling = device_set_sampling,
-                                   .submit = device_submit,
-                                   .sample = device_sample,
-                                   .wait = device_wait,
-                                   .tune_begin = device_tune_begin,
-                                   .tune = device_tune,
-                                   .tune_end = device_tune_end,
-                                   .capture = device_capture};
+static const td_backend_ops ops = {FAKE_DEVICE_OPS, .tune_begin = device_tune_begin, .tune = device_tune,
+                                   .tune_end = device_tune_end, .capture = device_capture};
 
 /* ---- a daemon's life ---- */
-
-static void wake(void *arg) {}
 
 /* Runs the start up to the point where it would be ready. Negative: the default. */
 static void start_with(uint32_t n_pieces, int64_t tune_ms, int64_t capture_ms)
 {
-  td_options o;
+  td_options o = fx_options(N_SLOTS);
   td_error err;
   td_sched_config c = {.n_slots = N_SLOTS,
                        .max_running = N_SLOTS,
@@ -236,40 +173,29 @@ static void start_with(uint32_t n_pieces, int64_t tune_ms, int64_t capture_ms)
                        .page_tokens = 16,
                        .n_pages = 64,
                        .max_context_tokens = CONTEXT};
-  td_options_init(&o);
-  o.limit[TD_LIMIT_QUEUE_REQUESTS] = N_SLOTS;
   if (tune_ms >= 0)
     o.limit[TD_LIMIT_TUNE_MS] = (double)tune_ms;
   if (capture_ms >= 0)
     o.limit[TD_LIMIT_CAPTURE_MS] = (double)capture_ms;
-  snprintf(o.cache_dir, sizeof o.cache_dir, "%s", "");
-  now = 1e6;
-  d = (device){.base = {.ops = &ops, .pipeline_depth = 1, .on_device = true, .max_rows = MAX_ROWS},
-               .n_pieces = n_pieces};
-  assert_int_equal(td_engine_create(&o, &d.e, &err), TD_OK);
-  d.e->backend = &d.base;
-  d.e->cost_source = TD_TIMES_KEPT;
-  d.e->info.max_context_tokens = CONTEXT;
-  d.e->info.vocab = 1000;
-  d.e->wake = wake;
-  assert_int_equal(td_sched_create(&c, &d.e->sched, &err), TD_OK);
-  assert_int_equal(td_sched_plan_create(d.e->sched, &d.e->plan, &err), TD_OK);
-  assert_int_equal(td_sched_plan_create(d.e->sched, &d.e->next, &err), TD_OK);
-  assert_int_equal(td_engine_make_step_memory(d.e, N_SLOTS, N_SLOTS, &err), TD_OK);
+  device = (fake_device){.base = {.ops = &ops, .pipeline_depth = 1, .on_device = true, .max_rows = MAX_ROWS},
+                         .begin = begin_step,
+                         .sleep = sleep_and_note};
+  memset(&d, 0, sizeof d);
+  d.n_pieces = n_pieces;
+  d.e = device.e = fx_create(&o, &device.base, CONTEXT);
+  fx_get_ready(d.e, &c);
   assert_int_equal(td_engine_begin_tuning(d.e, &err), TD_OK);
   td_engine_begin_captures(d.e);
   td_engine_publish_idle_work(d.e);
-  atomic_store(&d.e->state, TD_ENGINE_READY);
 }
 
 static void start(uint32_t n_pieces, int64_t tune_ms) { start_with(n_pieces, tune_ms, -1); }
 
 static void run(td_status want)
 {
-  td_error err;
-  assert_int_equal(td_engine_run(d.e, &err), want);
+  fake_run(&device, want);
   if (want != TD_OK)
-    assert_string_equal(err.message, "the device said so");
+    assert_string_equal(d.e->failure.message, "the device said so");
 }
 
 static void end(void) { td_engine_destroy(d.e); }
@@ -531,10 +457,10 @@ static void a_busy_engine_captures_what_it_needs(void **state)
   double last_us = 0;
   uint32_t n = 0, n_waits = 0;
   start(0, -1);
-  d.base.pipeline_depth = 2;
+  device.base.pipeline_depth = 2;
   for (uint32_t i = 1; i <= 3; i++)
-    submit_longer(d.e, 80 * i);
-  last_us = now;
+    submit_longer(80 * i);
+  last_us = now_us;
   run(TD_OK);
   for (uint32_t i = 0; i < d.n_events; i++) {
     const event *it = &d.events[i];
@@ -568,9 +494,9 @@ static void behind_the_last_step(void **state)
   uint32_t n_steps =
       1 + (uint32_t)(td_limit_max(TD_LIMIT_CAPTURE_PAUSE_MS) * 1000 + QUEUED_US - 1) / QUEUED_US;
   start(0, -1);
-  d.base.max_rows = 1;
+  device.base.max_rows = 1;
   td_engine_begin_captures(d.e);
-  submit_longer(d.e, n_steps);
+  submit_longer(n_steps);
   run(TD_OK);
   assert_int_equal(d.n_events, n_steps + 2);
   assert_int_equal(d.events[n_steps].what, CAPTURE);
@@ -583,8 +509,8 @@ static void a_step_with_a_prompt_needs_none(void **state)
 {
   uint32_t at = 0;
   start(0, -1);
-  submit_longer(d.e, 1);
-  now += td_limit_max(TD_LIMIT_CAPTURE_PAUSE_MS) * 1000.0;
+  submit_longer(1);
+  now_us += td_limit_max(TD_LIMIT_CAPTURE_PAUSE_MS) * 1000.0;
   run(TD_OK);
   expect(&at, STEP, 1);
   expect(&at, WAIT, idle_ms());
@@ -597,9 +523,9 @@ static void steps_that_will_be_captured_teach_nothing(void **state)
   for (int captures = 0; captures <= 1; captures++) {
     uint32_t n_queued = 0, n_launched = 0;
     start_with(0, -1, captures ? -1 : 0);
-    d.base.pipeline_depth = 2;
+    device.base.pipeline_depth = 2;
     d.e->cost = (td_cost_model){.n_points = 2, .tokens = {1, 2}, .tokens_us = {STEP_US, STEP_US}};
-    submit_longer(d.e, 100);
+    submit_longer(100);
     run(TD_OK);
     for (uint32_t i = 1; i < d.n_events; i++) {
       n_queued += d.events[i].what == STEP;
@@ -659,7 +585,7 @@ static void faults_of_first_captures(void **state)
     d.capture_fails_at = busy ? 1 : 4;
     d.capture_fails_as = TD_ERR_DEVICE;
     if (busy)
-      submit_longer(d.e, 100);
+      submit_longer(100);
     run(TD_ERR_DEVICE);
     assert_int_equal(d.events[d.n_events - 1].what, CAPTURE);
     end();
@@ -669,7 +595,7 @@ static void faults_of_first_captures(void **state)
     d.capture_fails_at = busy ? 1 : 4;
     d.capture_fails_as = TD_ERR_NOMEM;
     if (busy)
-      submit_longer(d.e, 100);
+      submit_longer(100);
     capture();
     run(TD_OK);
     assert_non_null(strstr(captured(), "the device said so: no more steps are captured in this run\n"));

@@ -2,33 +2,22 @@
  * start, and never overwrites a file that another process wrote. With the real step loop and scheduler, on
  * a device that is slower than when it was measured by a given factor, and a clock that only the device
  * moves. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-#include <dirent.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
+#include "fake_device.h"
 
-#include "common/clock.h"
+#include <dirent.h>
+#include <stdio.h>
+
 #include "config/limits.h"
-#include "engine/internal.h"
 #include "scheduler/cost_text.h"
 
 enum { MAX_ROWS = 16, MAX_TOKENS = 256, PAGE = 16, N_PAGES = 2048, CONTEXT = 4096, N_SLOTS = 64 };
 
 typedef struct device {
-  td_backend base;
-  td_engine *e;
+  fake_device fake;
   double times[2];  /* factors by which steps [without, with] prompts are slower than the model */
   uint32_t stop_at; /* in this step the loop is told to stop, or the device fails */
   bool fails;
-  uint32_t n_steps, n_logits;
-  double end_us;
+  uint32_t n_steps;
 } device;
 
 static const td_cost_model truth = {.n_points = 4,
@@ -39,99 +28,60 @@ static const td_cost_model truth = {.n_points = 4,
                                     .prefill_us_per_chunk = 200,
                                     .prefill_us_per_pair = 0.02};
 
-static double now;
-static void (*when_asked)(void);   /* called once, the next time that the clock is read */
-uint64_t __wrap_td_clock_us(void); /* the linker replaces the engine's function with this one */
-uint64_t __wrap_td_clock_us(void)
-{
-  void (*then)(void) = when_asked;
-  when_asked = NULL;
-  if (then)
-    then();
-  return (uint64_t)now;
-}
-
-static void device_set_sampling(td_backend *b, uint32_t slot, const td_sampling *s) {}
-
 /* One step in seven is disturbed, which must not count as the normal speed. */
-static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *plan)
+static void begin_step(fake_device *f, const td_plan *plan, fake_step *s)
 {
-  device *d = (device *)b;
+  device *d = (device *)f;
   td_step_work w = td_step_work_of(plan);
-  double us = td_cost_step_us(&truth, &w) * d->times[w.n_rows > w.n_decode_rows];
-  d->n_steps++;
-  d->end_us = now + (d->stop_at > 0 && d->n_steps % 7 == 0 ? 5 * us : us);
-  d->n_logits = plan->n_logits;
+  s->us = td_cost_step_us(&truth, &w) * d->times[w.n_rows > w.n_decode_rows];
+  if (++d->n_steps % 7 == 0 && d->stop_at > 0)
+    s->us *= 5;
 }
 
-static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
+static td_status end_step(fake_device *f, const fake_step *s, td_error *err)
 {
-  device *d = (device *)b;
-  static const int32_t ids[MAX_ROWS];
-  static const uint8_t none[MAX_ROWS];
-  static uint8_t ones[MAX_ROWS];
-  memset(ones, 1, sizeof ones);
-  now = d->end_us;
-  *out = (td_outcome){.n_logits = d->n_logits, .ids = ids, .n_ids = ones, .flags = none};
+  device *d = (device *)f;
   if (d->n_steps != d->stop_at)
     return TD_OK;
-  atomic_store(&d->e->stop_requested, true);
+  atomic_store(&f->e->stop_requested, true);
   return d->fails ? td_fail(err, TD_ERR_DEVICE, "the device is gone") : TD_OK;
 }
 
-static void device_sample(td_backend *b, td_compiled *sampling, const td_sample_input *input) {}
-static void device_destroy(td_backend *b) {}
-
-static const td_backend_ops ops = {.name = "none",
-                                   .destroy = device_destroy,
-                                   .set_sampling = device_set_sampling,
-                                   .submit = device_submit,
-                                   .sample = device_sample,
-                                   .wait = device_wait};
+static const td_backend_ops ops = {FAKE_DEVICE_OPS};
 
 /* ---- a daemon's life ---- */
 
 static char folder[] = "/tmp/td_learn_XXXXXX";
 
-static void wake(void *arg) {}
-
 static td_engine *create(device *d, const char *cache_dir)
 {
-  td_options o;
-  td_error err;
-  td_engine *e = NULL;
-  td_options_init(&o);
-  o.limit[TD_LIMIT_QUEUE_REQUESTS] = N_SLOTS;
+  td_options o = fx_options(N_SLOTS);
   snprintf(o.cache_dir, sizeof o.cache_dir, "%s", cache_dir);
-  assert_int_equal(td_engine_create(&o, &e, &err), TD_OK);
-  *d = (device){.base = {.ops = &ops,
-                         .pipeline_depth = 1,
-                         .on_device = true,
-                         .max_rows = MAX_ROWS,
-                         .max_logits = MAX_ROWS,
-                         .max_tokens = MAX_TOKENS},
-                .e = e,
+  *d = (device){.fake = {.base = {.ops = &ops,
+                                  .pipeline_depth = 1,
+                                  .on_device = true,
+                                  .max_rows = MAX_ROWS,
+                                  .max_logits = MAX_ROWS,
+                                  .max_tokens = MAX_TOKENS,
+                                  .identity = "a device"},
+                         .begin = begin_step,
+                         .end = end_step},
                 .times = {1, 1}};
-  snprintf(d->base.identity, sizeof d->base.identity, "a device");
-  e->backend = &d->base;
-  e->desc = (td_model_desc){.vocab = 1000,
+  td_engine *e = d->fake.e = fx_create(&o, &d->fake.base, CONTEXT);
+  e->desc = (td_model_desc){.vocab = FX_VOCAB,
                             .n_layers = 32,
                             .width = 4096,
                             .ffn_width = 14336,
                             .n_heads = 32,
                             .n_kv_heads = 8,
                             .head_dim = 128};
-  e->info.vocab = 1000;
   e->info.weight_bytes = 16000000000;
-  e->info.max_context_tokens = CONTEXT;
-  e->wake = wake;
   td_engine_load_times(e, PAGE);
   return e;
 }
 
 static td_engine *get_ready(td_engine *e)
 {
-  td_error err;
   td_sched_config c = {.n_slots = N_SLOTS,
                        .max_running = MAX_ROWS,
                        .step_tokens = MAX_TOKENS,
@@ -140,11 +90,7 @@ static td_engine *get_ready(td_engine *e)
                        .max_context_tokens = CONTEXT,
                        .cost = &e->cost,
                        .cost_is_guess = e->cost_source == TD_TIMES_BUILT_IN};
-  assert_int_equal(td_sched_create(&c, &e->sched, &err), TD_OK);
-  assert_int_equal(td_sched_plan_create(e->sched, &e->plan, &err), TD_OK);
-  assert_int_equal(td_sched_plan_create(e->sched, &e->next, &err), TD_OK);
-  assert_int_equal(td_engine_make_step_memory(e, MAX_ROWS, MAX_ROWS, &err), TD_OK);
-  atomic_store(&e->state, TD_ENGINE_READY);
+  fx_get_ready(e, &c);
   return e;
 }
 
@@ -160,38 +106,31 @@ static td_engine *start(device *d, const char *cache_dir)
   return get_ready(e);
 }
 
-static void submit(td_engine *e, uint32_t i, uint32_t n_prompt, uint32_t max_new)
+/* Serves until the loop is told to stop in some step. */
+static void serve_until(device *d, uint32_t n_prompts, uint32_t stop_at, td_status want)
 {
-  td_engine_request r = {.n_prompt = n_prompt, .max_new = max_new, .ignore_eos = true};
-  td_error err;
-  td_ticket t;
-  r.tokens = calloc(n_prompt + max_new, sizeof *r.tokens);
-  assert_non_null(r.tokens);
-  for (uint32_t k = 0; k < n_prompt; k++)
-    r.tokens[k] = (int32_t)((7 * i + k * (i + 1)) % 1000);
-  assert_int_equal(td_engine_submit(e, &r, &t, &err), TD_OK);
-}
-
-/* Serves until the loop is told to stop in some step, and ends. */
-static void serve(device *d, uint32_t n_prompts, double without, double with, uint32_t stop_at,
-                  td_status want)
-{
-  td_engine *e = d->e;
-  td_error err;
   for (uint32_t i = 0; i < n_prompts; i++)
-    submit(e, i, 1000, 30);
-  submit(e, 99, 2, 3000); /* and a request that never ends */
-  d->times[0] = without;
-  d->times[1] = with;
+    fx_submit(d->fake.e, i, (td_engine_request){.n_prompt = 1000, .max_new = 30});
+  /* and a request that never ends */
+  fx_submit(d->fake.e, n_prompts, (td_engine_request){.n_prompt = 2, .max_new = 3000});
   d->n_steps = 0;
   d->stop_at = stop_at;
   d->fails = want != TD_OK;
-  assert_int_equal(td_engine_run(e, &err), want);
+  fake_run(&d->fake, want);
   assert_int_equal(d->n_steps, stop_at);
-  td_engine_destroy(e);
 }
 
-static char path[512], text[TD_COST_TEXT_BYTES];
+/* The same, and ends. */
+static void serve(device *d, uint32_t n_prompts, double without, double with, uint32_t stop_at,
+                  td_status want)
+{
+  d->times[0] = without;
+  d->times[1] = with;
+  serve_until(d, n_prompts, stop_at, want);
+  td_engine_destroy(d->fake.e);
+}
+
+static char path[512], text[TD_COST_TEXT_BYTES], identity[TD_COST_IDENTITY_BYTES];
 
 /* The only file's bytes; their number. */
 static size_t read_kept(void)
@@ -220,7 +159,6 @@ static void write_kept(const char *bytes, size_t n)
 
 static td_cost_model kept(void)
 {
-  char identity[TD_COST_IDENTITY_BYTES];
   td_cost_model m;
   td_error err;
   size_t n = read_kept();
@@ -356,7 +294,7 @@ static void what_others_did_meanwhile_stays(void **state)
   td_buf other;
   m.tokens_us[m.n_points - 1] *= 1.01;
   td_buf_init(&other, 0);
-  td_cost_print(&m, "a device, measured by another", &other);
+  td_cost_print(&m, identity, &other);
   write_kept(other.data, other.len_bytes);
   serve(&d, 40, 1.1, 1.3, 600, TD_OK);
   assert_int_equal(read_kept(), other.len_bytes);
@@ -389,16 +327,11 @@ static void a_new_calibration_begins_anew(void **state)
 /* The median error of the last steps' predictions, and the source of step times. */
 static double serve_and_see(device *d, double times, uint32_t stop_at, td_times_source *source)
 {
-  td_engine *e = d->e;
+  td_engine *e = d->fake.e;
   td_engine_stats st;
   double median, p99;
-  for (uint32_t i = 0; i < 40; i++)
-    submit(e, i, 1000, 30);
-  submit(e, 99, 2, 3000);
   d->times[0] = d->times[1] = times;
-  d->n_steps = 0;
-  d->stop_at = stop_at;
-  assert_int_equal(td_engine_run(e, &(td_error){0}), TD_OK);
+  serve_until(d, 40, stop_at, TD_OK);
   td_engine_step_errors(e, &median, &p99);
   td_engine_get_stats(e, &st);
   *source = st.times_source;
@@ -458,36 +391,34 @@ static void what_was_learned_gives_way(void **state)
 
 /* The host takes time between two steps; and after an answer is complete, the engine is idle for a second. */
 enum { HOST_US = 500 };
-static td_engine *served;
-
-static void next_comes(void)
-{
-  now += 1e6;
-  submit(served, 0, 40, 3);
-}
 
 static void wake_slowly(void *arg)
 {
   td_engine_update u;
-  now += HOST_US;
-  if (td_engine_poll(served, &u, 1) == 1 && u.finish != TD_FINISH_NONE) {
-    td_engine_release(served, u.ticket);
-    when_asked = next_comes;
-  }
+  now_us += HOST_US;
+  if (td_engine_poll(arg, &u, 1) == 1 && u.finish != TD_FINISH_NONE)
+    td_engine_release(arg, u.ticket);
+}
+
+static bool next_comes(fake_device *d, double max_us)
+{
+  now_us += 1e6;
+  fx_submit(d->e, 0, (td_engine_request){.n_prompt = 40, .max_new = 3});
+  return true;
 }
 
 static void the_hosts_time_counts_and_idleness_does_not(void **state)
 {
   device d;
   empty_folder();
-  served = start(&d, folder);
-  served->wake = wake_slowly;
+  td_engine *e = start(&d, folder);
+  e->wake = wake_slowly;
+  e->wake_arg = e;
+  d.fake.sleep = next_comes;
   d.n_steps = 0;
   d.stop_at = 600;
-  submit(served, 0, 40, 3);
-  assert_int_equal(td_engine_run(served, &(td_error){0}), TD_OK);
-  when_asked = NULL;
-  td_engine_destroy(served);
+  fake_run(&d.fake, TD_OK);
+  td_engine_destroy(e);
   td_step_work decode = {
       .n_tokens = 1, .n_rows = 1, .n_logits = 1, .n_decode_rows = 1, .decode_kv_tokens = 42};
   double us = td_cost_step_us(&truth, &decode);

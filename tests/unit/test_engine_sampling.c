@@ -3,19 +3,12 @@
  * pages and sampler states than requests need, so answers are preempted, and their counts are lost and
  * rebuilt. With one step under way, and with two, where a step is sampled before the host knows the tokens
  * of the step before. */
+#include "engine_fixture.h"
+
 #include <math.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-#include "engine/internal.h"
 #include "kernels/logprob_math.h"
 #include "kernels/sampler_cache.h"
 
@@ -42,14 +35,6 @@ static uint32_t below(uint32_t n)
 static float uniform(void) { return (float)below(1 << 20) * 0x1p-20f; }
 
 /* ---- the engine ---- */
-
-static void wake(void *arg) {}
-
-static void *run_engine(void *arg)
-{
-  td_engine *e = arg;
-  return td_engine_run(e, &e->failure) == TD_OK ? e : NULL;
-}
 
 static td_compiled *compile(td_backend *be, const td_op *ops, uint32_t n)
 {
@@ -87,9 +72,9 @@ static void make_model(td_engine *e)
 
 static td_engine *make_engine(const char *depth)
 {
-  td_options o;
+  td_options o = fx_options(N_SLOTS);
   td_error err;
-  td_engine *e = NULL;
+  td_backend *be;
   td_backend_config b = {.n_threads = 1,
                          .max_slots = N_SLOTS,
                          .max_rows = MAX_ROWS,
@@ -102,27 +87,17 @@ static td_engine *make_engine(const char *depth)
                        .page_tokens = 16,
                        .n_pages = 7,
                        .max_context_tokens = N_CONTEXT};
-  td_options_init(&o);
-  o.limit[TD_LIMIT_QUEUE_REQUESTS] = N_SLOTS;
-  assert_int_equal(td_engine_create(&o, &e, &err), TD_OK);
   setenv("TANDEM_PIPELINE", depth, 1);
-  assert_int_equal(td_backend_create("cpu", &b, &e->backend, &err), TD_OK);
+  assert_int_equal(td_backend_create("cpu", &b, &be, &err), TD_OK);
   unsetenv("TANDEM_PIPELINE");
-  e->cost_source = TD_TIMES_KEPT;
-  e->info.max_context_tokens = N_CONTEXT;
+  td_engine *e = fx_create(&o, be, N_CONTEXT);
   e->info.vocab = N_VOCAB;
   e->desc.eos_ids[0] = EOS;
   e->desc.n_eos_ids = 1;
   make_model(e);
-  assert_int_equal(td_sched_create(&c, &e->sched, &err), TD_OK);
-  assert_int_equal(td_sched_plan_create(e->sched, &e->plan, &err), TD_OK);
-  assert_int_equal(td_sched_plan_create(e->sched, &e->next, &err), TD_OK);
-  assert_int_equal(td_engine_make_step_memory(e, MAX_ROWS, MAX_ROWS, &err), TD_OK);
   assert_int_equal(td_masks_create(N_SLOTS, 1, e->wake_fd, &e->masks, &err), TD_OK);
-  e->wake = wake;
-  atomic_store(&e->state, TD_ENGINE_READY);
-  assert_int_equal(pthread_create(&e->thread, NULL, run_engine, e), 0);
-  e->thread_started = true;
+  fx_get_ready(e, &c);
+  fx_start_thread(e);
   return e;
 }
 

@@ -1,17 +1,11 @@
 /* The step loop (engine/step.c) with the real scheduler and hand-over, on a device without a model: the
  * token after token t at position p is a function of both. So each answer is known beforehand, and any
  * mix-up of rows, slots or steps shows in it. With one step under way and with two. Runs under TSan in CI. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
+#include "engine_fixture.h"
+
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-
-#include "engine/internal.h"
 
 enum {
   N_SLOTS = 24,
@@ -191,19 +185,10 @@ static const td_backend_ops device_ops = {.name = "none",
 
 /* ---- the engine ---- */
 
-static void wake(void *arg) {}
-
-static void *run_engine(void *arg)
-{
-  td_engine *e = arg;
-  return td_engine_run(e, &e->failure) == TD_OK ? e : NULL;
-}
-
 static td_engine *make_engine(device *d, uint32_t depth)
 {
-  td_options o;
+  td_options o = fx_options(N_SLOTS);
   td_error err;
-  td_engine *e = NULL;
   /* pages for a fifth of what may run: requests are preempted */
   td_sched_config c = {.n_slots = N_SLOTS,
                        .max_running = MAX_ROWS,
@@ -212,25 +197,14 @@ static td_engine *make_engine(device *d, uint32_t depth)
                        .page_tokens = 16,
                        .n_pages = 16,
                        .max_context_tokens = N_CONTEXT};
-  td_options_init(&o);
-  o.limit[TD_LIMIT_QUEUE_REQUESTS] = N_SLOTS;
-  assert_int_equal(td_engine_create(&o, &e, &err), TD_OK);
-  *d = (device){.base = {.ops = &device_ops, .pipeline_depth = depth}, .engine = e};
-  e->backend = &d->base;
-  e->cost_source = TD_TIMES_KEPT;
-  e->info.max_context_tokens = N_CONTEXT;
+  *d = (device){.base = {.ops = &device_ops, .pipeline_depth = depth}};
+  td_engine *e = d->engine = fx_create(&o, &d->base, N_CONTEXT);
   e->info.vocab = N_VOCAB;
   e->desc.eos_ids[0] = EOS;
   e->desc.n_eos_ids = 1;
-  assert_int_equal(td_sched_create(&c, &e->sched, &err), TD_OK);
-  assert_int_equal(td_sched_plan_create(e->sched, &e->plan, &err), TD_OK);
-  assert_int_equal(td_sched_plan_create(e->sched, &e->next, &err), TD_OK);
-  assert_int_equal(td_engine_make_step_memory(e, MAX_ROWS, MAX_LOGITS, &err), TD_OK);
   assert_int_equal(td_masks_create(N_SLOTS, 2, e->wake_fd, &e->masks, &err), TD_OK);
-  e->wake = wake;
-  atomic_store(&e->state, TD_ENGINE_READY);
-  assert_int_equal(pthread_create(&e->thread, NULL, run_engine, e), 0);
-  e->thread_started = true;
+  fx_get_ready(e, &c);
+  fx_start_thread(e);
   return e;
 }
 
@@ -444,15 +418,8 @@ static void test_stop_ends_with_the_step(void **state)
   for (uint32_t depth = 1; depth <= 2; depth++) {
     static device d;
     td_engine *e = make_engine(&d, depth);
-    for (uint32_t i = 0; i < MAX_ROWS; i++) {
-      td_engine_request r = {.n_prompt = 1, .max_new = MAX_NEW, .ignore_eos = true};
-      td_error err;
-      td_ticket t;
-      r.tokens = calloc(1 + MAX_NEW, sizeof *r.tokens);
-      assert_non_null(r.tokens);
-      r.tokens[0] = (int32_t)i;
-      assert_int_equal(td_engine_submit(e, &r, &t, &err), TD_OK);
-    }
+    for (uint32_t i = 0; i < MAX_ROWS; i++)
+      fx_submit(e, i, (td_engine_request){.n_prompt = 1, .max_new = MAX_NEW});
     td_engine_update u;
     while (td_engine_poll(e, &u, 1) == 0)
       sched_yield();
@@ -464,21 +431,6 @@ static void test_stop_ends_with_the_step(void **state)
 }
 
 /* ---- one request at a time ---- */
-
-static td_ticket submit_one(td_engine *e, uint32_t n_prompt, uint32_t max_new, td_engine_request r)
-{
-  td_error err;
-  td_ticket t;
-  r.n_prompt = n_prompt;
-  r.max_new = max_new;
-  r.ignore_eos = true;
-  r.tokens = calloc(n_prompt + max_new, sizeof *r.tokens);
-  assert_non_null(r.tokens);
-  for (uint32_t i = 0; i < n_prompt; i++)
-    r.tokens[i] = 10 + (int32_t)i;
-  assert_int_equal(td_engine_submit(e, &r, &t, &err), TD_OK);
-  return t;
-}
 
 /* Waits for the last update of the request that ends next. */
 static td_engine_update next_end(td_engine *e)
@@ -512,9 +464,10 @@ static void test_a_late_mask_holds_up_nobody_else(void **state)
     td_engine *e = make_engine(&d, depth);
     int held;
     atomic_store(&is_held, true);
-    td_ticket a = submit_one(e, 5, 3, (td_engine_request){.mask = {.fill = held_fill, .arg = &held}});
+    td_ticket a = fx_submit(
+        e, 10, (td_engine_request){.n_prompt = 5, .max_new = 3, .mask = {.fill = held_fill, .arg = &held}});
     for (int i = 0; i < 3; i++) { /* whole answers of others go by */
-      td_ticket b = submit_one(e, 7, 50, (td_engine_request){.n_stop_ids = 0});
+      td_ticket b = fx_submit(e, 10, (td_engine_request){.n_prompt = 7, .max_new = 50});
       td_engine_update u = next_end(e);
       assert_int_equal(u.ticket.slot, b.slot);
       assert_true(u.finish == TD_FINISH_LENGTH || u.finish == TD_FINISH_ERROR);
@@ -573,11 +526,12 @@ static void test_a_cancel_waits_for_the_fill(void **state)
   td_engine *e = make_engine(&d, 1);
   int held;
   atomic_store(&is_held, true);
-  td_ticket a = submit_one(e, 5, 3, (td_engine_request){.mask = {.fill = held_fill, .arg = &held}});
+  td_ticket a = fx_submit(
+      e, 10, (td_engine_request){.n_prompt = 5, .max_new = 3, .mask = {.fill = held_fill, .arg = &held}});
   while (!atomic_load(&is_in_fill))
     sched_yield();
   td_engine_cancel(e, a);
-  td_ticket b = submit_one(e, 7, 50, (td_engine_request){.n_stop_ids = 0});
+  td_ticket b = fx_submit(e, 10, (td_engine_request){.n_prompt = 7, .max_new = 50});
   td_engine_update u = next_end(e);
   assert_int_equal(u.ticket.slot, b.slot);
   assert_int_not_equal(a.slot, b.slot);
@@ -596,8 +550,11 @@ static void test_log_probabilities_lie_beside_their_tokens(void **state)
   for (uint32_t depth = 1; depth <= 2; depth++) {
     static device d;
     td_engine *e = make_engine(&d, depth);
-    td_engine_request r = {.n_prompt_logits = SCORED, .sampling = {.wants_logprobs = true, .n_top = TOP}};
-    td_ticket t = submit_one(e, PROMPT, NEW, r);
+    td_ticket t = fx_submit(e, 10,
+                            (td_engine_request){.n_prompt = PROMPT,
+                                                .max_new = NEW,
+                                                .n_prompt_logits = SCORED,
+                                                .sampling = {.wants_logprobs = true, .n_top = TOP}});
     td_engine_update u = next_end(e);
     for (uint32_t i = 0; i < SCORED + u.n_generated; i++) {
       int32_t id = u.tokens[PROMPT - SCORED + i];
