@@ -280,8 +280,9 @@ void td_sim_daemon_end_step(td_sim_daemon *d, double now_us)
 {
   uint32_t n_finished;
   TD_BUG_ON(!d->in_step);
-  if (d->config.ahead && !d->is_disturbed)
-    d->has_next = td_sched_plan_ahead(d->sched, d->plan, NULL, d->next);
+  d->has_next = d->config.ahead && !d->is_disturbed && td_sched_may_plan_ahead(d->sched, d->plan, NULL);
+  if (d->has_next)
+    td_sched_plan_ahead(d->sched, d->plan, NULL, d->next);
   record_step(d);
   record_tokens(d, now_us);
   /* The scheduler has to learn the times, like the daemon's. */

@@ -302,8 +302,7 @@ static bool plan_step_ahead(td_engine *e, uint64_t begin_us)
   /* late requests are ended between steps */
   if (td_sched_next_expiry_us(e->sched) < e->next_times.plan_begin_us)
     return false;
-  if (!td_sched_plan_ahead(e->sched, e->plan, late, e->next))
-    return false;
+  td_sched_plan_ahead(e->sched, e->plan, late, e->next);
   e->next_times.predicted_us = td_sched_predict_us(e->sched, e->next);
   e->next_times.plan_end_us = td_clock_us();
   submit_step(e, e->next, e->next_times.predicted_us);

@@ -441,11 +441,9 @@ bool td_sched_may_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *la
   return any && n_live == s->table.n_running && td_sched_available_pages(s) >= n_pages + s->reserved_pages;
 }
 
-bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late, td_plan *next)
+void td_sched_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late, td_plan *next)
 {
-  TD_BUG_ON(plan == next);
-  if (!td_sched_may_plan_ahead(s, plan, late))
-    return false;
+  TD_BUG_ON(plan == next || s->n_in_flight != 1 || plan->step != s->step);
   begin_plan(s, next);
   uint64_t n_pages = 0, others_pages = 0;
   for (uint32_t i = 0; i < plan->n_rows; i++) {
@@ -473,5 +471,4 @@ bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late, 
   next->n_decode_rows = next->n_rows;
   next->repeated_kv_tokens = td_sched_repeated_kv(s, n_pages, others_pages);
   finish_plan(s, next);
-  return true;
 }

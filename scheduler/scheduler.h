@@ -120,17 +120,18 @@ uint64_t td_sched_next_expiry_us(const td_sched *s);
 /* Fills plan with the next step. Returns false, and changes nothing, if there is nothing to run. Do not
  * call it while a plan is uncommitted. */
 bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan);
-/* Fills `next` with the step after `plan` before the outcome of `plan` is known. `plan` must be the only
- * plan that is not committed. All its rows decode once more, with token ids -1 - (logits entry of `plan`).
- * late [n_logits of plan] is nonzero for rows that `plan` does not sample: they compute their last token
- * again. It may be NULL. Returns false, and changes nothing, if the next step should be a different one: a
- * prompt goes on or may start, a row may take more than one token, a page is lacking, or no row is left. A
- * request that turns out to end with `plan` is still in `next` and computes there for nothing
- * (td_sched_is_running tells which, before next's commit). The device must run both plans in order, and they
- * are committed in order. */
-bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late, td_plan *next);
-/* Whether td_sched_plan_ahead would make such a plan now. Changes nothing. */
+/* Whether the step after `plan` can be planned before the outcome of `plan` is known: all rows decode once
+ * more. `plan` must be the only plan that is not committed. late [n_logits of plan] is nonzero for rows that
+ * `plan` does not sample: they compute their last token again. It may be NULL. Returns false if the next step
+ * should be a different one: a prompt goes on or may start, a row may take more than one token, a page is
+ * lacking, or no row is left. Changes nothing. The answer does not depend on the time: it holds until the
+ * scheduler is changed. */
 bool td_sched_may_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late);
+/* Fills `next` with that step. Call it only if td_sched_may_plan_ahead is true. All rows of `plan` decode
+ * once more, with token ids -1 - (logits entry of `plan`). A request that turns out to end with `plan` is
+ * still in `next` and computes there for nothing (td_sched_is_running tells which, before next's commit). The
+ * device must run both plans in order, and they are committed in order. */
+void td_sched_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late, td_plan *next);
 
 /* The caller's verdict on the token that a step sampled for a row. */
 enum { TD_TOKEN_GOES_ON, TD_TOKEN_ENDS, TD_TOKEN_LATE };

@@ -490,8 +490,9 @@ static void verify_ahead(sim_world *w)
 /* Before plan's outcome is known. Afterwards it is known which of its rows have ended. */
 static bool plan_ahead(sim_world *w)
 {
-  if (!sim_chance(&w->rng, w->ahead_rate) || !td_sched_plan_ahead(w->sched, w->plan, w->late, w->next))
+  if (!sim_chance(&w->rng, w->ahead_rate) || !td_sched_may_plan_ahead(w->sched, w->plan, w->late))
     return false;
+  td_sched_plan_ahead(w->sched, w->plan, w->late, w->next);
   td_sched_check(w->sched);
   verify_ahead(w);
   w->totals->ahead_steps++;
