@@ -58,8 +58,9 @@ void td_sim_daemon_deinit(td_sim_daemon *d)
   *d = (td_sim_daemon){0};
 }
 
-/* How long before a step ends the daemon plans the next one: it learns this. With this value, times to the
- * first token are as measured on an H200 (docs/lab). */
+/* How long before a step ends the daemon plans the next one. A daemon learns this while it serves
+ * (tandem:plan_ahead_lead_seconds). With this value, times to the first token are as measured on an H200
+ * (docs/lab). */
 enum { AHEAD_LEAD_US = 2500 };
 
 void td_sim_daemon_send(td_sim_daemon *d, uint32_t request, double now_us)

@@ -308,6 +308,7 @@ typedef struct td_engine_stats {
   td_engine_not_fused not_fused[TD_NOT_FUSED_MAX]; /* [n_not_fused], one for each reason */
   uint32_t n_not_fused;
   double cost_correction[2]; /* learned factors on steps without and with prompts */
+  double ahead_lead_us; /* learned: how long before a step's end the next one is planned; 0: only after it */
   /* predicted for a request that arrives now; the fields below: see td_sched_forecast */
   double queue_delay_us;
   double next_end_us, end_interval_us, prompt_token_us;

@@ -169,6 +169,7 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
   st->times_source = e->cost_source;
   st->tuning_left = td_engine_idle_work_left(e);
   memcpy(st->cost_correction, ss.cost_correction, sizeof st->cost_correction);
+  st->ahead_lead_us = e->backend->pipeline_depth < 2 ? 0 : e->ahead_lead_us;
   st->n_following = ss.n_following;
   st->follows = ss.follows;
   if (plan) {

@@ -168,6 +168,9 @@ static void prediction_metrics(page *p, const td_metrics *m, const td_metrics_vi
   head(p, EVERY_KEY, "tandem:step_prediction_correction", "gauge", "Learned factor on known step times");
   sample(p, "tandem:step_prediction_correction", ",prompts=\"without\"", s->cost_correction[0]);
   sample(p, "tandem:step_prediction_correction", ",prompts=\"with\"", s->cost_correction[1]);
+  gauge(p, EVERY_KEY, "tandem:plan_ahead_lead_seconds",
+        "How long before the end of a step the next one is planned, as learned; 0: not before",
+        s->ahead_lead_us / 1e6);
   gauge(p, OPERATORS, "tandem:queue_delay_predicted_seconds", "Until a request that came now would start",
         s->queue_delay_us / 1e6);
   histogram(p, OPERATORS, "tandem:request_queue_time_predicted_seconds",

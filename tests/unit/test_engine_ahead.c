@@ -117,12 +117,13 @@ static void who_comes_before_begins_with_the_next_step(void **state)
 }
 
 /* Steps that end earlier than predicted, or a host that takes long: the lead grows until the device does not
- * wait. */
+ * wait. Its value is reported. */
 static void the_lead_is_learned(void **state)
 {
   static const struct {
     double takes, host_us;
   } cases[] = {{0.8, 0}, {1, 2000}, {0.3, 0}};
+  td_engine_stats st;
   for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
     double waited_us = 0;
     uint32_t n_waits = 0;
@@ -135,6 +136,8 @@ static void the_lead_is_learned(void **state)
       n_waits += idle_us(i) > 0;
     }
     assert_true(waited_us < 30000 && n_waits <= 6); /* of 3 to 10 s */
+    td_engine_get_stats(device.e, &st);
+    assert_true(st.ahead_lead_us > cases[k].host_us && st.ahead_lead_us < STEP_US);
     end();
   }
 }

@@ -98,6 +98,7 @@ static void forecasts_are_rare_and_right_at_idle(void **state)
     td_engine_get_stats(e, &st);
     assert_true(st.queue_delay_us == 0 && st.next_end_us == 0 && st.end_interval_us == 0 &&
                 st.prompt_token_us == 0);
+    assert_true(st.ahead_lead_us == 0); /* this device runs one step at a time */
     assert_int_equal(n_wrong, 0);
     assert_in_range(n_steps, N_NEW, N_NEW + N_ROWS);
     assert_in_range(n_forecasts, n_steps * STEP_US / (RARE_US + STEP_US),

@@ -161,6 +161,7 @@ static void test_the_whole_page(void **state)
                        .tbt_slo_us = 128e6,
                        .times_source = TD_TIMES_KEPT,
                        .cost_correction = {129, 130},
+                       .ahead_lead_us = 133e6,
                        .queue_delay_us = 131e6,
                        .tuning_left = 132,
                        .not_fused = {{"a", 141}, {"b", 142}},
@@ -238,7 +239,7 @@ static void test_the_whole_page(void **state)
     l.n++;
   }
   ADD(&l, {"tandem:tuning_left}", 132}, {"tandem:step_prediction_correction,prompts=\"without\"}", 129},
-      {"tandem:step_prediction_correction,prompts=\"with\"}", 130},
+      {"tandem:step_prediction_correction,prompts=\"with\"}", 130}, {"tandem:plan_ahead_lead_seconds}", 133},
       {"tandem:queue_delay_predicted_seconds}", 131});
   add_histogram(&l, "tandem:request_queue_time_predicted_seconds", &m.queue_predicted);
   ADD(&l, {"tandem:gpu_sm_clock_hertz}", 151}, {"tandem:gpu_memory_clock_hertz}", 152},
@@ -273,9 +274,10 @@ static void test_what_others_use(void **state)
   static const char *const lengths[] = {"token",        "page",  "predict",         "cache_usage",
                                         "prefix_cache", "bytes", "kv_events_pages", "kv_events_messages",
                                         "late_rows"};
-  static const char *const stay[] = {"\ntandem:step_times_source", "\ntandem:step_prediction_correction",
-                                     "\nvllm:time_to_first_token_seconds_count",
-                                     "\nvllm:num_requests_running", "\ntandem:key_prompt_tokens_total"};
+  static const char *const stay[] = {
+      "\ntandem:step_times_source",       "\ntandem:step_prediction_correction",
+      "\ntandem:plan_ahead_lead_seconds", "\nvllm:time_to_first_token_seconds_count",
+      "\nvllm:num_requests_running",      "\ntandem:key_prompt_tokens_total"};
   td_metrics m;
   td_engine_stats s = {0};
   td_kv_events_count kv_events = {1, 2, 3};
