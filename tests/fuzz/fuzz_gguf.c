@@ -41,16 +41,11 @@ static void walk_values(const td_model_files *files)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-  td_model_files *files;
   td_error err = {0};
   fuzz_write("model.gguf", data, size);
-  td_status st = td_model_files_open(fuzz_path("model.gguf"), &files, &err);
-  FUZZ_CHECK((st == TD_OK) == (files != NULL));
-  if (st != TD_OK) {
-    FUZZ_CHECK((st == TD_ERR_MODEL || st == TD_ERR_UNSUPPORTED || st == TD_ERR_IO) && *err.message);
+  td_model_files *files = fuzz_open_files(fuzz_path("model.gguf"));
+  if (!files)
     return 0;
-  }
-  fuzz_use_files(files);
   walk_values(files);
   td_tokenizer *t;
   if (td_tokenizer_load(files, &t, &err) == TD_OK) {

@@ -22,8 +22,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   static const char *const names[] = {"config.json", "generation_config.json",
                                       "model.safetensors.index.json"};
   static bool ready;
-  td_model_files *files;
-  td_error err = {0};
   if (!ready)
     make_weights();
   ready = true;
@@ -36,13 +34,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
       unlink(fuzz_path(names[i]));
     at = nul ? at + n + 1 : size;
   }
-  td_status st = td_model_files_open(fuzz_folder(), &files, &err);
-  FUZZ_CHECK((st == TD_OK) == (files != NULL));
-  if (st != TD_OK) {
-    FUZZ_CHECK((st == TD_ERR_MODEL || st == TD_ERR_UNSUPPORTED || st == TD_ERR_IO) && *err.message);
-    return 0;
-  }
-  fuzz_use_files(files);
-  td_model_files_close(files);
+  td_model_files_close(fuzz_open_files(fuzz_folder()));
   return 0;
 }

@@ -35,20 +35,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
   static bool ready;
   fuzz_input in = {data, size};
-  td_model_files *files;
-  td_error err = {0};
   if (!ready)
     fuzz_write("config.json", config, sizeof config - 1);
   ready = true;
   uint8_t flag = fuzz_take(&in);
   write_file(flag, in.data, in.size);
-  td_status st = td_model_files_open(fuzz_folder(), &files, &err);
-  FUZZ_CHECK((st == TD_OK) == (files != NULL));
-  if (st != TD_OK) {
-    FUZZ_CHECK((st == TD_ERR_MODEL || st == TD_ERR_UNSUPPORTED || st == TD_ERR_IO) && *err.message);
-    return 0;
-  }
-  fuzz_use_files(files);
-  td_model_files_close(files);
+  td_model_files_close(fuzz_open_files(fuzz_folder()));
   return 0;
 }

@@ -40,8 +40,17 @@ static void check_desc(const td_model_desc *d)
   FUZZ_CHECK(td_model_desc_parameter_count(d) > 0);
 }
 
-void fuzz_use_files(const td_model_files *files)
+td_model_files *fuzz_open_files(const char *path)
 {
+  td_model_files *files;
+  td_model_desc d;
+  td_error err = {0};
+  td_status st = td_model_files_open(path, &files, &err);
+  FUZZ_CHECK((st == TD_OK) == (files != NULL));
+  if (st != TD_OK) {
+    FUZZ_CHECK((st == TD_ERR_MODEL || st == TD_ERR_UNSUPPORTED || st == TD_ERR_IO) && *err.message);
+    return NULL;
+  }
   for (uint32_t i = 0; i < td_model_files_tensor_count(files); i++) {
     const td_tensor *t = td_model_files_tensor(files, i);
     FUZZ_CHECK(t && t->n_dims <= TD_TENSOR_DIMS_MAX && t->bytes <= td_model_files_bytes(files));
@@ -49,12 +58,11 @@ void fuzz_use_files(const td_model_files *files)
     FUZZ_CHECK(td_model_files_find(files, t->name) == t);
   }
   FUZZ_CHECK(!td_model_files_find(files, "no such tensor \x01"));
-  td_model_desc d;
-  td_error err = {0};
-  td_status st = td_model_desc_read(files, &d, &err);
+  st = td_model_desc_read(files, &d, &err);
   FUZZ_CHECK(st == TD_OK || ((st == TD_ERR_MODEL || st == TD_ERR_UNSUPPORTED) && *err.message));
   if (st == TD_OK)
     check_desc(&d);
+  return files;
 }
 
 /* Skips to a byte that begins a character. */

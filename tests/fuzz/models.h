@@ -8,8 +8,9 @@
 
 /* Reads the first and the last byte, so that an invalid range faults. */
 void fuzz_touch(const void *data, uint64_t n_bytes);
-/* Touches every tensor, looks each up by name, reads the description and checks it against the limits. */
-void fuzz_use_files(const td_model_files *files);
+/* Opens model files. Touches every tensor, looks each up by name, reads the description and checks it against
+ * the limits. Returns NULL if the files were refused, with a message. */
+td_model_files *fuzz_open_files(const char *path);
 /* Encodes and decodes a text; checks ids and output. */
 void fuzz_use_tokenizer(const td_tokenizer *t, const char *text, size_t n);
 

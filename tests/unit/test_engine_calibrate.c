@@ -3,9 +3,7 @@
  * runs a step. */
 #include "fake_device.h"
 
-#include <dirent.h>
-#include <stdio.h>
-
+#include "cache_folder_fixture.h"
 #include "config/limits.h"
 #include "scheduler/cost_fit.h"
 #include "scheduler/cost_text.h"
@@ -110,8 +108,6 @@ static size_t device_page_bytes(const td_backend *b, const td_kv_spec *shape)
 static const td_backend_ops ops = {FAKE_DEVICE_OPS, .compile = device_compile, .discard = device_discard,
                                    .kv_bytes_per_page = device_page_bytes};
 
-static char folder[] = "/tmp/td_calibrate_XXXXXX";
-
 static td_engine *create(device *d, uint32_t depth, double calibrate_ms, const char *identity)
 {
   td_options o = fx_options(1);
@@ -172,28 +168,6 @@ static td_times_source know(device *d, const char *identity, td_cost_model *m)
   return source;
 }
 
-static uint32_t count_files(void)
-{
-  uint32_t n = 0;
-  DIR *dir = opendir(folder);
-  for (struct dirent *f; (f = readdir(dir));)
-    n += f->d_name[0] != '.';
-  closedir(dir);
-  return n;
-}
-
-static void empty_folder(void)
-{
-  char path[512];
-  DIR *dir = opendir(folder);
-  for (struct dirent *f; (f = readdir(dir));)
-    if (f->d_name[0] != '.') {
-      snprintf(path, sizeof path, "%s/%s", folder, f->d_name);
-      unlink(path);
-    }
-  closedir(dir);
-}
-
 /* The median error over steps of all sizes, and not the largest, because other programs may disturb some
  * steps. */
 static double median_error(const td_cost_model *m, double slow)
@@ -220,11 +194,11 @@ static void finds_the_device_and_keeps_it(void **state)
   td_cost_model m, again;
   empty_folder();
   assert_int_equal(know(&d, "a device", &again), TD_TIMES_BUILT_IN);
-  assert_int_equal(count_files(), 0);
+  assert_int_equal(find_files(), 0);
   calibrate(&d, 1, 20000, "a device", &m, TD_OK);
   assert_true(d.n_steps > 200);
   assert_true(median_error(&m, 1) <= 0.05);
-  assert_int_equal(count_files(), 1);
+  assert_int_equal(find_files(), 1);
   assert_int_equal(know(&d, "a device", &again), TD_TIMES_KEPT);
   assert_memory_equal(&m, &again, sizeof m);
   assert_int_equal(know(&d, "another device", &again), TD_TIMES_BUILT_IN);
@@ -233,7 +207,7 @@ static void finds_the_device_and_keeps_it(void **state)
   assert_memory_equal(&m, &again, sizeof m);
   calibrate(&d, 1, 20000, "a device", &again, TD_OK); /* except by an explicit calibration */
   assert_true(again.tokens_us[0] > 1.5 * m.tokens_us[0]);
-  assert_int_equal(count_files(), 1);
+  assert_int_equal(find_files(), 1);
 }
 
 /* Decodes are measured as they are served: one after the other, so that host work during a step costs
@@ -346,21 +320,16 @@ static void keeps_to_its_time(void **state)
   seconds = calibrate(&d, 1, 60, "a slow device", &m,
                       TD_ERR_CONFIG); /* too few samples for a fit: nothing is kept */
   assert_true(seconds < 0.4);
-  assert_int_equal(count_files(), 0);
+  assert_int_equal(find_files(), 0);
 }
 
 static void damaged_files_are_not_believed(void **state)
 {
   device d = {.slow = 1};
   td_cost_model m;
-  char path[512] = "";
   empty_folder();
   calibrate(&d, 1, 300, "a device", &m, TD_OK);
-  DIR *dir = opendir(folder);
-  for (struct dirent *f; (f = readdir(dir));)
-    if (f->d_name[0] != '.')
-      snprintf(path, sizeof path, "%s/%s", folder, f->d_name);
-  closedir(dir);
+  assert_int_equal(find_files(), 1);
   FILE *file = fopen(path, "r+");
   fseek(file, 200, SEEK_SET);
   fputs("?", file);
@@ -408,12 +377,8 @@ static void other_attention_is_another_device(void **state)
 /* The number of kinds of steps measured, and wanted, according to the only file in the folder. */
 static void read_kinds(unsigned *n_measured, unsigned *n_kinds)
 {
-  char path[512] = "", line[1024], *at = NULL;
-  DIR *dir = opendir(folder);
-  for (struct dirent *f; (f = readdir(dir));)
-    if (f->d_name[0] != '.')
-      snprintf(path, sizeof path, "%s/%s", folder, f->d_name);
-  closedir(dir);
+  char line[1024], *at = NULL;
+  assert_int_equal(find_files(), 1);
   FILE *file = fopen(path, "r");
   assert_non_null(file);
   while (!at && fgets(line, sizeof line, file))
@@ -443,14 +408,6 @@ static void the_largest_steps(void **state)
   assert_true(m.n_points < TD_COST_POINTS_MAX); /* nor a size of steps in the table */
 }
 
-static int setup(void **state) { return mkdtemp(folder) ? 0 : -1; }
-
-static int teardown(void **state)
-{
-  empty_folder();
-  return rmdir(folder);
-}
-
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -468,5 +425,5 @@ int main(void)
       cmocka_unit_test(other_attention_is_another_device),
       cmocka_unit_test(the_largest_steps),
   };
-  return cmocka_run_group_tests(tests, setup, teardown);
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -4,9 +4,7 @@
  * moves. */
 #include "fake_device.h"
 
-#include <dirent.h>
-#include <stdio.h>
-
+#include "cache_folder_fixture.h"
 #include "config/limits.h"
 #include "scheduler/cost_text.h"
 
@@ -50,8 +48,6 @@ static td_status end_step(fake_device *f, const fake_step *s, td_error *err)
 static const td_backend_ops ops = {FAKE_DEVICE_OPS};
 
 /* ---- a daemon's life ---- */
-
-static char folder[] = "/tmp/td_learn_XXXXXX";
 
 static td_engine *create(device *d, const char *cache_dir)
 {
@@ -130,19 +126,12 @@ static void serve(device *d, uint32_t n_prompts, double without, double with, ui
   td_engine_destroy(d->fake.e);
 }
 
-static char path[512], text[TD_COST_TEXT_BYTES], identity[TD_COST_IDENTITY_BYTES];
+static char text[TD_COST_TEXT_BYTES], identity[TD_COST_IDENTITY_BYTES];
 
 /* The only file's bytes; their number. */
 static size_t read_kept(void)
 {
-  *path = '\0';
-  DIR *dir = opendir(folder);
-  for (struct dirent *f; (f = readdir(dir));)
-    if (f->d_name[0] != '.') {
-      assert_true(*path == '\0');
-      snprintf(path, sizeof path, "%s/%s", folder, f->d_name);
-    }
-  closedir(dir);
+  assert_true(find_files() <= 1);
   FILE *f = *path ? fopen(path, "r") : NULL;
   size_t n = f ? fread(text, 1, sizeof text, f) : 0;
   if (f)
@@ -164,12 +153,6 @@ static td_cost_model kept(void)
   size_t n = read_kept();
   assert_int_equal(td_cost_parse(text, n, &m, identity, &err), TD_OK);
   return m;
-}
-
-static void empty_folder(void)
-{
-  while (read_kept() > 0)
-    unlink(path);
 }
 
 static bool is_near(double got, double want) { return fabs(got / want - 1) < 0.02; }
@@ -426,14 +409,6 @@ static void the_hosts_time_counts_and_idleness_does_not(void **state)
   assert_true(is_near(kept().learned[1], 1));                   /* a prompt follows an idle moment */
 }
 
-static int setup(void **state) { return mkdtemp(folder) ? 0 : -1; }
-
-static int teardown(void **state)
-{
-  empty_folder();
-  return rmdir(folder);
-}
-
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -448,5 +423,5 @@ int main(void)
       cmocka_unit_test(what_was_learned_gives_way),
       cmocka_unit_test(the_hosts_time_counts_and_idleness_does_not),
   };
-  return cmocka_run_group_tests(tests, setup, teardown);
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
