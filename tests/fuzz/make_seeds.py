@@ -185,23 +185,30 @@ def safetensors_header(entries):
     return header, at
 
 
+def safetensors_text(header):
+    """Returns the header as text, padded with spaces as other writers do, so that the data behind it are aligned."""
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return text + b" " * (-len(text) % 8)
+
+
 def make_safetensors():
     header, n = safetensors_header([("model.embed_tokens.weight", "F32", [4, 8], 128), ("model.norm.weight", "BF16", [8], 16),
-                                    ("x", "F16", [2, 2], 8), ("i", "I64", [5], 40)])
+                                    ("x", "F16", [2, 2], 8), ("y", "F32", [26], 104)])
     header["__metadata__"] = {"format": "pt"}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    write("safetensors", "header", bytes([6]) + text)  # 384 bytes of data: too many
-    write("safetensors", "header-192", bytes([(n + 63) // 64 * 64 // 64 & 0xFE]) + text)
+    text = safetensors_text(header)
+    write("safetensors", "header", bytes([6]) + text)  # 384 bytes of data: more than the tensors have
+    write("safetensors", "header-256", bytes([n // 64]) + text)
     whole = struct.pack("<Q", len(text)) + text + b"\1" * n
     write("safetensors", "file", bytes([1]) + whole)
     write("safetensors", "cut", bytes([1]) + whole[:-1])
     write("safetensors", "length", bytes([1]) + struct.pack("<Q", 2**63) + text)
-    exact, m = safetensors_header([("a", "F32", [4, 8], 128), ("b", "U8", [0], 0)])
-    write("safetensors", "exact", bytes([2]) + json.dumps(exact).encode())
+    exact, m = safetensors_header([("a", "F32", [4, 8], 128), ("b", "BF16", [0], 0)])
+    write("safetensors", "exact", bytes([2]) + safetensors_text(exact))
+    write("safetensors", "dtype", bytes([2]) + safetensors_text(safetensors_header([("i", "I64", [16], 128)])[0]))
     for name, change in {"gap": [4, 132], "reverse": [128, 0], "huge": [0, 2**64 - 1], "fraction": [0, 128.5], "negative": [-1, 127]}.items():
         bad = json.loads(json.dumps(exact))
         bad["a"]["data_offsets"] = change
-        write("safetensors", name, bytes([2]) + json.dumps(bad).encode())
+        write("safetensors", name, bytes([2]) + safetensors_text(bad))
     write("safetensors", "overflow", bytes([2]) + b'{"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,128]}}')
     write("safetensors", "dims", bytes([0]) + b'{"a":{"dtype":"F32","shape":[1,1,1,1,1,1,1],"data_offsets":[0,4]}}')
 
