@@ -35,10 +35,9 @@ static uint32_t list_items(item *items)
 static void write_model(const char *folder, const item *items, uint32_t n, const char *more_config)
 {
   char config[1024];
-  td_buf header, data, file;
+  td_buf header, data;
   td_buf_init(&header, 0);
   td_buf_init(&data, 0);
-  td_buf_init(&file, 0);
   for (uint32_t i = 0; i < n; i++) {
     uint32_t count = items[i].rows * (items[i].cols ? items[i].cols : 1);
     td_buf_printf(&header, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%u", i ? "," : "{", items[i].name,
@@ -49,22 +48,13 @@ static void write_model(const char *folder, const item *items, uint32_t n, const
     for (uint32_t k = 0; k < count; k++)
       td_buf_append(&data, &items[i].value, 4);
   }
-  td_buf_append_char(&header, '}');
-  while (header.len_bytes % 8)
-    td_buf_append_char(&header, ' ');
-  put_u64(&file, header.len_bytes);
-  td_buf_append(&file, header.data, header.len_bytes);
-  td_buf_append(&file, data.data, data.len_bytes);
-  write_file(folder, "model.safetensors", file.data, file.len_bytes);
+  write_tensors(folder, &header, &data);
   snprintf(config, sizeof config,
            "{\"model_type\":\"llama\",\"hidden_size\":8,\"intermediate_size\":12,\"num_hidden_layers\":2,"
            "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"vocab_size\":6,\"max_position_embeddings\":"
            "32%s}",
            more_config);
   write_file(folder, "config.json", config, strlen(config));
-  td_buf_deinit(&header);
-  td_buf_deinit(&data);
-  td_buf_deinit(&file);
 }
 
 static void record_progress(void *arg, double share)

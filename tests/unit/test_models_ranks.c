@@ -16,10 +16,9 @@ static const char config[] =
 
 static void write_weights(const char *folder, const td_model_desc *d)
 {
-  td_buf header, data, file;
+  td_buf header, data;
   td_buf_init(&header, 0);
   td_buf_init(&data, 0);
-  td_buf_init(&file, 0);
   for (int r = 0; r < TD_ROLE_COUNT; r++)
     for (uint32_t i = 0; i < (r < TD_ROLE_ATTN_NORM ? 1 : d->n_layers); i++) {
       char name[TD_ROLE_NAME_BYTES];
@@ -37,16 +36,7 @@ static void write_weights(const char *folder, const td_model_desc *d)
       td_buf_append(&data, values, 4 * n);
       free(values);
     }
-  td_buf_append_char(&header, '}');
-  while (header.len_bytes % 8)
-    td_buf_append_char(&header, ' ');
-  put_u64(&file, header.len_bytes);
-  td_buf_append(&file, header.data, header.len_bytes);
-  td_buf_append(&file, data.data, data.len_bytes);
-  write_file(folder, "model.safetensors", file.data, file.len_bytes);
-  td_buf_deinit(&header);
-  td_buf_deinit(&data);
-  td_buf_deinit(&file);
+  write_tensors(folder, &header, &data);
 }
 
 static td_model_desc description(void)

@@ -103,6 +103,24 @@ static inline void write_file(const char *folder, const char *name, const void *
   fclose(f);
 }
 
+/* Writes model.safetensors from its header, which lacks only the last brace, and the tensors' data. Frees
+ * both. */
+static inline void write_tensors(const char *folder, td_buf *header, td_buf *data)
+{
+  td_buf file;
+  td_buf_append_char(header, '}');
+  while (header->len_bytes % 8)
+    td_buf_append_char(header, ' ');
+  td_buf_init(&file, 0);
+  put_u64(&file, header->len_bytes);
+  td_buf_append(&file, header->data, header->len_bytes);
+  td_buf_append(&file, data->data, data->len_bytes);
+  write_file(folder, "model.safetensors", file.data, file.len_bytes);
+  td_buf_deinit(header);
+  td_buf_deinit(data);
+  td_buf_deinit(&file);
+}
+
 static inline void make_folder(char path[64])
 {
   snprintf(path, 64, "/tmp/td_model_XXXXXX");
