@@ -142,8 +142,8 @@ static td_status refuse_settings(const proto *m)
 
 /* ---- pieces to tokens ---- */
 
-/* BPE cuts pieces of type USER_DEFINED out before it merges. For Unigram they are pieces with another score.
- */
+/* BPE cuts pieces of type USER_DEFINED out before it merges (td_tokenizer_add_piece). For Unigram they are
+ * pieces with another score. In both cases ADDED keeps them so if the configuration lists them again. */
 static uint8_t flags_of(const proto *m, const piece *p)
 {
   switch (p->type) {

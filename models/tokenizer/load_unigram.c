@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Below such a score no run of unknown characters can be better than a piece with the same text. Above it
- * `tokenizers` would look for the run as a piece once more. Scores are logarithms of probabilities, so at
- * most 0 in files that were trained. */
+/* The most that a vocabulary's lowest score may be. Up to it a piece always has a higher sum than its
+ * characters as unknown ones. Above it, such a run could win, and `tokenizers` would then find its text among
+ * the pieces. Scores are logarithms of probabilities, so trained files have none above 0. */
 static const double LEAST_SCORE_MAX = 10;
 
 bool td_load_is_unigram(const cJSON *model)

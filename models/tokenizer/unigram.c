@@ -40,7 +40,8 @@ typedef struct td_unigram_node {
   uint8_t byte;
 } td_unigram_node;
 
-/* While the trie is made: the pieces order[from, to) pass through a node. */
+/* While the trie is made: pieces[from, to), in the order of their texts, are equal up to a node of this
+ * depth. */
 typedef struct range {
   uint32_t from, to, depth;
 } range;
@@ -194,7 +195,7 @@ static inline void offer(double sum, int32_t id, double *best_sum, int32_t *best
   }
 }
 
-/* Subtracts the sum at a place from it and from all later ones that are reached. */
+/* Subtracts the sum at a place from that sum and from all later ones that are reached. */
 static void count_from(const td_unigram *u, size_t at, size_t n, const int32_t *last, double *sums)
 {
   const size_t mask = u->n_sums - 1, ahead = n - at < u->longest_bytes ? n - at : u->longest_bytes;

@@ -87,14 +87,14 @@ static void texts(void **state) { check_forms("texts", 200); }
 /* Here float sums would lead to different ids. */
 static void ties(void **state) { check_forms("ties", 4); }
 
-static td_tokenizer *load_model(void)
+static td_tokenizer *load_model(const cJSON *config)
 {
   size_t n = 0;
   td_error err = {0};
   char *bytes = util_read(GOLDEN_DIR "/small_unigram.model", &n);
   assert_non_null(bytes);
   td_tokenizer *t = td_tokenizer_new(&err);
-  if (td_tokenizer_load_spm(t, bytes, n, NULL, NULL, &err) != TD_OK)
+  if (td_tokenizer_load_spm(t, bytes, n, config, NULL, &err) != TD_OK)
     fail_msg("%s", err.message);
   free(bytes);
   return t;
@@ -102,15 +102,30 @@ static td_tokenizer *load_model(void)
 
 static void model_texts(void **state)
 {
-  td_tokenizer *t = load_model();
+  td_tokenizer *t = load_model(NULL);
   check(t, "model", 0, false, 290);
+  td_tokenizer_destroy(t);
+}
+
+/* A USER_DEFINED piece stays a piece of any text, even if the configuration calls it special. */
+static void pieces_listed_again(void **state)
+{
+  td_tokenizer *plain = load_model(NULL);
+  char json[200];
+  snprintf(json, sizeof json, "{\"added_tokens_decoder\":{\"%d\":{\"content\":\"[U]\",\"special\":true}}}",
+           td_vocab_find(&plain->vocab, "[U]", 3));
+  cJSON *config = util_parse(json, strlen(json));
+  td_tokenizer *t = load_model(config);
+  check(t, "model", 0, false, 290);
+  cJSON_Delete(config);
+  td_tokenizer_destroy(plain);
   td_tokenizer_destroy(t);
 }
 
 /* Here the sums are so low that rounding changes ids, and that SentencePiece counts anew. */
 static void model_low_sums(void **state)
 {
-  td_tokenizer *t = load_model();
+  td_tokenizer *t = load_model(NULL);
   const cJSON *item;
   size_t n = 0;
   cJSON_ArrayForEach(item, td_json_get(golden, "long"))
@@ -322,9 +337,11 @@ static void refused(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(texts),          cmocka_unit_test(ties),       cmocka_unit_test(model_texts),
-      cmocka_unit_test(model_low_sums), cmocka_unit_test(slow_texts), cmocka_unit_test(decodings),
-      cmocka_unit_test(best_sums),      cmocka_unit_test(long_texts), cmocka_unit_test(sums_are_doubles),
+      cmocka_unit_test(texts),          cmocka_unit_test(ties),
+      cmocka_unit_test(model_texts),    cmocka_unit_test(pieces_listed_again),
+      cmocka_unit_test(model_low_sums), cmocka_unit_test(slow_texts),
+      cmocka_unit_test(decodings),      cmocka_unit_test(best_sums),
+      cmocka_unit_test(long_texts),     cmocka_unit_test(sums_are_doubles),
       cmocka_unit_test(long_pieces),    cmocka_unit_test(refused),
   };
   return cmocka_run_group_tests(tests, read_golden, free_golden);
