@@ -159,6 +159,7 @@ static td_attention_planner *planner_of(const td_attention_cell *c, const td_att
                                         .head_dim = c->head_dim,
                                         .page_tokens = TD_CELL_PAGE_TOKENS,
                                         .tile_rows = TILE_ROWS,
+                                        .small_rows = DECODE_ROWS,
                                         .reduces_in_tiles = group >= TILES_REDUCED_FROM,
                                         .cost = td_attention_cost_of_h200(H200_RESIDENT)};
   td_attention_planner *p;

@@ -6,8 +6,8 @@
 /* Measured on an H200 with 132 SMs. Scattered pages come from memory at 4.47 TB/s. Keys that many rows read
  * at the same time come from the L2 cache at 6.6 to 8.3 TB/s. Attention of prompts reaches 560 TFLOP/s. Steps
  * with shared prefixes take the same time within 2 % for a start_us from 2 to 6 and a partial_us from 0.1 to
- * 0.6. sharing_us and alone_bytes_us: tandem-bench steps --shared, with and without sharing, 2 to 64 rows
- * that share 512 to 8,192 tokens (docs/lab). */
+ * 0.6. sharing_us, small_sharing_us and alone_bytes_us: tandem-bench steps --shared, with and without
+ * sharing, 2 to 64 rows that share 512 to 8,192 tokens (docs/lab). */
 td_attention_cost td_attention_cost_of_h200(uint32_t n_resident)
 {
   double n = n_resident > 0 ? n_resident : 1;
@@ -18,7 +18,8 @@ td_attention_cost td_attention_cost_of_h200(uint32_t n_resident)
                              .start_us = 3,
                              .partial_us = 0.3,
                              .alone_bytes_us = 10.7e6 / n,
-                             .sharing_us = 12};
+                             .sharing_us = 12,
+                             .small_sharing_us = 2.5};
 }
 
 unit_costs td_attention_unit_costs(const td_attention_planner_config *c, uint32_t tile_members)

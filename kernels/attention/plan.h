@@ -90,14 +90,15 @@ extern const td_attention_policy td_attention_always;
 
 /* The device's rates and costs, as one CTA sees them when all are busy. */
 typedef struct td_attention_cost {
-  double memory_bytes_us; /* KV from memory */
-  double l2_bytes_us;     /* KV that another CTA has just read, and partials */
-  double l2_bytes;        /* how much recently read KV stays in the L2 cache */
-  double tensor_flop_us;  /* with 64 query rows or more */
-  double start_us;        /* fixed cost of a prefix split */
-  double partial_us;      /* fixed cost of a partial, for each member and head; its bytes come on top */
-  double alone_bytes_us;  /* shared KV, if each decode reads it by itself */
-  double sharing_us;      /* fixed cost of a step that shares: sharing must save more */
+  double memory_bytes_us;  /* KV from memory */
+  double l2_bytes_us;      /* KV that another CTA has just read, and partials */
+  double l2_bytes;         /* how much recently read KV stays in the L2 cache */
+  double tensor_flop_us;   /* with 64 query rows or more */
+  double start_us;         /* fixed cost of a prefix split */
+  double partial_us;       /* fixed cost of a partial, for each member and head; its bytes come on top */
+  double alone_bytes_us;   /* shared KV, if each decode reads it by itself */
+  double sharing_us;       /* fixed cost of a step that shares: sharing must save more */
+  double small_sharing_us; /* the same if all groups are small */
 } td_attention_cost;
 
 /* The costs of an H200, whose rates n_resident CTAs divide equally. */
@@ -111,7 +112,10 @@ typedef struct td_attention_planner_config {
   uint32_t window_tokens; /* 0: none. The planner leaves out whole pages before the window; the kernel masks
                              the rest */
   uint32_t tile_rows;     /* most query rows of a group that the kernel can do; at least gqa_group */
-  uint32_t max_partials;  /* 0: as many as td_attention_partials_max returns */
+  uint32_t small_rows; /* groups of at most so many query rows are small: a CTA attends to their splits as to
+                          decodes. A plan whose decodes have tile_rows query rows or fewer has small groups
+                          only. 0: no group is small */
+  uint32_t max_partials; /* 0: as many as td_attention_partials_max returns */
   bool reduces_in_tiles; /* the kernel reduces partials for all heads of a GQA group together, so each partial
                             costs more */
   td_attention_cost cost;

@@ -10,24 +10,41 @@ enum { GROWTH_MAX = 64 /* new tokens of a row between two plans */ };
 
 const td_attention_policy td_attention_always = {.name = "always", .always_shares = true};
 
-/* Most members of a group. */
-static uint32_t tile_members(const td_attention_planner_config *c)
+/* Whether n_rows decodes are so few that all groups are small: with fewer members of a group, more CTAs read
+ * its keys, but none needs more time than a decode does (docs/lab/2026-11.md, "Sharing by few rows"). */
+static bool has_small_groups_only(const td_attention_planner_config *c, uint32_t n_rows)
 {
-  return c->tile_rows / c->gqa_group ? c->tile_rows / c->gqa_group : 1;
+  return c->gqa_group <= c->small_rows && n_rows * c->gqa_group <= c->tile_rows;
+}
+
+/* Most members of a group, if the plan has n_rows decodes. */
+static uint32_t tile_members(const td_attention_planner_config *c, uint32_t n_rows)
+{
+  uint32_t n = (has_small_groups_only(c, n_rows) ? c->small_rows : c->tile_rows) / c->gqa_group;
+  return n ? n : 1;
+}
+
+static uint32_t groups_of_tiles(uint32_t n_rows, uint32_t tile)
+{
+  return n_rows + TD_ATTENTION_LEVELS_MAX * (n_rows / tile + 1);
 }
 
 uint32_t td_attention_groups_max(const td_attention_planner_config *c, uint32_t n_rows)
 {
-  return n_rows + TD_ATTENTION_LEVELS_MAX * (n_rows / tile_members(c) + 1);
+  uint32_t few = c->tile_rows / c->gqa_group < n_rows ? c->tile_rows / c->gqa_group : n_rows;
+  uint32_t n = groups_of_tiles(n_rows, tile_members(c, n_rows)),
+           of_few = groups_of_tiles(few, tile_members(c, few));
+  return n > of_few ? n : of_few;
 }
 
 uint32_t td_attention_partials_max(const td_attention_planner_config *c)
 {
   enum { LEVELS = 6 };
   uint32_t levels = c->policy ? TD_ATTENTION_LEVELS_MAX : LEVELS;
-  return c->max_rows * c->n_kv_heads * levels +
+  return c->max_rows * c->n_kv_heads * levels + /* each further split adds the partials of a tile */
          PREFIX_SPLIT_WAVES_MAX * c->n_resident *
-             tile_members(c); /* each further split adds the partials of a tile */
+             (c->tile_rows / c->gqa_group ? c->tile_rows / c->gqa_group : 1) +
+         c->n_resident * (c->small_rows / c->gqa_group);
 }
 
 static uint32_t aligned(uint32_t bytes) { return (bytes + 15) / 16 * 16; }
@@ -61,7 +78,7 @@ static td_status check_config(const td_attention_planner_config *c, td_error *er
                    c->gqa_group, TD_ATTENTION_TILE_ROWS_MAX);
   if (!(c->cost.memory_bytes_us > 0 && c->cost.l2_bytes_us > 0 && c->cost.tensor_flop_us > 0 &&
         c->cost.start_us >= 0 && c->cost.partial_us >= 0 && c->cost.alone_bytes_us > 0 &&
-        c->cost.sharing_us >= 0))
+        c->cost.sharing_us >= 0 && c->cost.small_sharing_us >= 0))
     return td_fail(err, TD_ERR_CONFIG, "attention plan: a rate that is not above 0");
   return TD_OK;
 }
@@ -98,8 +115,8 @@ td_status td_attention_planner_create(const td_attention_planner_config *config,
     return td_fail(err, TD_ERR_NOMEM, "no memory for the attention plan");
   p->config = *config;
   p->page_shift = (uint32_t)__builtin_ctz(config->page_tokens);
-  p->tile = tile_members(config);
-  p->unit = td_attention_unit_costs(config, p->tile);
+  for (uint32_t few = 0; few < 2; few++)
+    p->units[few] = td_attention_unit_costs(config, tile_members(config, few ? 1 : UINT16_MAX));
   p->max_groups = td_attention_groups_max(config, config->max_rows);
   p->max_memberships = config->max_rows * TD_ATTENTION_LEVELS_MAX;
   p->max_partials = config->max_partials ? config->max_partials : td_attention_partials_max(config);
@@ -181,6 +198,8 @@ static td_status read_rows(td_attention_planner *p, const td_plan *plan, td_erro
     row->token = r.q_start;
   }
   p->n_rows = n;
+  p->tile = tile_members(&p->config, n);
+  p->unit = p->units[has_small_groups_only(&p->config, n)];
   return TD_OK;
 }
 
@@ -262,11 +281,15 @@ static bool sharing_pays(const td_attention_planner *p)
 {
   const td_attention_cost *c = &p->config.cost;
   uint64_t keys = 0;
-  for (uint32_t i = 0; i < p->n_groups; i++)
+  bool small = true;
+  for (uint32_t i = 0; i < p->n_groups; i++) {
     keys += (uint64_t)p->groups[i].n_keys * p->groups[i].n_members;
+    small &= is_small_group(&p->config, &p->groups[i]);
+  }
+  double fixed_us = small ? c->small_sharing_us : c->sharing_us;
   double alone_us = (double)keys * 4 * p->config.head_dim * p->config.n_kv_heads / c->alone_bytes_us;
-  return (p->config.policy && p->config.policy->always_shares) || c->sharing_us == 0 ||
-         (alone_us - p->stats.shared_us) / p->config.n_resident > c->sharing_us;
+  return (p->config.policy && p->config.policy->always_shares) || fixed_us == 0 ||
+         (alone_us - p->stats.shared_us) / p->config.n_resident > fixed_us;
 }
 
 td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan, td_error *err)

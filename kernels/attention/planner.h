@@ -101,9 +101,9 @@ typedef struct node_packing {
 
 struct td_attention_planner {
   td_attention_planner_config config;
-  unit_costs unit;
-  uint32_t tile;       /* most members of a group */
-  uint32_t page_shift; /* page_tokens is 1 << page_shift */
+  unit_costs unit, units[2]; /* of this plan; where small groups are allowed and where all are small */
+  uint32_t tile;             /* most members of a group of this plan */
+  uint32_t page_shift;       /* page_tokens is 1 << page_shift */
   bool has_plan, has_grown;
   uint32_t n_rows;
   planned_row *rows; /* [max_rows] */
@@ -135,6 +135,11 @@ enum { PREFIX_SPLIT_WAVES_MAX = 2 }; /* groups are split for at most this many w
 
 /* planner.c */
 uint32_t td_attention_groups_max(const td_attention_planner_config *c, uint32_t n_rows);
+
+static inline bool is_small_group(const td_attention_planner_config *c, const td_attention_group *g)
+{
+  return g->n_members * c->gqa_group <= c->small_rows;
+}
 
 /* prefix_splits.c: sets the groups' splits and partials, and the memberships in the block. Returns false if
  * there are too few partials. */

@@ -9,8 +9,11 @@ enum {
   FEW_SPLIT_KEYS = TD_ATTENTION_SPLIT_FIXED_KEYS,
   MANY_SPLIT_KEYS = 650, /* time that a split takes of all resident CTAs, in addition to its keys */
   LENGTHS_CACHED = 16,
-  PRIVATE_KEYS_MANY = 6, /* private keys for each key that splits read */
-  ROWS_MANY = 8,         /* rows for each resident CTA */
+  SMALL_UNIT_KEYS = 128,  /* of small groups: a KV tile for each warp */
+  SMALL_SQUARE_KEYS = 32, /* SQUARE_KEYS of small groups */
+  SMALL_SPLITS = 8,       /* that a small group may always have: their partials are fetched at once */
+  PRIVATE_KEYS_MANY = 6,  /* private keys for each key that splits read */
+  ROWS_MANY = 8,          /* rows for each resident CTA */
 };
 
 /* CTAs that run at the same time, for each head. */
@@ -21,8 +24,36 @@ static uint32_t resident_of(const td_attention_planner_config *c)
 
 uint32_t td_attention_prefix_splits_max(const td_attention_planner_config *c, uint32_t n_rows)
 {
-  return td_attention_groups_max(c, n_rows) + PREFIX_SPLIT_WAVES_MAX * resident_of(c);
+  return td_attention_groups_max(c, n_rows) + (PREFIX_SPLIT_WAVES_MAX + (c->small_rows > 0)) * resident_of(c);
 }
+
+/* ---- small groups ---- */
+
+/* The length of items if private KV and small groups' keys are divided evenly: over the resident CTAs, or, if
+ * there are more, over the items. Small groups then have at most a wave of splits besides one each. */
+static uint32_t small_item_keys(const td_attention_planner *p)
+{
+  uint32_t resident = resident_of(&p->config), n_items = p->n_rows;
+  uint64_t keys = 0;
+  for (uint32_t i = 0; i < p->n_groups; i++)
+    if (is_small_group(&p->config, &p->groups[i])) {
+      keys += p->groups[i].n_keys;
+      n_items++;
+    }
+  uint64_t evenly = (keys + p->private_keys) / (n_items > resident ? n_items : resident),
+           least = keys / resident;
+  return (uint32_t)(evenly > least ? evenly : least) + 1;
+}
+
+static uint32_t small_split_keys(uint32_t n_keys, uint32_t item_keys)
+{
+  uint32_t n = ceil_div(n_keys, item_keys);
+  while (n > SMALL_SPLITS && n * n * (uint64_t)SMALL_SQUARE_KEYS > n_keys)
+    n--;
+  return ceil_div(ceil_div(n_keys, n), SMALL_UNIT_KEYS) * SMALL_UNIT_KEYS;
+}
+
+/* ---- other groups ---- */
 
 /* Whether a group may have this many splits. A reduction fetches a group's partials two at a time, so from
  * some number on, more and shorter splits take longer. */
@@ -77,6 +108,8 @@ static uint64_t count_splits(const td_attention_planner *p, uint32_t keys)
   uint32_t cached_keys[LENGTHS_CACHED] = {0}, cached_splits[LENGTHS_CACHED];
   uint64_t n = 0;
   for (uint32_t i = 0; i < p->n_groups; i++) {
+    if (is_small_group(&p->config, &p->groups[i]))
+      continue;
     uint32_t n_keys = p->groups[i].n_keys, at = n_keys / 16 % LENGTHS_CACHED;
     if (cached_keys[at] != n_keys) {
       cached_keys[at] = n_keys;
@@ -100,20 +133,26 @@ static uint32_t fixed_keys(const td_attention_planner *p, uint64_t n_splits, uin
 static uint32_t best_split_keys(const td_attention_planner *p, uint32_t n_ctas)
 {
   uint32_t longest = 0, best, resident = resident_of(&p->config);
-  uint64_t least = UINT64_MAX, most = p->n_groups + (uint64_t)PREFIX_SPLIT_WAVES_MAX * resident;
-  for (uint32_t i = 0; i < p->n_groups; i++)
-    longest = p->groups[i].n_keys > longest ? p->groups[i].n_keys : longest;
+  uint64_t least = UINT64_MAX, most = p->n_groups + (uint64_t)PREFIX_SPLIT_WAVES_MAX * resident,
+           shared_keys = 0;
+  for (uint32_t i = 0; i < p->n_groups; i++) {
+    const td_attention_group *g = &p->groups[i];
+    if (is_small_group(&p->config, g))
+      continue;
+    longest = g->n_keys > longest ? g->n_keys : longest;
+    shared_keys += g->n_keys;
+  }
   best = longest;
-  for (uint32_t of_longest = 1; may_split(of_longest, longest); of_longest++) {
+  for (uint32_t of_longest = 1; longest > 0 && may_split(of_longest, longest); of_longest++) {
     uint32_t keys = ceil_div(longest, of_longest);
     uint64_t n = count_splits(p, keys);
     if (n > most)
       break;
     uint64_t wave_keys = split_keys(longest, keys) + TD_ATTENTION_SPLIT_FIXED_KEYS,
-             all = p->shared_keys + n * TD_ATTENTION_SPLIT_FIXED_KEYS;
+             all = shared_keys + n * TD_ATTENTION_SPLIT_FIXED_KEYS;
     uint64_t whole_waves_keys = (n + n_ctas - 1) / n_ctas * wave_keys, evenly = all / n_ctas + wave_keys;
     uint64_t time = (whole_waves_keys < evenly ? whole_waves_keys : evenly) +
-                    (p->shared_keys + n * fixed_keys(p, n, n_ctas)) / resident;
+                    (shared_keys + n * fixed_keys(p, n, n_ctas)) / resident;
     if (time < least) {
       least = time;
       best = keys;
@@ -146,7 +185,7 @@ bool td_attention_split_prefixes(td_attention_planner *p)
 {
   td_attention_header *h = p->block;
   uint64_t n_partials = 0;
-  uint32_t n_splits = 0, keys = 0;
+  uint32_t n_splits = 0, keys = 0, small_keys = small_item_keys(p);
   p->shared_keys = 0;
   for (uint32_t i = 0; i < p->n_groups; i++)
     p->shared_keys += p->groups[i].n_keys;
@@ -155,7 +194,8 @@ bool td_attention_split_prefixes(td_attention_planner *p)
     keys = best_split_keys(p, most_ctas(p));
   for (uint32_t i = 0; i < p->n_groups; i++) {
     td_attention_group *g = &p->groups[i];
-    g->split_keys = split_keys(g->n_keys, keys);
+    g->split_keys =
+        is_small_group(&p->config, g) ? small_split_keys(g->n_keys, small_keys) : split_keys(g->n_keys, keys);
     g->first_split = n_splits;
     g->n_splits = ceil_div(g->n_keys, g->split_keys);
     g->first_partial = (uint32_t)n_partials;

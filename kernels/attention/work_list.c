@@ -394,35 +394,36 @@ static void add_prefill(td_work_list *out, const td_hybrid_config *c, const td_p
 
 /* ---- prefix splits ---- */
 
-/* The plan's prefix splits that have no item yet, in their order. */
-typedef struct prefix_queue {
+/* A walk over the plan's prefix splits, in their order. A CTA attends to a small split as to a decode, and
+ * does one such split, not several. */
+typedef struct prefix_walk {
   const td_attention_group *group;
-  uint32_t split, n, n_ctas; /* split: next one of the group; n_ctas: CTAs for each kv head */
-} prefix_queue;
+  uint32_t split, n;      /* split: next one of the group; n: splits to come */
+  uint32_t small_members; /* most members of a small split */
+} prefix_walk;
 
-static prefix_queue prefix_of_plan(const td_attention_planner *planner, uint32_t resident)
+static prefix_walk walk_prefixes(const td_attention_planner *planner, uint32_t gqa_group)
 {
   if (!planner)
-    return (prefix_queue){0};
-  const td_attention_header *plan = td_attention_planner_block(planner);
-  uint32_t most =
-      plan->prefix_ctas < resident ? plan->prefix_ctas : resident; /* the planner ignores TD_SPLITS_MAX */
-  return (prefix_queue){.group = td_attention_planner_groups(planner),
-                        .n = plan->n_splits,
-                        .n_ctas = plan->n_splits < most ? plan->n_splits : most};
+    return (prefix_walk){0};
+  return (prefix_walk){.group = td_attention_planner_groups(planner),
+                       .n = td_attention_planner_block(planner)->n_splits,
+                       .small_members = td_attention_planner_config_of(planner).small_rows / gqa_group};
 }
 
-static td_attention_item pop_prefix_split(prefix_queue *queue)
+static td_attention_item pop_prefix_split(prefix_walk *walk)
 {
-  const td_attention_group *g = queue->group;
-  uint32_t i = queue->split, n = g->n_splits;
+  const td_attention_group *g = walk->group;
+  uint32_t i = walk->split, n = g->n_splits;
   bool last = i + 1 == n;
-  queue->group += last;
-  queue->split = last ? 0 : i + 1;
-  queue->n--;
-  return (td_attention_item){.page_table_offset = g->first_page,
+  walk->group += last;
+  walk->split = last ? 0 : i + 1;
+  walk->n--;
+  uint32_t kv_end = last ? g->n_keys : (i + 1) * g->split_keys;
+  return (td_attention_item){.position = kv_end - 1,
+                             .page_table_offset = g->first_page,
                              .kv_begin = i * g->split_keys,
-                             .kv_end = last ? g->n_keys : (i + 1) * g->split_keys,
+                             .kv_end = kv_end,
                              .partial = g->first_partial + i * g->n_members,
                              .first_partial = g->first_split + i,
                              .n_partials = n,
@@ -430,9 +431,10 @@ static td_attention_item pop_prefix_split(prefix_queue *queue)
                              .n_members = g->n_members};
 }
 
-/* The CTAs of one kv head that do prefix splits, with their work so far. */
+/* The CTAs of one kv head that do prefix splits. Those of the splits that are not small may do several: their
+ * work so far. */
 typedef struct prefix_ctas {
-  uint32_t n;
+  uint32_t n, most, n_small;         /* n: at most `most`; n_small: CTAs of small splits */
   uint64_t heap[TD_SPLITS_MAX];      /* keys so far, and the CTA's number in the low 16 bits */
   uint32_t last_item[TD_SPLITS_MAX]; /* each CTA's last item so far */
 } prefix_ctas;
@@ -454,28 +456,36 @@ static void sift_down(prefix_ctas *ctas, uint32_t at)
   heap[at] = moved;
 }
 
-/* Adds each CTA's first prefix split. It stands before the decodes, because they wait for it
- * (docs/attention-progress.md). */
-static void add_first_splits(td_work_list *out, prefix_queue *queue, prefix_ctas *ctas)
+/* Adds small prefix splits, and each CTA's first one of the others. They stand before the decodes, because
+ * these wait for them (docs/attention-progress.md). */
+static void add_first_splits(td_work_list *out, prefix_walk walk, prefix_ctas *ctas)
 {
-  for (ctas->n = 0; ctas->n < queue->n_ctas; ctas->n++) {
-    td_attention_item it = pop_prefix_split(queue);
-    ctas->heap[ctas->n] = time_of(&it) | ctas->n;
-    ctas->last_item[ctas->n] = out->n_items;
-    add_item(out, it);
+  ctas->n = ctas->n_small = 0;
+  while (walk.n > 0) {
+    td_attention_item it = pop_prefix_split(&walk);
+    if (it.n_members <= walk.small_members) {
+      ctas->n_small++;
+      add_item(out, it);
+    } else if (ctas->n < ctas->most) {
+      ctas->heap[ctas->n] = time_of(&it) | ctas->n;
+      ctas->last_item[ctas->n++] = out->n_items;
+      add_item(out, it);
+    }
   }
   for (uint32_t i = ctas->n / 2; i-- > 0;)
     sift_down(ctas, i);
 }
 
-/* Adds the remaining prefix splits, behind all items that CTAs find by their CTA number. Each becomes the
+/* Adds the prefix splits that are left, behind all items that CTAs find by their CTA number. Each becomes the
  * next item of the CTA that has the least work so far. */
-static void add_next_splits(td_work_list *out, prefix_queue *queue, prefix_ctas *ctas)
+static void add_next_splits(td_work_list *out, prefix_walk walk, prefix_ctas *ctas)
 {
-  uint32_t first = out->n_items;
-  while (queue->n > 0) {
+  uint32_t first = out->n_items, n_seen = 0;
+  while (walk.n > 0) {
+    td_attention_item it = pop_prefix_split(&walk);
+    if (it.n_members <= walk.small_members || n_seen++ < ctas->n)
+      continue;
     uint32_t *last = &ctas->last_item[ctas->heap[0] & 0xffff];
-    td_attention_item it = pop_prefix_split(queue);
     out->items[*last].next = out->n_items;
     *last = out->n_items;
     ctas->heap[0] += time_of(&it);
@@ -489,10 +499,31 @@ static void add_next_splits(td_work_list *out, prefix_queue *queue, prefix_ctas 
 /* The resident CTAs for which decodes are cut. A decode that begins only when prefix splits are done ends
  * last. So if few CTAs do splits, and the other CTAs outnumber the wide decodes, decodes are cut for those
  * CTAs alone, and all begin immediately. */
-static uint32_t resident_beside(const prefix_queue *queue, const decodes *rest, uint32_t resident)
+static uint32_t resident_beside(const prefix_ctas *ctas, const decodes *rest, uint32_t resident)
 {
-  return 3 * queue->n_ctas <= resident + 2 && rest->n + queue->n_ctas < resident ? resident - queue->n_ctas
-                                                                                 : resident;
+  uint32_t n = ctas->n + ctas->n_small;
+  return 3 * n <= resident + 2 && rest->n + n < resident ? resident - n : resident;
+}
+
+/* Cuts decodes beside prefix splits that are all small, if they are few. A CTA that does such a split is like
+ * one that does a decode, so all are cut together: the splits come first, and are cut already. Returns false
+ * if they are not few. */
+static bool cut_beside_small(const td_attention_item *splits, uint32_t n_splits, const decodes *d,
+                             uint32_t resident, decode_cut *out)
+{
+  enum { TOGETHER_MAX = 256 };
+  uint32_t tokens[TOGETHER_MAX];
+  if (n_splits + d->n >= resident || n_splits + d->n_rows > TOGETHER_MAX)
+    return false;
+  for (uint32_t i = 0; i < n_splits; i++)
+    tokens[i] = splits[i].kv_end - splits[i].kv_begin;
+  memcpy(tokens + n_splits, d->tokens, d->n_rows * sizeof *tokens);
+  decodes all = {.tokens = tokens, .n_rows = n_splits + d->n_rows};
+  count_above(&all, d->above);
+  *out = fill_waves(&all, resident, tries_several_waves(d->n, resident) ? WAVES_MAX : 1);
+  if (out->last_from < UINT32_MAX)
+    out->last_from -= out->last_from < n_splits ? out->last_from : n_splits;
+  return true;
 }
 
 static int longest_first(const void *x, const void *y)
@@ -573,17 +604,23 @@ static td_hybrid_cut cut_prefill(const td_plan *plan, const td_hybrid_config *c,
   return td_hybrid_cut_of(c, chunks, n, beside);
 }
 
-/* beside: the resident CTAs that do no prefix splits. */
-static decode_cut cut_decodes(const decodes *d, const td_work_list_config *c, const td_hybrid_cut *prefill,
-                              uint32_t resident, uint32_t beside, uint32_t max_partials)
+/* Cuts the step's decodes, whose prefix splits have just been added to the list. */
+static decode_cut cut_decodes(const td_work_list *list, const prefix_ctas *ctas, const decodes *d,
+                              const td_work_list_config *c, uint32_t resident, uint32_t max_partials)
 {
-  uint32_t keys = prefill->colocated_keys > 0 ? prefill->colocated_keys
+  const td_hybrid_cut *prefill = &list->prefill;
+  uint32_t beside = resident_beside(ctas, d, resident),
+           keys = prefill->colocated_keys > 0 ? prefill->colocated_keys
                   : prefill->sms_beside > 0   ? prefill->beside_keys
                                               : 0;
+  decode_cut cut;
   if (c->policy && c->policy->kv_splits) /* decodes of such a policy are not colocated */
     return (decode_cut){.n_splits = c->policy->kv_splits(d->n, resident)};
   if (keys > 0 && d->n > 0)
     return cut_short(d, keys, max_partials);
+  if (d->n > 0 && ctas->n == 0 && ctas->n_small > 0 &&
+      cut_beside_small(list->items + list->n_items - ctas->n_small, ctas->n_small, d, resident, &cut))
+    return cut;
   return cut_wide(d, beside, beside < resident);
 }
 
@@ -633,11 +670,12 @@ void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_lis
   out->n_prefill = out->n_items;
   if (n_prefills > 0)
     qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);
-  prefix_queue prefix = prefix_of_plan(planner, resident);
+  const prefix_walk prefixes = walk_prefixes(planner, c->gqa_group);
   prefix_ctas ctas;
-  uint32_t beside = resident_beside(&prefix, &d, resident);
-  decode_cut cut = cut_decodes(&d, c, &out->prefill, resident, beside, max_partials);
-  add_first_splits(out, &prefix, &ctas);
+  out->at_make.prefix_ctas = planner ? td_attention_planner_block(planner)->prefix_ctas : 0;
+  ctas.most = out->at_make.prefix_ctas < resident ? out->at_make.prefix_ctas : resident;
+  add_first_splits(out, prefixes, &ctas);
+  decode_cut cut = cut_decodes(out, &ctas, &d, c, resident, max_partials);
   for (uint32_t i = 0; n_wide < d.n; i++)
     if (d.tokens[i] > d.above)
       add_decode(out, &plan->rows[order[i]], &private_kv[order[i]], d.tokens[i],
@@ -646,10 +684,9 @@ void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_lis
   for (uint32_t i = 0; i < plan->n_rows && d.n < n_decodes; i++)
     if (d.tokens[i] > 0 && d.tokens[i] <= d.above)
       add_decode(out, &plan->rows[order[i]], &private_kv[order[i]], d.tokens[i], UINT32_MAX, 0);
-  add_next_splits(out, &prefix, &ctas);
+  add_next_splits(out, prefixes, &ctas);
   out->at_make.n_rows = n_one_token == plan->n_rows ? n_one_token : 0;
   out->at_make.warp_tokens = d.above;
-  out->at_make.prefix_ctas = planner ? td_attention_planner_block(planner)->prefix_ctas : 0;
   out->at_make.tokens = n_tokens;
 }
 

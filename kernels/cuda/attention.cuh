@@ -156,6 +156,13 @@ __device__ __forceinline__ float exp2_fast(float x)
 // v divided by a softmax's sum, or 0 if no key was seen. A NaN sum gives NaN.
 __device__ __forceinline__ float divided(float v, float sum) { return sum == 0 ? 0.0f : v / sum; }
 
+// at: a shared address.
+__device__ __forceinline__ void store_shared_16(uint32_t at, uint4 v)
+{
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
 __device__ __forceinline__ uint32_t pack2(float lo, float hi)
 {
   __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);

@@ -349,10 +349,7 @@ template <int HD> struct colocated_consumer {
     constexpr uint32_t CHUNKS = HD / 8;
     if (threadIdx.x % 32 == 0)
       for (uint32_t i = n_lines * CHUNKS + warp(); i < S::KEYS * CHUNKS; i += S::WARPS)
-        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(
-                         v_address + kv_chunk_at(HD, i / CHUNKS, i % CHUNKS) * 2),
-                     "r"(0)
-                     : "memory");
+        store_shared_16(v_address + kv_chunk_at(HD, i / CHUNKS, i % CHUNKS) * 2, make_uint4(0, 0, 0, 0));
   }
 
   // Which keys the query rows of an item see.

@@ -31,6 +31,26 @@ template <int HD> struct decode_shape : warp_ring_shape<HD, HD == 64 ? 2 : 1> {
                 "attend_prefix_splits needs this");
 };
 
+// How the items of a launch use shared prefixes. SHARES_*: items may be prefix splits, or sequences that
+// reduce partials of prefix splits, head by head (BY_HEAD) or by the threads of a tile (IN_TILES).
+enum decode_form { PLAIN, SHARES_BY_HEAD, SHARES_IN_TILES };
+template <decode_form FORM> constexpr bool shares = FORM >= SHARES_BY_HEAD;
+
+// A CTA's shared memory besides its rings: that of its decodes, or that of its prefix splits. ROTATES:
+// queries, keys and values come straight from the linear; every sequence has one token, and the step is
+// captured.
+template <int HD, decode_form FORM, bool ROTATES> union decode_state {
+  struct {
+    prefix_runs runs[shares<FORM> ? WARPS : 1];
+    alignas(16) bf16 queries[ROTATES ? TD_DECODE_ROWS * (HD + 8) : 8];
+    float2 rotations[ROTATES ? HD / 2 : 1];
+  } decodes;
+  struct {
+    split_prefetch prefetched[shares<FORM> ? WARPS : 1];
+    float2 rotations[shares<FORM> && ROTATES ? WARPS * HD / 2 : 1];
+  } splits;
+};
+
 #ifdef TD_HAS_MBARRIER
 // Rotates the item's queries into shared memory. If the item holds the sequence's newest token, also writes
 // that token's K and V to its page.
@@ -49,34 +69,22 @@ __device__ __forceinline__ void rotate_item(const attention_args &a, const decod
   for (uint32_t h = threadIdx.x / LANES; h < n_heads; h += WARPS * 32 / LANES) {
     bool is_q = h < a.gqa_group, is_v = h == a.gqa_group + 1;
     uint32_t head = is_q ? kv_head * a.gqa_group + h : a.n_heads + (is_v ? a.n_kv_heads : 0) + kv_head;
-    const bf16 *src = a.qkv + ((size_t)it.query * n_all + head) * HD;
-    bf16x8 raw[2];
-    float v[2][8];
-#pragma unroll
-    for (int c = 0; c < 2; c++) {
-      *(uint4 *)&raw[c] = __ldcg((const uint4 *)(src + chunk[c] * 8));
-      unpack(raw[c], v[c]);
-    }
-    if constexpr (LANES == 4 || LANES == 8 || LANES == 16) {
-      const float *norm = is_v ? nullptr : is_q ? rotation.q_norm : rotation.k_norm;
-      uint32_t mine = ((1u << LANES) - 1) << (threadIdx.x % 32 - lane); // other heads may be done
-      if (norm)
-        normalise(v, norm, chunk,
-                  rsqrtf(segment_sum(sum_of_squares(v), LANES, mine) / (float)HD + rotation.eps));
-    }
-    if (!is_v)
-      rotate(v, rotations, chunk[0], rotation.halves);
+    bf16x8 rotated[2];
+    rotate_head<HD>(rotated, a.qkv + ((size_t)it.query * n_all + head) * HD, chunk,
+                    is_q   ? rotation.q_norm
+                    : is_v ? nullptr
+                           : rotation.k_norm,
+                    rotation.eps, is_v ? nullptr : rotations + first_pair(chunk[0], rotation.halves),
+                    rotation.halves);
     bf16 *page =
         (bf16 *)a.kv +
         ((size_t)batch.page_table[it.page_table_offset + (pos >> log2_of(batch.page_tokens))] * a.n_kv_heads +
          kv_head) *
             2 * half_page;
 #pragma unroll
-    for (int c = 0; c < 2; c++) {
-      bf16 *dst = is_q ? queries + h * STRIDE + chunk[c] * 8
-                       : page + (is_v ? half_page : 0) + kv_chunk_at(HD, line, chunk[c]);
-      *(bf16x8 *)dst = is_v ? raw[c] : pack(v[c]);
-    }
+    for (int c = 0; c < 2; c++)
+      *(bf16x8 *)(is_q ? queries + h * STRIDE + chunk[c] * 8
+                       : page + (is_v ? half_page : 0) + kv_chunk_at(HD, line, chunk[c])) = rotated[c];
   }
 }
 
@@ -97,11 +105,99 @@ __device__ __forceinline__ void load_rotated_queries(uint32_t q[HD / 16][4], con
 }
 #endif
 
-// ROTATES: queries, keys and values come straight from the linear; every sequence has one token, and the step
-// is captured. SHARES_*: items may be prefix splits, or sequences that reduce partials of prefix splits, head
-// by head (BY_HEAD) or by the threads of a tile (IN_TILES).
-enum decode_form { PLAIN, ROTATES, SHARES_BY_HEAD, SHARES_IN_TILES };
-template <decode_form FORM> constexpr bool shares = FORM >= SHARES_BY_HEAD;
+// Loads the query rows of a prefix split, as load_queries does for a decode.
+template <int HD>
+__device__ __forceinline__ void load_split_queries(uint32_t q[HD / 16][4], const attention_args &a,
+                                                   const td_attention_member *members, uint32_t n_rows,
+                                                   uint32_t kv_head)
+{
+  uint32_t lane = threadIdx.x % 32;
+  const bf16 *src[2];
+  for (int h = 0; h < 2; h++) {
+    uint32_t p = min(lane / 4 + 8 * h, n_rows - 1);
+    src[h] = a.qkv + ((size_t)members[p / a.gqa_group].token * (a.n_heads + 2 * a.n_kv_heads) +
+                      kv_head * a.gqa_group + p % a.gqa_group) *
+                         HD;
+  }
+#pragma unroll
+  for (int c = 0; c < HD / 16; c++)
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+      q[c][e] = *(const uint32_t *)(src[e % 2] + c * 16 + (e / 2) * 8 + 2 * (lane % 4));
+}
+
+// Rotates the query rows of a prefix split into shared memory, each by a segment of threads.
+template <int HD> struct split_row_rotation {
+  static constexpr uint32_t LANES = HD / 16;
+  static_assert(WARPS * 32 / LANES >= TD_DECODE_ROWS || HD == 256, "each row has a segment");
+  const bf16 *src;     // the segment's row; null: it has none
+  float2 rotations[8]; // of the lane's pairs
+
+  // Reads only the plan.
+  __device__ __forceinline__ void prepare(const attention_args &a, const decode_rotation &rotation,
+                                          const td_attention_member *members, uint32_t n_rows,
+                                          uint32_t kv_head)
+  {
+    uint32_t p = threadIdx.x / LANES, chunk0 = first_chunk(threadIdx.x % LANES, rotation.halves);
+    src = nullptr;
+    if (p >= n_rows)
+      return;
+    const td_attention_member m = members[p / a.gqa_group];
+    src = a.qkv +
+          ((size_t)m.token * (a.n_heads + 2 * a.n_kv_heads) + kv_head * a.gqa_group + p % a.gqa_group) * HD;
+#pragma unroll
+    for (uint32_t k = 0; k < 8; k++)
+      rotations[k] =
+          rotation_of((int32_t)m.n_keys - 1, rotation.inv_freq[first_pair(chunk0, rotation.halves) + k],
+                      rotation.attn_factor);
+  }
+
+  __device__ __forceinline__ void rotate(const decode_rotation &rotation, bf16 *queries) const
+  {
+    uint32_t lane = threadIdx.x % LANES;
+    uint32_t chunk[2] = {first_chunk(lane, rotation.halves), second_chunk(lane, HD, rotation.halves)};
+    bf16x8 rotated[2];
+    if (!src)
+      return;
+    rotate_head<HD>(rotated, src, chunk, rotation.q_norm, rotation.eps, rotations, rotation.halves);
+#pragma unroll
+    for (int c = 0; c < 2; c++)
+      *(bf16x8 *)(queries + threadIdx.x / LANES * (HD + 8) + chunk[c] * 8) = rotated[c];
+  }
+};
+
+// All members see all keys of a prefix split.
+__device__ __forceinline__ query_positions positions_of_all(const td_attention_item &split)
+{
+  return {(int32_t)split.kv_end - 1, (int32_t)split.kv_end - 1, 0, (int32_t)split.kv_end};
+}
+
+// The epilogue of a prefix split: stores the sums of the CTA's warps as partials. smem: as in reduce_cta.
+template <int HD, bool IN_TILES>
+__device__ __forceinline__ void reduce_split(const warp_state<HD> &st, float *smem, uint32_t n_rows,
+                                             unsigned char *partials)
+{
+  constexpr uint32_t N = HD / 32;
+  uint32_t warp = threadIdx.x / 32, first = threadIdx.x % 32 * N;
+  store_rows<HD>(st, smem + warp * 16 * (HD + 4), n_rows);
+  __syncthreads();
+  for (uint32_t p = warp; p < n_rows; p += WARPS) {
+    const row_sum<N> sum = sum_warps<HD>(smem, p);
+    unsigned char *dst = partial_at<HD>(partials, p);
+    float top = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < N; i++)
+      top = fmaxf(top, fabsf(sum.o[i]));
+    for (uint32_t o = 16; o > 0; o >>= 1)
+      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, o));
+    float unit = unit_of(top);
+#pragma unroll
+    for (uint32_t i = 0; i < N; i++)
+      put_element<IN_TILES>(dst, first + i, __float2half_rn(sum.o[i] / unit));
+    if (threadIdx.x % 32 == 0)
+      put_end<HD>(dst, sum.m, sum.l, unit);
+  }
+}
 
 // What a CTA works on: one item for all its warps, or one item for each warp.
 struct decode_item {
@@ -130,7 +226,7 @@ __device__ __forceinline__ bool find_item(decode_item *out, const device_batch &
   return true;
 }
 
-template <int HD, decode_form FORM>
+template <int HD, decode_form FORM, bool ROTATES>
 __global__ void __launch_bounds__(WARPS * 32, shares<FORM> ? decode_shape<HD>::SHARES_CTAS_PER_SM
                                                            : decode_shape<HD>::CTAS_PER_SM)
     decode_kernel(attention_args a, decode_rotation rotation, shared_prefixes shared, device_batch batch,
@@ -140,9 +236,7 @@ __global__ void __launch_bounds__(WARPS * 32, shares<FORM> ? decode_shape<HD>::S
   using S = decode_shape<HD>;
   extern __shared__ unsigned char smem_raw[];
   __shared__ uint64_t barriers[WARPS * S::WARP_BARRIERS];
-  __shared__ __align__(16) bf16 queries[FORM == ROTATES ? TD_DECODE_ROWS * (HD + 8) : 8];
-  __shared__ float2 rotations[FORM == ROTATES ? HD / 2 : 1];
-  __shared__ prefix_runs runs[shares<FORM> ? WARPS : 1];
+  __shared__ decode_state<HD, FORM, ROTATES> state;
   unsigned char *smem_all = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024;
   uint32_t warp = threadIdx.x / 32, kv_head = blockIdx.x % a.n_kv_heads;
   decode_item mine;
@@ -153,61 +247,82 @@ __global__ void __launch_bounds__(WARPS * 32, shares<FORM> ? decode_shape<HD>::S
   }
   if (start == STARTS_AFTER)
     pdl_wait();
-  if (!find_item(&mine, batch, range, a.n_kv_heads) || (FORM == ROTATES && mine.warp_level)) {
+  if (!find_item(&mine, batch, range, a.n_kv_heads) || (ROTATES && mine.warp_level)) {
     wait_unless_beside(start);
     return;
   }
   const td_attention_item &it = mine.item;
+  const bool is_split = shares<FORM> && it.n_tokens == 0; // of a prefix
 #ifdef TD_HAS_WGMMA
   if constexpr (shares<FORM>)
-    if (it.n_tokens == 0) {
-      __shared__ split_prefetch prefetched[WARPS];
-      attend_prefix_splits<HD, FORM == SHARES_IN_TILES>(a, batch, shared, it, range.items, kv_head,
-                                                        shared_address(smem_all), shared_address(barriers),
-                                                        &prefetched[warp], start);
+    if (is_split && it.n_members * a.gqa_group > TD_DECODE_ROWS) {
+      attend_prefix_splits<HD, FORM == SHARES_IN_TILES, ROTATES>(
+          a, rotation, batch, shared, it, range.items, kv_head, shared_address(smem_all),
+          shared_address(barriers), &state.splits.prefetched[warp],
+          &state.splits.rotations[ROTATES ? warp * HD / 2 : 0], start);
       return;
     }
 #endif
-  uint32_t n_old = it.position; // tokens of earlier steps
+  const td_attention_member *members = is_split ? members_of(shared) + it.member : nullptr;
+  uint32_t n_old = it.position, // tokens of earlier steps
+      n_rows = (is_split ? it.n_members : 1) * a.gqa_group;
   kv_tile_reader<HD, S::STAGES> in;
   in.open(a, batch, it, kv_head, mine.warp_level ? 0 : warp, mine.warp_level ? 1 : WARPS);
   in.n = mine.has_item ? in.n : 0;
   in.make_ring(shared_address(smem_all), shared_address(barriers));
-  uint32_t n_copied = fill_ring(in, 0, n_old), q[HD / 16][4];
+  uint32_t n_copied = fill_ring(in, 0, is_split ? it.kv_end : n_old), q[HD / 16][4];
   if constexpr (shares<FORM>)
-    find_prefixes(&runs[warp], shared, it, batch, kv_head);
-  if constexpr (FORM == ROTATES)
-    for (uint32_t i = threadIdx.x; i < HD / 2; i += WARPS * 32)
-      rotations[i] = rotation_of((int32_t)n_old, rotation.inv_freq[i], rotation.attn_factor);
+    if (!is_split)
+      find_prefixes(&state.decodes.runs[warp], shared, it, batch, kv_head);
+  split_row_rotation<HD> split_row;
+  if constexpr (ROTATES) {
+    if (is_split)
+      split_row.prepare(a, rotation, members, n_rows, kv_head);
+    for (uint32_t i = threadIdx.x; i < HD / 2 && !is_split; i += WARPS * 32)
+      state.decodes.rotations[i] = rotation_of((int32_t)n_old, rotation.inv_freq[i], rotation.attn_factor);
+  }
   wait_unless_beside(start);
-  if constexpr (FORM == ROTATES) {
+  if constexpr (ROTATES) {
     __syncthreads();
-    rotate_item<HD>(a, rotation, batch, it, kv_head, queries, rotations);
+    if (is_split)
+      split_row.rotate(rotation, state.decodes.queries);
+    else
+      rotate_item<HD>(a, rotation, batch, it, kv_head, state.decodes.queries, state.decodes.rotations);
     fence_global_writes(); // asynchronous copies read the token's line
     __syncthreads();
   }
   fill_ring(in, n_copied, UINT32_MAX);
-  if constexpr (FORM == ROTATES)
-    load_rotated_queries<HD>(q, queries, a.gqa_group);
+  if constexpr (ROTATES)
+    load_rotated_queries<HD>(q, state.decodes.queries, n_rows);
+  else if (is_split)
+    load_split_queries<HD>(q, a, members, n_rows, kv_head);
   else
     load_queries<HD>(q, a, it, kv_head, 0);
   warp_state<HD> st;
   clear(st);
-  attend_kv_tiles(st, in, q, a, it);
+  attend_kv_tiles(st, in, q, a, is_split ? positions_of_all(it) : positions_of(it, a, 0));
+  if constexpr (shares<FORM>)
+    if (is_split) {
+      __syncthreads(); // no warp uses its ring any more
+      reduce_split<HD, FORM == SHARES_IN_TILES>(st, (float *)smem_all, n_rows,
+                                                partials_of<HD>(a, shared, it, kv_head));
+      tell_done(a, batch, shared, it, kv_head);
+      return;
+    }
   if constexpr (FORM == SHARES_IN_TILES)
     if (it.n_memberships > 0 && mine.has_item &&
         it.partial + 1 >= it.first_partial + it.n_partials) // the last of the KV splits adds them
-      add_prefixes(st, a, shared, runs[warp], it.n_memberships, kv_head, mine.warp_level ? 0 : warp,
-                   mine.warp_level ? 1 : WARPS);
+      add_prefixes(st, a, shared, state.decodes.runs[warp], it.n_memberships, kv_head,
+                   mine.warp_level ? 0 : warp, mine.warp_level ? 1 : WARPS);
   const prefix_reduction prefixes = {shared.partials,
-                                     &runs[shares<FORM> ? warp : 0],
+                                     &state.decodes.runs[shares<FORM> ? warp : 0],
                                      it.n_memberships,
                                      a.gqa_group,
                                      shared.done + kv_head,
                                      a.n_kv_heads,
                                      false};
   float *mine_smem = (float *)(smem_all + warp * S::WARP_BYTES);
-  if (FORM != ROTATES && mine.warp_level) {
+  if (!ROTATES && mine.warp_level) {
     if (mine.has_item) {
       if constexpr (FORM == SHARES_BY_HEAD)
         reduce_warp<HD>(st, a, it, kv_head, mine_smem, prefixes);
@@ -224,11 +339,11 @@ __global__ void __launch_bounds__(WARPS * 32, shares<FORM> ? decode_shape<HD>::S
 #endif
 }
 
-template <int HD, decode_form FORM>
+template <int HD, decode_form FORM, bool ROTATES>
 static void launch(cuda_backend *b, attention_group *g, const attention_args &a,
                    const decode_rotation &rotation, uint32_t first, uint32_t n_ctas)
 {
-  auto kernel = decode_kernel<HD, FORM>;
+  auto kernel = decode_kernel<HD, FORM, ROTATES>;
   decode_start start = is_capture(&b->attention)        ? STARTS_EARLY
                        : g->work.prefill.sms_beside > 0 ? STARTS_BESIDE
                                                         : STARTS_AFTER;
@@ -242,56 +357,67 @@ static void launch(cuda_backend *b, attention_group *g, const attention_args &a,
     g->captured_decodes.push_back(node);
 }
 
-template <decode_form FORM>
+template <bool ROTATES, decode_form FORM>
 static void launch_for(cuda_backend *b, attention_group *g, const attention_args &a,
                        const decode_rotation &rotation, uint32_t first, uint32_t n_ctas)
 {
   switch (g->spec.head_dim) { // td_cuda_has_wgmma_attention was checked before
-  case 64: launch<64, FORM>(b, g, a, rotation, first, n_ctas); break;
-  case 96: launch<96, FORM>(b, g, a, rotation, first, n_ctas); break;
-  case 128: launch<128, FORM>(b, g, a, rotation, first, n_ctas); break;
+  case 64: launch<64, FORM, ROTATES>(b, g, a, rotation, first, n_ctas); break;
+  case 96: launch<96, FORM, ROTATES>(b, g, a, rotation, first, n_ctas); break;
+  case 128: launch<128, FORM, ROTATES>(b, g, a, rotation, first, n_ctas); break;
   case 256:
     if constexpr (!shares<FORM>) { // these heads have no planner
-      launch<256, FORM>(b, g, a, rotation, first, n_ctas);
+      launch<256, FORM, ROTATES>(b, g, a, rotation, first, n_ctas);
       break;
     }
   default: TD_BUG_ON(true);
   }
 }
 
+template <bool ROTATES>
+static void launch_form(cuda_backend *b, attention_group *g, const attention_args &a,
+                        const decode_rotation &rotation, uint32_t first, uint32_t n_ctas)
+{
+  if (!g->planner || !shares_prefixes(&b->attention))
+    launch_for<ROTATES, PLAIN>(b, g, a, rotation, first, n_ctas);
+  else if (a.gqa_group > TD_REDUCE_BY_HEAD_GQA_GROUP_MAX)
+    launch_for<ROTATES, SHARES_IN_TILES>(b, g, a, rotation, first, n_ctas);
+  else
+    launch_for<ROTATES, SHARES_BY_HEAD>(b, g, a, rotation, first, n_ctas);
+}
+
 void td_cuda_decode_attention(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t first,
                               uint32_t n_ctas)
 {
-  if (!g->planner || !shares_prefixes(&b->attention))
-    launch_for<PLAIN>(b, g, a, {}, first, n_ctas);
-  else if (a.gqa_group > TD_REDUCE_BY_HEAD_GQA_GROUP_MAX)
-    launch_for<SHARES_IN_TILES>(b, g, a, {}, first, n_ctas);
-  else
-    launch_for<SHARES_BY_HEAD>(b, g, a, {}, first, n_ctas);
+  launch_form<false>(b, g, a, {}, first, n_ctas);
 }
 
 void td_cuda_decode_rotated(cuda_backend *b, attention_group *g, const attention_args &a,
                             const decode_rotation &rotation, uint32_t n_ctas)
 {
   TD_BUG_ON(!is_capture(&b->attention) || a.gqa_group > TD_DECODE_ROWS);
-  launch_for<ROTATES>(b, g, a, rotation, 0, n_ctas);
+  launch_form<true>(b, g, a, rotation, 0, n_ctas);
 }
 
 template <int HD, decode_form FORM> static cudaError_t allow_smem()
 {
-  return cudaFuncSetAttribute(decode_kernel<HD, FORM>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              decode_shape<HD>::SMEM_BYTES);
+  cudaError_t plain = cudaFuncSetAttribute(decode_kernel<HD, FORM, false>,
+                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           decode_shape<HD>::SMEM_BYTES),
+              rotates = cudaFuncSetAttribute(decode_kernel<HD, FORM, true>,
+                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             decode_shape<HD>::SMEM_BYTES);
+  return plain != cudaSuccess ? plain : rotates;
 }
 
 template <int HD> static cudaError_t allow_smem_all()
 {
-  cudaError_t e[4] = {allow_smem<HD, PLAIN>(), allow_smem<HD, ROTATES>()};
-  if constexpr (HD != 256)
-    e[2] = allow_smem<HD, SHARES_BY_HEAD>(), e[3] = allow_smem<HD, SHARES_IN_TILES>();
-  for (cudaError_t one : e)
-    if (one != cudaSuccess)
-      return one;
-  return cudaSuccess;
+  cudaError_t e = allow_smem<HD, PLAIN>();
+  if constexpr (HD != 256) {
+    e = e != cudaSuccess ? e : allow_smem<HD, SHARES_BY_HEAD>();
+    e = e != cudaSuccess ? e : allow_smem<HD, SHARES_IN_TILES>();
+  }
+  return e;
 }
 
 cudaError_t td_cuda_decode_allow_smem(uint32_t head_dim)

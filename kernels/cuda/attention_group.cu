@@ -36,6 +36,7 @@ bool td_cuda_planner_config(const cuda_backend *b, uint32_t page_tokens, const t
   c.page_tokens = page_tokens;
   c.window_tokens = s->window_tokens;
   c.tile_rows = PREFIX_TILE_ROWS;
+  c.small_rows = TD_DECODE_ROWS;
   c.reduces_in_tiles = gqa_group > TD_REDUCE_BY_HEAD_GQA_GROUP_MAX;
   c.max_partials = td_attention_partials_max(&c);
   c.cost = td_attention_cost_of_h200(c.n_resident);

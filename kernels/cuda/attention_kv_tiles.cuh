@@ -131,10 +131,7 @@ __device__ __forceinline__ uint32_t fill_ring(kv_tile_reader<HD, STAGES> &in, ui
 template <int HD> __device__ __forceinline__ void zero_values(uint32_t smem_v, uint32_t n_lines)
 {
   for (uint32_t i = n_lines * (HD / 8) + threadIdx.x % 32; i < KV_TILE_TOKENS * (HD / 8); i += 32)
-    asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(
-                     page_lines<HD>::at(smem_v, i / (HD / 8), i % (HD / 8))),
-                 "r"(0)
-                 : "memory");
+    store_shared_16(page_lines<HD>::at(smem_v, i / (HD / 8), i % (HD / 8)), make_uint4(0, 0, 0, 0));
   __syncwarp();
 }
 
@@ -142,9 +139,8 @@ template <int HD> __device__ __forceinline__ void zero_values(uint32_t smem_v, u
 template <int HD, int STAGES>
 __device__ __forceinline__ void attend_kv_tiles(warp_state<HD> &st, kv_tile_reader<HD, STAGES> &in,
                                                 const uint32_t q[HD / 16][4], const attention_args &a,
-                                                const td_attention_item &it)
+                                                const query_positions &pos)
 {
-  const query_positions pos = positions_of(it, a, 0);
   for (uint32_t i = 0; i < in.n; i++) {
     uint32_t token = in.token(i);
     float s[KV_TILE_TOKENS / 8][4];

@@ -65,6 +65,14 @@ __device__ __forceinline__ void put_pair(unsigned char *partial, uint32_t elemen
 // elements 8 (4 j + k) + 2 t and the next one, for k = 0 .. 3 and t = threadIdx.x % 4.
 __device__ __forceinline__ uint32_t fragment_at(uint32_t j) { return j * 4 + threadIdx.x % 4; }
 
+// One element, in a partial in the order of a tile's threads or in the elements' own order.
+template <bool IN_TILES>
+__device__ __forceinline__ void put_element(unsigned char *partial, uint32_t element, __half v)
+{
+  uint32_t part = element / 32 * 4 + element % 8 / 2, at = part * 8 + element / 8 % 4 * 2 + element % 2;
+  ((__half *)partial)[IN_TILES ? at : element] = v;
+}
+
 // The unit of row h (0 or 1) of a thread's two rows in a warpgroup's tile (consumer in attention_wgmma.cuh).
 // *sum becomes the row's softmax sum.
 template <int HD, class TILE>

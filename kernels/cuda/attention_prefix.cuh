@@ -17,6 +17,7 @@
 #include "kernels/cuda/attention_flags.cuh"
 #include "kernels/cuda/cp_async.cuh"
 #include "kernels/cuda/ring.cuh"
+#include "kernels/cuda/rope.cuh"
 
 // The plan of shared-prefix groups, and the memory of its partials.
 struct shared_prefixes {
@@ -31,6 +32,22 @@ struct shared_prefixes {
 __device__ __forceinline__ uint64_t launch_flag(const shared_prefixes &shared, const device_batch &batch)
 {
   return (uint64_t)batch.counts[COUNT_STEP] << 32 | shared.launch;
+}
+#endif
+
+#ifdef __CUDACC__
+__device__ __forceinline__ const td_attention_member *members_of(const shared_prefixes &shared)
+{
+  return (const td_attention_member *)(shared.plan + ((const td_attention_header *)shared.plan)->members_at);
+}
+
+// The partials of a prefix split and a kv head: [members, GQA group].
+template <int HD>
+__device__ __forceinline__ unsigned char *partials_of(const attention_args &a, const shared_prefixes &shared,
+                                                      const td_attention_item &split, uint32_t kv_head)
+{
+  return partial_at<HD>(shared.partials,
+                        (size_t)(split.partial + kv_head * split.n_partials * split.n_members) * a.gqa_group);
 }
 #endif
 
@@ -180,10 +197,8 @@ template <int HD> struct prefix_ring {
   {
     constexpr uint32_t CHUNKS = HD / 8;
     for (uint32_t k = n_lines * CHUNKS + threadIdx.x; k < S::KEYS * CHUNKS; k += WARPGROUP_THREADS)
-      asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(
-                       stages.data(s.index) + kv_chunk_at(HD, k / CHUNKS, k % CHUNKS) * 2),
-                   "r"(0)
-                   : "memory");
+      store_shared_16(stages.data(s.index) + kv_chunk_at(HD, k / CHUNKS, k % CHUNKS) * 2,
+                      make_uint4(0, 0, 0, 0));
     fence_shared_writes();
     __syncthreads();
   }
@@ -232,6 +247,54 @@ template <int HD> struct prefix_queries {
     cp_async_wait_all();
     fence_shared_writes();
     __syncthreads();
+  }
+};
+
+// Query rows of a split that come straight from the linear. A warp rotates all rows of a member, one member
+// after the other.
+template <int HD> struct tile_rotation {
+  static constexpr uint32_t N_WARPS = WARPGROUP_THREADS / 32;
+  const decode_rotation &rotation;
+  float2 *rotations; // [HD / 2] of the warp, in shared memory
+
+  // Computes the rotations of a member. The first call, for the warp's first member, reads only the plan.
+  __device__ __forceinline__ void prepare(const td_attention_member *members, uint32_t m,
+                                          const td_attention_item &it) const
+  {
+    if (m >= it.n_members)
+      return;
+    int32_t position = (int32_t)members[m].n_keys - 1;
+    __syncwarp();
+    for (uint32_t i = threadIdx.x % 32; i < HD / 2; i += 32)
+      rotations[i] = rotation_of(position, rotation.inv_freq[i], rotation.attn_factor);
+    __syncwarp();
+  }
+
+  // Rotates all rows into the layout of a tile; the warp's first member has been prepared. Rows past the last
+  // are zero.
+  __device__ __forceinline__ void rotate(const attention_args &a, const td_attention_member *members,
+                                         const td_attention_item &it, uint32_t kv_head, uint32_t smem) const
+  {
+    constexpr uint32_t LANES = HD / 16, HEADS = 32 / LANES, CHUNKS = HD / 8;
+    uint32_t lane = threadIdx.x % 32 % LANES, first = threadIdx.x % 32 / LANES;
+    uint32_t chunk[2] = {first_chunk(lane, rotation.halves), second_chunk(lane, HD, rotation.halves)};
+    for (uint32_t m = threadIdx.x / 32; m < it.n_members; m += N_WARPS) {
+      const bf16 *heads =
+          a.qkv + ((size_t)members[m].token * (a.n_heads + 2 * a.n_kv_heads) + kv_head * a.gqa_group) * HD;
+      if (m >= N_WARPS)
+        prepare(members, m, it);
+      for (uint32_t h = first; h < a.gqa_group && first < HEADS; h += HEADS) {
+        bf16x8 rotated[2];
+        rotate_head<HD>(rotated, heads + h * HD, chunk, rotation.q_norm, rotation.eps,
+                        rotations + first_pair(chunk[0], rotation.halves), rotation.halves);
+#pragma unroll
+        for (int c = 0; c < 2; c++)
+          store_shared_16(smem + kv_chunk_at(HD, m * a.gqa_group + h, chunk[c]) * 2, *(uint4 *)&rotated[c]);
+      }
+    }
+    for (uint32_t i = it.n_members * a.gqa_group * CHUNKS + threadIdx.x; i < PREFIX_TILE_ROWS * CHUNKS;
+         i += WARPGROUP_THREADS)
+      store_shared_16(smem + kv_chunk_at(HD, i / CHUNKS, i % CHUNKS) * 2, make_uint4(0, 0, 0, 0));
   }
 };
 
@@ -321,19 +384,32 @@ __device__ __forceinline__ void finish_split(consumer<HD, prefix_tile<HD>::KEYS>
   ring.release(v);
 }
 
-// Computes a prefix split and the splits chained to it (td_attention_item.next). Called by a CTA of four
-// warps. smem: ALL_BYTES, aligned to 1024.
-template <int HD, bool IN_TILES>
-__device__ __forceinline__ void
-attend_prefix_splits(const attention_args &a, const device_batch &batch, const shared_prefixes &shared,
-                     const td_attention_item &first, const td_attention_item *items, uint32_t kv_head,
-                     uint32_t smem, uint32_t bars, split_prefetch *prefetched, decode_start start)
+// Called by all threads when they have stored a split's partials.
+__device__ __forceinline__ void tell_done(const attention_args &a, const device_batch &batch,
+                                          const shared_prefixes &shared, const td_attention_item &split,
+                                          uint32_t kv_head)
 {
-  const td_attention_member *members =
-      (const td_attention_member *)(shared.plan + ((const td_attention_header *)shared.plan)->members_at);
+  __syncthreads();
+  if (threadIdx.x == 0)
+    set_flag(shared.done + (size_t)split.first_partial * a.n_kv_heads + kv_head, launch_flag(shared, batch));
+}
+
+// Computes a prefix split and the splits chained to it (td_attention_item.next). Called by a CTA of four
+// warps. smem: ALL_BYTES, aligned to 1024. ROTATES: queries come straight from the linear. rotations: room
+// for HD / 2 of them, of the warp.
+template <int HD, bool IN_TILES, bool ROTATES>
+__device__ __forceinline__ void
+attend_prefix_splits(const attention_args &a, const decode_rotation &rotation, const device_batch &batch,
+                     const shared_prefixes &shared, const td_attention_item &first,
+                     const td_attention_item *items, uint32_t kv_head, uint32_t smem, uint32_t bars,
+                     split_prefetch *prefetched, float2 *rotations, decode_start start)
+{
+  const td_attention_member *members = members_of(shared);
   prefix_ring<HD> ring;
   consumer<HD, prefix_tile<HD>::KEYS> c;
   prefix_queries<HD> queries;
+  const tile_rotation<HD> rotated = {rotation, rotations};
+  const uint32_t warp = threadIdx.x / 32;
   fence_global_writes(); // pages were written by ordinary stores
   ring.setup(batch, smem + prefix_tile<HD>::BYTES, bars);
   if (threadIdx.x % 32 == 0)
@@ -343,9 +419,15 @@ attend_prefix_splits(const attention_args &a, const device_batch &batch, const s
   ring.open(a, batch, first, kv_head,
             batch.page_table + first.page_table_offset +
                 first.kv_begin / batch.page_tokens); // shared pages are not written any more
-  queries.find(a, members + first.member, first, kv_head);
+  if constexpr (!ROTATES)
+    queries.find(a, members + first.member, first, kv_head);
+  else
+    rotated.prepare(members + first.member, warp, first);
   wait_unless_beside(start);
-  queries.copy(smem);
+  if constexpr (ROTATES)
+    rotated.rotate(a, members + first.member, first, kv_head, smem);
+  else
+    queries.copy(smem);
   for (uint32_t at = 0;;) {
     prefix_queries<HD>::await();
     const td_attention_item &split = prefetched->items[at];
@@ -356,22 +438,23 @@ attend_prefix_splits(const attention_args &a, const device_batch &batch, const s
     attend_split(c, ring, warp_uniform(smem >> 4), a);
     if (more) {
       await_copies();
-      queries.find(a, prefetched->members, prefetched->items[next], kv_head);
+      if constexpr (!ROTATES)
+        queries.find(a, prefetched->members, prefetched->items[next], kv_head);
       __syncthreads(); // no warp uses the query rows any more
-      queries.copy(smem);
+      if constexpr (!ROTATES)
+        queries.copy(smem);
     }
     finish_split(c, ring);
     if (more)
       ring.open(a, batch, prefetched->items[next], kv_head, prefetched->pages);
-    store_partials<HD, IN_TILES>(
-        c,
-        partial_at<HD>(shared.partials,
-                       (size_t)(split.partial + kv_head * split.n_partials * split.n_members) * a.gqa_group),
-        split.n_members * a.gqa_group, a.scale_log2);
-    __syncthreads();
-    if (threadIdx.x == 0)
-      set_flag(shared.done + (size_t)split.first_partial * a.n_kv_heads + kv_head,
-               launch_flag(shared, batch));
+    store_partials<HD, IN_TILES>(c, partials_of<HD>(a, shared, split, kv_head), split.n_members * a.gqa_group,
+                                 a.scale_log2);
+    if constexpr (ROTATES)
+      if (more) { // not earlier: it would need registers besides those of the split's sums
+        rotated.prepare(prefetched->members, warp, prefetched->items[next]);
+        rotated.rotate(a, prefetched->members, prefetched->items[next], kv_head, smem);
+      }
+    tell_done(a, batch, shared, split, kv_head);
     if (!more)
       return;
     at = next;

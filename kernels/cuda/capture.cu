@@ -113,8 +113,7 @@ static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t least_ro
   return TD_OK;
 }
 
-// Captures twice if decodes may share prefixes. Steps without shared prefixes use a simpler attention kernel
-// and may be fused.
+// Captures twice if decodes may share prefixes. Steps without shared prefixes use a simpler attention kernel.
 td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t least_rows, uint32_t n_rows,
                           td_capture *out, td_error *err)
 {

@@ -204,8 +204,6 @@ const char *td_fused_make(cuda_backend *b, const std::vector<td_op> &ops, uint32
     return "no Hopper GPU, or a build without code for it";
   if (b->config.batch_invariant)
     return "batch_invariant";
-  if (shares_prefixes(&b->attention))
-    return "rows share a prefix";
   reader r = {b, ops, 0, n_rows, b->linears.fused_sums, out};
   if (!read_decoder(r))
     return r.why;

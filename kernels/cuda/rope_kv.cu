@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, devi
     if (!active)
       continue;
     if (!is_v && rotates)
-      rotate(x, rotations, chunk[0], HALVES);
+      rotate(x, rotations + first_pair(chunk[0], HALVES), HALVES);
     bf16 *page_kv = a.kv + (page * a.n_kv_heads + (h < a.n_heads ? 0
                                                    : is_v        ? h - n_qk
                                                                  : h - a.n_heads)) *

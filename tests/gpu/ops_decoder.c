@@ -22,12 +22,14 @@ typedef struct values {
 typedef struct decoder {
   const decoder_shape *s;
   bool alternates; /* every second layer has the window, and a separate KV group */
+  bool shares;     /* long rows have their first pages in common */
   td_weight *embed, *qkv[LAYERS], *o[LAYERS], *gate_up[LAYERS], *down[LAYERS], *head;
   td_devptr norms[2 * LAYERS + 1], x, h, in_qkv, attn, in_gate_up, act, last_x, last_attn, logits;
   td_rope_kv_params rope;
   td_compiled *plain, *captured; /* the same program */
 } decoder;
 
+enum { LONGEST_ROW = 7 };
 static const uint32_t lens[ROWS] = {1, 2, 16, 17, 64, 65, 300, LONGEST, 33, 129, 700, 5, 250, 999, 18, 400};
 
 static uint32_t qkv_width(const decoder_shape *s) { return (s->n_heads + 2 * s->n_kv_heads) * s->head_dim; }
@@ -175,12 +177,13 @@ static td_weight *weight(const float *data, const float *bias, uint32_t n_out, u
 
 static td_devptr room(uint32_t width) { return device_alloc((size_t)ROWS * width * be->activation_bytes); }
 
-static decoder load(const values *v, const decoder_shape *s, bool alternates)
+static decoder load(const values *v, const decoder_shape *s, bool alternates, bool shares)
 {
   td_error err;
   uint32_t heads = s->n_heads * s->head_dim, n_pages = ROWS * (LONGEST / 16 + 1);
   decoder d = {.s = s,
                .alternates = alternates,
+               .shares = shares,
                .embed = weight(v->embed, NULL, ROWS, s->width),
                .head = weight(v->head, NULL, s->vocab, s->width)};
   for (uint32_t i = 0; i < 2 * LAYERS + 1; i++)
@@ -227,11 +230,17 @@ static decoder load(const values *v, const decoder_shape *s, bool alternates)
   return d;
 }
 
-static const int32_t *pages_of(uint32_t row)
+/* If rows share, then those of more than 64 tokens the first 64, those of more than 256 the first 256, and
+ * those of more than 640 the first 640. */
+static const int32_t *pages_of(const decoder *d, uint32_t row)
 {
+  static const uint32_t shared[] = {64, 256, 640};
   static int32_t pages[MAX_CONTEXT / 16];
-  for (int32_t i = 0; i < MAX_CONTEXT / 16; i++)
-    pages[i] = i * ROWS + (int32_t)row;
+  uint32_t n_shared = 0;
+  for (uint32_t i = 0; i < 3 && d->shares; i++)
+    n_shared = lens[row] > shared[i] ? shared[i] / d->s->page_tokens : n_shared;
+  for (uint32_t i = 0; i < MAX_CONTEXT / 16; i++)
+    pages[i] = (int32_t)(i * ROWS + (i < n_shared ? LONGEST_ROW : row));
   return pages;
 }
 
@@ -240,7 +249,7 @@ static void write_past(const decoder *d, const values *v)
   for (uint32_t r = 0; r < ROWS; r++)
     for (uint32_t i = 0; i < LAYERS && lens[r] > 1; i++) {
       plan_reset(d->s->page_tokens);
-      plan_add_row(lens[r] - 1, lens[r] - 1, pages_of(r));
+      plan_add_row(lens[r] - 1, lens[r] - 1, pages_of(d, r));
       td_op op = rope_op(d, i);
       op.rope_kv.qkv = activations(v->past[r], lens[r] - 1, qkv_width(d->s));
       run_ops(&op, 1);
@@ -252,7 +261,7 @@ static float *run(const decoder *d, uint32_t n, bool captured)
 {
   plan_reset(d->s->page_tokens);
   for (uint32_t r = 0; r < n; r++)
-    plan_add_row(1, lens[r], pages_of(r));
+    plan_add_row(1, lens[r], pages_of(d, r));
   expect(run_step(captured ? d->captured : d->plain) == captured, "a captured decoder is launched");
   return fetch(d->logits, (size_t)n * d->s->vocab, true);
 }
@@ -277,7 +286,7 @@ static void spoil(const decoder *d)
   td_devptr nan_qkv = activations(nan_values, ROWS, width);
   plan_reset(d->s->page_tokens);
   for (uint32_t r = 0; r < ROWS; r++)
-    plan_add_row(1, lens[r], pages_of(r));
+    plan_add_row(1, lens[r], pages_of(d, r));
   for (uint32_t layer = 0; layer < LAYERS; layer++) {
     td_op op = rope_op(d, layer);
     op.rope_kv.qkv = nan_qkv;
@@ -295,8 +304,8 @@ static void compare(const decoder *d, const float *want, uint32_t n)
   float *once = run(d, n, true), *again = run(d, n, true), *queued = run(d, n, false);
   double q = distance(queued, want, n_all), r = distance(once, want, n_all);
   snprintf(what, sizeof what,
-           "decoder %u wide, heads %u/%u of %u, %u rows: error captured %.2e, op by op %.2e", d->s->width,
-           d->s->n_heads, d->s->n_kv_heads, d->s->head_dim, n, r, q);
+           "decoder %u wide, heads %u/%u of %u, %u rows%s: error captured %.2e, op by op %.2e", d->s->width,
+           d->s->n_heads, d->s->n_kv_heads, d->s->head_dim, n, d->shares ? " that share" : "", r, q);
   expect(r < 1.3 * q + 1e-4 && q < 0.05, what);
   expect(memcmp(once, again, n_all * sizeof *once) == 0, "a captured decoder gives the same bits again");
   free(queued), free(once), free(again);
@@ -319,41 +328,40 @@ static td_kv *other_store(const decoder_shape *s)
   return kv;
 }
 
-/* Steps of up to 16 rows that share nothing are fused on Hopper (kernels/cuda/fused.cuh). */
+/* Steps of up to 16 rows are fused on Hopper, whether or not rows share prefixes (kernels/cuda/fused.cuh). */
 static void capture(const decoder *d, uint32_t n_rows)
 {
   td_error err;
   td_capture c;
-  bool fused = false;
   die(watch_capture(be, d->captured, 1, n_rows, &c, &err), &err, "capture");
   for (uint32_t i = 0; i < c.n_forms; i++)
-    fused |= c.not_fused[i] == NULL;
-  expect(!is_hopper() || fused,
-         c.not_fused[c.n_forms - 1] ? c.not_fused[c.n_forms - 1] : "captured decoders of few rows are fused");
+    expect(!is_hopper() || !c.not_fused[i],
+           c.not_fused[i] ? c.not_fused[i] : "captured decoders of few rows are fused");
   expect(!is_hopper() || c.n_fitted == c.n_forms, "all captured decoders' attention is fitted");
 }
 
 void test_decoder(const char *backend, const td_backend_config *config, const decoder_shape *s,
-                  bool alternates)
+                  bool alternates, bool shares)
 {
   static const uint32_t sizes[] = {16, 13, 8, 4, 2, 1}, rows[] = {1, 2, 4, 7, 8, 11, 13, 15, 16};
   td_error err;
   td_backend *cpu, *device;
   values v = {0};
-  watch_case(rng_now(), "decoder %u wide, heads %u/%u of %u, page %u, window %u%s", s->width, s->n_heads,
-             s->n_kv_heads, s->head_dim, s->page_tokens, s->window, alternates ? ", alternating" : "");
+  watch_case(rng_now(), "decoder %u wide, heads %u/%u of %u, page %u, window %u%s%s", s->width, s->n_heads,
+             s->n_kv_heads, s->head_dim, s->page_tokens, s->window, alternates ? ", alternating" : "",
+             shares ? ", shared" : "");
   die(td_backend_create("cpu", config, &cpu, &err), &err, "cpu");
   die(td_backend_create(backend, config, &device, &err), &err, "backend");
   if (device->ops->capture) {
     make_values(&v, s);
     be = cpu;
-    decoder reference = load(&v, s, alternates);
+    decoder reference = load(&v, s, alternates, shares);
     write_past(&reference, &v);
     float *want = run(&reference, ROWS, false);
     unload(&reference);
     be = device;
     td_kv *other = other_store(s);
-    decoder d = load(&v, s, alternates);
+    decoder d = load(&v, s, alternates, shares);
     for (int again = 0; again < 2; again++) { /* between steps, as in an idle moment; nothing may be lost */
       for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         capture(&d, sizes[i]);

@@ -15,8 +15,8 @@ typedef struct decoder_shape {
 } decoder_shape;
 
 /* Steps of 1 to 16 rows, each with a separate backend. Does nothing if the backend captures nothing.
- * alternates: only every second layer has the window. */
+ * alternates: only every second layer has the window. shares: long rows have their first pages in common. */
 void test_decoder(const char *backend, const td_backend_config *config, const decoder_shape *s,
-                  bool alternates);
+                  bool alternates, bool shares);
 
 #endif

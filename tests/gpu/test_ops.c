@@ -426,6 +426,8 @@ static void test_recordings(const char *name, const td_backend_config *config, b
        false}, /* several tiles of 16 and of 24 rows per CTA, of more parts than slots */
       {1024, 16, 8, 128, 3072, 2000, 16, 0, TD_ROPE_HALVES, false, true},
       {512, 8, 2, 64, 1536, 1200, 32, 100, TD_ROPE_PAIRS, true, true},
+      {512, 64, 64, 64, 1344, 1000, 16, 0, TD_ROPE_HALVES, false,
+       false}, /* so many KV heads that a CTA does several prefix splits */
   };
   for (size_t i = 0; i < N_SHAPES; i++) {
     if (shapes[i].norm || (small && !is_in_small(i)) || !is_wanted(shapes[i].head_dim))
@@ -440,12 +442,16 @@ static void test_recordings(const char *name, const td_backend_config *config, b
       test_attention_captured_short(&many_heads[i]);
       be->ops->destroy(be);
     }
-  int n = 0, n_most = tiny ? 1 : small ? 5 : 11;
+  int n = 0, n_most = tiny ? 1 : small ? 5 : 12;
   for (size_t i = 0; i < sizeof decoders / sizeof *decoders && n < n_most; i++)
     if (is_wanted(decoders[i].head_dim)) {
-      test_decoder(name, config, &decoders[i], false);
-      if (decoders[i].window > 0)
-        test_decoder(name, config, &decoders[i], true);
+      for (int shares = 0; shares < 2; shares++) {
+        td_backend_config with = *config;
+        with.attention_policy = shares ? policies[0] : NULL;
+        test_decoder(name, &with, &decoders[i], false, shares);
+        if (decoders[i].window > 0)
+          test_decoder(name, &with, &decoders[i], true, shares);
+      }
       n++;
     }
 }

@@ -65,6 +65,7 @@ static td_attention_planner *planner_of(uint32_t n_heads, uint32_t n_kv_heads)
                                    .head_dim = 128,
                                    .page_tokens = PAGE_TOKENS,
                                    .tile_rows = 64,
+                                   .small_rows = 16,
                                    .cost = td_attention_cost_of_h200(N_RESIDENT)};
   td_attention_planner *p = NULL;
   td_error err;

@@ -104,6 +104,7 @@ static td_attention_planner_config config_of(uint32_t page_tokens)
                                        .head_dim = 128,
                                        .page_tokens = page_tokens,
                                        .tile_rows = 64,
+                                       .small_rows = 16,
                                        .cost = td_attention_cost_of_h200(396)};
 }
 
@@ -134,10 +135,12 @@ static td_attention_planner_config random_config(void)
                                    .window_tokens = below(4) ? 0 : 1 + below(5000),
                                    .reduces_in_tiles = below(2),
                                    .tile_rows = below(3) ? 128 : 64,
+                                   .small_rows = below(3) ? 16 : below(65),
                                    .cost = td_attention_cost_of_h200(resident)};
   c.cost.start_us *= below(3);
   c.cost.partial_us *= below(3);
   c.cost.sharing_us = below(4) ? 0 : below(20);
+  c.cost.small_sharing_us = below(4) ? 0 : below(20);
   return c;
 }
 

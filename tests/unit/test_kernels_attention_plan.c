@@ -29,7 +29,8 @@ typedef struct small_tree {
 /* The total cost. Bit (node) of `stay` says whether a node's span begins at it (its keys above belong to
  * another span) or is pushed down; bit (8 + node) says whether its own rows stay. A second implementation,
  * from plan.h's description of costs. */
-static double assignment_us(const small_tree *t, const td_attention_planner_config *c, uint32_t stay)
+static double assignment_us(const small_tree *t, const td_attention_planner_config *c, uint32_t tile,
+                            uint32_t stay)
 {
   double us = 0, key_us = 4.0 * c->head_dim / c->cost.memory_bytes_us,
          l2_us = 4.0 * c->head_dim / c->cost.l2_bytes_us;
@@ -60,7 +61,7 @@ static double assignment_us(const small_tree *t, const td_attention_planner_conf
     n_staying[i] += stay >> (8 + i) & 1 ? u->n_rows : 0;
     (void)all;
     if (n_staying[i] > 0) {
-      uint32_t tile = c->tile_rows / c->gqa_group, n_tiles = (n_staying[i] + tile - 1) / tile;
+      uint32_t n_tiles = (n_staying[i] + tile - 1) / tile;
       uint32_t q = (n_staying[i] + n_tiles - 1) / n_tiles * c->gqa_group;
       double multiply = q <= 16 ? 0 : (q + 63) / 64 * tile_us;
       us += n_tiles * c->cost.start_us +
@@ -123,7 +124,7 @@ typedef struct nearness {
   double worst, worst_of_choices; /* including costs that all assignments share; without them */
 } nearness;
 
-static nearness near_the_best(const td_attention_policy *policy, uint32_t n_rounds)
+static nearness near_the_best(const td_attention_policy *policy, uint32_t small_rows, uint32_t n_rounds)
 {
   static const uint32_t keys[] = {16, 32, 64, 128, 256, 1024, 4096};
   double worst = 0, own_worst = 0;
@@ -136,7 +137,8 @@ static nearness near_the_best(const td_attention_policy *policy, uint32_t n_roun
     c.cost = td_attention_cost_of_h200(c.n_resident);
     c.cost.start_us = 0.8 * below(3);
     c.cost.partial_us = 0.03 * (1 + below(4));
-    c.cost.sharing_us = 0;
+    c.cost.sharing_us = c.cost.small_sharing_us = 0;
+    c.small_rows = small_rows;
     small_tree t = {.n = 1 + below(6)};
     uint32_t node_of_row[ROWS_MAX], last_row[6], n_rows = 0;
     int32_t last_page[6];
@@ -174,9 +176,11 @@ static nearness near_the_best(const td_attention_policy *policy, uint32_t n_roun
     td_attention_private private_kv[ROWS_MAX];
     td_attention_planner_private(p, &plan, private_kv);
     double best = INFINITY, got = planned_us(&t, &c, &v, private_kv, node_of_row, last_page);
+    bool few = c.small_rows > 0 && n_rows * c.gqa_group <= c.tile_rows;
+    uint32_t tile = (few ? c.small_rows : c.tile_rows) / c.gqa_group; /* most members of a group */
     for (uint32_t nodes = 0; nodes < 1u << t.n; nodes += 2)
       for (uint32_t own = 0; own < 1u << t.n; own++)
-        best = fmin(best, assignment_us(&t, &c, nodes | own << 8));
+        best = fmin(best, assignment_us(&t, &c, tile, nodes | own << 8));
     double rest =
         n_rows * 8 * c.n_kv_heads * (512 / c.cost.memory_bytes_us) + n_rows * c.n_kv_heads * c.cost.start_us;
     own_worst = fmax(own_worst, got / best);
@@ -189,17 +193,20 @@ static nearness near_the_best(const td_attention_policy *policy, uint32_t n_roun
 static bool pat_shares(uint32_t n_keys, uint32_t n_rows) { return n_keys > 4ull * n_rows; }
 
 /* Within 10 % of an exhaustive optimum. PAT's rule, which ignores these costs, is not, which shows that this
- * test can fail. */
+ * test can fail. Small groups have more tiles, so a node's own rows have more choices than the planner tries.
+ */
 static void test_costs_are_near_the_best(void **unused)
 {
   (void)unused;
   static const td_attention_policy pat_policy = {.name = "pat", .always_shares = true, .shares = pat_shares};
-  nearness ours = near_the_best(NULL, 2000), pat = near_the_best(&pat_policy, 2000);
-  print_message("beside the best of all ways to share: worst %.3f with what all ways have, %.3f without; "
-                "PAT's rule %.2f\n",
-                ours.worst, ours.worst_of_choices, pat.worst);
-  assert_true(ours.worst <= 1.10);
-  assert_true(ours.worst_of_choices <= 1.15);
+  nearness ours = near_the_best(NULL, 0, 2000), small = near_the_best(NULL, 16, 2000),
+           pat = near_the_best(&pat_policy, 0, 2000);
+  print_message(
+      "beside the best of all ways to share: worst %.3f with what all ways have, %.3f without; small "
+      "groups %.3f, %.3f; PAT's rule %.2f\n",
+      ours.worst, ours.worst_of_choices, small.worst, small.worst_of_choices, pat.worst);
+  assert_true(ours.worst <= 1.10 && small.worst <= 1.10);
+  assert_true(ours.worst_of_choices <= 1.15 && small.worst_of_choices <= 1.20);
   assert_true(pat.worst > 1.25);
 }
 

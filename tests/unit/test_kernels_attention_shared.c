@@ -17,7 +17,7 @@
 static td_attention_planner_config served_config(void)
 {
   td_attention_planner_config c = config_of(16);
-  c.cost.sharing_us = 0;
+  c.cost.sharing_us = c.cost.small_sharing_us = 0;
   return c;
 }
 
@@ -41,6 +41,11 @@ typedef struct written {
   bool is;
 } written;
 
+static bool is_small(const td_attention_group *g, const td_attention_planner_config *c)
+{
+  return g->n_members * c->gqa_group <= c->small_rows;
+}
+
 static void write_split(const view *v, const td_attention_planner_config *c, const td_attention_item *it,
                         uint32_t number, written *w)
 {
@@ -53,6 +58,9 @@ static void write_split(const view *v, const td_attention_planner_config *c, con
               it->page_table_offset == g->first_page);
   assert_true(it->kv_begin < it->kv_end && it->kv_end <= g->n_keys && it->kv_begin % 64 == 0);
   assert_true(g->n_members > 0 && g->n_members * c->gqa_group <= c->tile_rows);
+  assert_true(it->position == it->kv_end - 1); /* a small split's mask */
+  if (v->h->n_members * c->gqa_group <= c->tile_rows && c->gqa_group <= c->small_rows)
+    assert_true(is_small(g, c));
   for (uint32_t head = 0; head < c->n_kv_heads; head++)
     for (uint32_t i = 0; i < it->n_members; i++) {
       uint32_t partial = it->partial + head * it->n_partials * it->n_members + i; /* as attend_spans has it */
@@ -66,16 +74,21 @@ static uint64_t time_of(const td_attention_item *it)
   return it->kv_end - it->kv_begin + TD_ATTENTION_SPLIT_FIXED_KEYS;
 }
 
-/* Assigns each prefix split after the first ones to the CTA with the least work. There are n_blocks CTAs and
- * items->n_next more splits. Returns how often taking turns would have chosen another CTA. */
-static uint32_t check_chains(const td_work_list *items, uint32_t n_blocks)
+/* Assigns each prefix split after the first ones to the CTA with the least work, of those whose splits are
+ * not small. There are n_first first splits and items->n_next more. Returns how often taking turns would have
+ * chosen another CTA. */
+static uint32_t check_chains(const td_work_list *items, uint32_t n_first, uint32_t small_members)
 {
-  uint64_t *time = calloc(n_blocks + 1, sizeof *time);
-  uint32_t *last = calloc(n_blocks + 1, sizeof *last), n_others = 0;
+  uint64_t *time = calloc(n_first + 1, sizeof *time);
+  uint32_t *last = calloc(n_first + 1, sizeof *last), n_others = 0, n_blocks = 0;
   assert_true(time && last);
-  for (uint32_t b = 0; b < n_blocks; b++) {
-    last[b] = items->n_prefill + b;
-    time[b] = time_of(&items->items[last[b]]);
+  for (uint32_t i = 0; i < n_first; i++) {
+    const td_attention_item *it = &items->items[items->n_prefill + i];
+    assert_true(it->n_members > small_members || it->next == 0);
+    if (it->n_members <= small_members)
+      continue;
+    last[n_blocks] = items->n_prefill + i;
+    time[n_blocks++] = time_of(it);
   }
   for (uint32_t i = 0; i < items->n_next; i++) {
     uint32_t at = items->n_items + i, who = 0;
@@ -113,21 +126,26 @@ static written *write_partials(const view *v, const td_attention_planner_config 
 {
   const td_attention_header *h = v->h;
   written *w = calloc((size_t)h->n_partials + 1, sizeof *w);
-  uint32_t n_splits = 0, n_blocks = 0, places = c->n_resident / c->n_kv_heads;
+  uint32_t n_splits = 0, n_small = 0, n_blocks = 0, places = c->n_resident / c->n_kv_heads;
   uint8_t *seen = calloc(h->n_splits + 1, 1);
   assert_true(w && seen);
   for (uint32_t s = 0; s < h->n_groups; s++) {
     uint32_t n = v->groups[s].n_splits, n_keys = v->groups[s].n_keys;
     assert_true(v->groups[s].first_split == n_splits && n > 0);
-    assert_true(n == 1 || (n == 2 && n_keys > 256) || n_keys >= 256 * n);
+    if (is_small(&v->groups[s], c))
+      assert_true(v->groups[s].split_keys % 128 == 0 && (n <= 8 || n_keys >= 32 * n * n));
+    else
+      assert_true(n == 1 || (n == 2 && n_keys > 256) || n_keys >= 256 * n);
     n_splits += n;
+    n_small += is_small(&v->groups[s], c) ? n : 0;
   }
   assert_int_equal(n_splits, h->n_splits);
-  assert_true(n_splits <= td_attention_prefix_splits_max(c, c->max_rows));
+  assert_true(n_splits <= td_attention_prefix_splits_max(c, v->h->n_members));
   while (items->n_prefill + n_blocks < items->n_wide &&
          items->items[items->n_prefill + n_blocks].n_tokens == 0)
     n_blocks++;
-  assert_true(n_blocks <= (places ? places : 1) && (n_blocks > 0) == (n_splits > 0));
+  assert_true(n_blocks >= n_small && n_blocks - n_small <= (places ? places : 1) &&
+              (n_blocks > n_small) == (n_splits > n_small));
   for (uint32_t b = 0; b < n_blocks; b++) {
     uint32_t at = items->n_prefill + b;
     do {
@@ -143,7 +161,7 @@ static written *write_partials(const view *v, const td_attention_planner_config 
   for (uint32_t i = 0; i < n_splits; i++)
     assert_true(seen[i]);
   assert_int_equal(n_splits, n_blocks + items->n_next);
-  n_not_in_turns += check_chains(items, n_blocks);
+  n_not_in_turns += check_chains(items, n_blocks, c->small_rows / c->gqa_group);
   check_order(items, v);
   free(seen);
   return w;
@@ -415,6 +433,7 @@ static void test_long_groups_are_split_and_short_ones_are_not(void **unused)
   } spans[] = {{65536, 64, 40, 64}, {8192, 64, 16, 24}, {4096, 64, 12, 16},
                {512, 64, 2, 2},     {256, 64, 1, 1},    {32, 64, 1, 1}};
   td_attention_planner_config c = served_config();
+  c.small_rows = 0;
   td_attention_planner *p = planner_of(&c);
   for (uint32_t i = 0; i < sizeof spans / sizeof *spans; i++) {
     uint32_t nodes[] = {1, 16}, tokens[] = {spans[i].shared, spans[i].own};
@@ -458,6 +477,7 @@ static void test_pieces_are_as_many_as_was_fastest(void **unused)
                {4, 4, {8, 16, 32, 256}, {512, 512, 256, 32}, 48},
                {2, 6, {1, 16, 32, 64, 128, 1024}, {256, 128, 64, 32, 32, 32}, 160}};
   td_attention_planner_config c = served_config();
+  c.small_rows = 0;
   for (uint32_t i = 0; i < sizeof trees / sizeof *trees; i++) {
     c.gqa_group = trees[i].group;
     c.reduces_in_tiles = trees[i].group > 4;
@@ -484,6 +504,7 @@ static void test_pieces_leave_room_to_rows(void **unused)
                  {64, 8192, 512, 48, false}, {380, 4096, 1553, 37, false}, {380, 4096, 1552, 48, false},
                  {1000, 512, 33, 33, false}, {1000, 512, 32, 49, false},   {1000, 512, 200, 33, false}};
   td_attention_planner_config c = served_config();
+  c.small_rows = 0;
   for (uint32_t i = 0; i < sizeof batches / sizeof *batches; i++) {
     uint32_t nodes[] = {1, batches[i].rows}, tokens[] = {batches[i].shared, batches[i].own};
     td_plan plan = tree_plan(2, nodes, tokens, 16);
@@ -493,6 +514,35 @@ static void test_pieces_leave_room_to_rows(void **unused)
     assert_int_equal(n_prefix_ctas(&r), batches[i].blocks);
     if (batches[i].at_once)
       assert_in_range(r.items.n_wide, 40, 49);
+    close_run(&r);
+  }
+}
+
+/* Few rows make small groups: each tile of 16 query rows has its own splits, which are cut together with
+ * private KV: for one wave of 49 CTAs, or for several of about the same length. A row that would need a tile
+ * of its own reads the keys by itself. */
+static void test_small_groups_are_cut_like_decodes(void **unused)
+{
+  (void)unused;
+  static const struct {
+    uint32_t group, rows, shared, own, groups, splits, items; /* items: of private KV */
+  } batches[] = {{4, 2, 1024, 512, 1, 8, 8},     {4, 4, 8192, 512, 1, 16, 8},   {4, 5, 8192, 512, 1, 16, 18},
+                 {4, 8, 1024, 4096, 2, 4, 40},   {4, 16, 1024, 512, 4, 16, 32}, {4, 16, 1024, 4096, 4, 4, 77},
+                 {4, 16, 8192, 4096, 4, 20, 60}, {1, 16, 8192, 512, 1, 16, 32}, {8, 8, 4096, 512, 4, 32, 8}};
+  for (uint32_t i = 0; i < sizeof batches / sizeof *batches; i++) {
+    td_attention_planner_config c = served_config();
+    c.gqa_group = batches[i].group;
+    c.reduces_in_tiles = c.gqa_group > 4;
+    steps r = {0};
+    open_run(&r, &c);
+    td_plan plan = tree_plan(2, (const uint32_t[]){1, batches[i].rows},
+                             (const uint32_t[]){batches[i].shared, batches[i].own}, 16);
+    check_step(&r, &plan);
+    const td_attention_header *h = td_attention_planner_block(r.p);
+    assert_int_equal(h->n_groups, batches[i].groups);
+    assert_int_equal(h->n_splits, batches[i].splits);
+    assert_int_equal(n_prefix_ctas(&r), h->n_splits);
+    assert_int_equal(r.items.n_wide - h->n_splits, batches[i].items);
     close_run(&r);
   }
 }
@@ -588,13 +638,14 @@ static void test_what_is_not_worth_it_is_not_shared(void **unused)
   static const struct {
     uint32_t n_rows, n_shared;
     bool pays;
-  } measured[] = {{2, 512, false},  {2, 8192, false}, {4, 4096, false}, {8, 512, false},   {8, 1024, false},
-                  {8, 2048, false}, {8, 8192, true},  {16, 512, false}, {16, 1024, false}, {16, 4096, true},
-                  {16, 8192, true}, {32, 2048, true}, {32, 4096, true}, {32, 8192, true},  {64, 512, false},
-                  {64, 2048, true}, {64, 4096, true}, {64, 8192, true}};
+  } measured[] = {{2, 512, false},  {2, 8192, false}, {4, 4096, false}, {4, 8192, true},  {8, 512, false},
+                  {8, 1024, false}, {8, 2048, false}, {8, 8192, true},  {16, 512, false}, {16, 1024, false},
+                  {16, 4096, true}, {16, 8192, true}, {32, 2048, true}, {32, 4096, true}, {32, 8192, true},
+                  {64, 512, false}, {64, 2048, true}, {64, 4096, true}, {64, 8192, true}};
   td_attention_planner_config c = served_config();
   for (uint32_t priced = 0; priced < 2; priced++) {
     c.cost.sharing_us = priced ? td_attention_cost_of_h200(c.n_resident).sharing_us : 0;
+    c.cost.small_sharing_us = priced ? td_attention_cost_of_h200(c.n_resident).small_sharing_us : 0;
     td_attention_planner *p = planner_of(&c);
     for (uint32_t i = 0; i < sizeof measured / sizeof *measured; i++) {
       uint32_t nodes[] = {1, measured[i].n_rows}, tokens[] = {measured[i].n_shared, 512};
@@ -619,7 +670,7 @@ static void test_what_is_worth_it_stays_so(void **unused)
   td_attention_planner_config c = config_of(16);
   for (uint32_t shared = 0; shared < 2; shared++)
     for (uint32_t i = 0; i < sizeof own_tokens / sizeof *own_tokens; i++) {
-      uint32_t nodes[] = {1, 16}, tokens[] = {shared ? 4096 : 1024, own_tokens[i]};
+      uint32_t nodes[] = {1, 16}, tokens[] = {shared ? 4096 : 512, own_tokens[i]};
       td_attention_planner *p = planner_of(&c);
       td_plan plan = tree_plan(2, nodes, tokens, 16);
       for (uint32_t step = 0; step < 40; step++) {
@@ -729,6 +780,7 @@ int main(void)
                                      cmocka_unit_test(test_long_groups_are_split_and_short_ones_are_not),
                                      cmocka_unit_test(test_pieces_are_as_many_as_was_fastest),
                                      cmocka_unit_test(test_pieces_leave_room_to_rows),
+                                     cmocka_unit_test(test_small_groups_are_cut_like_decodes),
                                      cmocka_unit_test(test_many_rows_have_a_third_of_the_places),
                                      cmocka_unit_test(test_more_places_than_blocks),
                                      cmocka_unit_test(test_spans_in_another_order_keep_their_costs),

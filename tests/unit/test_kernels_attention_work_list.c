@@ -678,6 +678,7 @@ static td_attention_planner *plan_rows(const td_plan *from)
                                    .head_dim = 128,
                                    .page_tokens = 16,
                                    .tile_rows = 64,
+                                   .small_rows = 16,
                                    .cost = td_attention_cost_of_h200(396)};
   td_attention_planner *p = NULL;
   td_plan plan = *from;
