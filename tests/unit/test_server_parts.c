@@ -312,7 +312,7 @@ static void test_metrics(void **state)
                        .pages_owned = 2,
                        .prefix_hit_tokens = 11,
                        .tuning_left = 6,
-                       .not_fused = {{"more than 16 rows", 27}, {"rows share a prefix", 9}},
+                       .not_fused = {{"more than 16 rows", 27}, {"batch_invariant", 9}},
                        .n_not_fused = 2};
   td_engine_info info = {.page_tokens = 16, .n_pages = 8};
   td_metrics_view v = {.info = &info, .stats = &s, .model_name = "a\"b\\c"};
@@ -331,7 +331,7 @@ static void test_metrics(void **state)
   assert_true(metric(out.data, "vllm:time_to_first_token_seconds_count" L "} ") == 4);
   assert_true(metric(out.data, "vllm:cache_config_info" L ",block_size=\"16\",num_gpu_blocks=\"8\"} ") == 1);
   assert_true(metric(out.data, "tandem:steps_not_fused" L ",reason=\"more than 16 rows\"} ") == 27);
-  assert_true(metric(out.data, "tandem:steps_not_fused" L ",reason=\"rows share a prefix\"} ") == 9);
+  assert_true(metric(out.data, "tandem:steps_not_fused" L ",reason=\"batch_invariant\"} ") == 9);
   assert_true(metric(out.data, "tandem:tuning_left" L "} ") == 6);
   assert_true(metric(out.data, "tandem:http_responses_total" L ",code=\"4xx\"} ") == 7);
   /* every line is a comment or "name{labels} value", every sample's family has a TYPE before it */
