@@ -76,6 +76,9 @@ static td_status check_config(const td_attention_planner_config *c, td_error *er
     return td_fail(err, TD_ERR_CONFIG,
                    "attention plan: tiles of %u query rows; at least a group's %u, at most %d", c->tile_rows,
                    c->gqa_group, TD_ATTENTION_TILE_ROWS_MAX);
+  if (c->small_rows > c->tile_rows)
+    return td_fail(err, TD_ERR_CONFIG, "attention plan: small groups of %u query rows; a tile has %u",
+                   c->small_rows, c->tile_rows);
   if (!(c->cost.memory_bytes_us > 0 && c->cost.l2_bytes_us > 0 && c->cost.tensor_flop_us > 0 &&
         c->cost.start_us >= 0 && c->cost.partial_us >= 0 && c->cost.alone_bytes_us > 0 &&
         c->cost.sharing_us >= 0 && c->cost.small_sharing_us >= 0))

@@ -185,6 +185,7 @@ static void test_plans_are_attention(void **unused)
     c.n_kv_heads = 1 + below(HEADS_MAX);
     c.gqa_group = 1 + below(GROUP_MAX);
     c.tile_rows = 8 + below(121);
+    c.small_rows = below(c.tile_rows + 1);
     c.window_tokens = c.window_tokens % 400;
     td_plan plan = random_plan(1 + below(30), c.page_tokens, 2000);
     store st = make_store(&plan, &c);

@@ -230,9 +230,13 @@ static void test_too_much_is_refused(void **unused)
   static const struct {
     uint32_t group, head_dim, page_tokens, tile_rows, resident;
     const char *says;
-  } bad[] = {{0, 128, 16, 128, 396, "kv heads"},     {129, 128, 16, 128, 396, "kv heads"},
-             {4, 0, 16, 128, 396, "head dim"},       {4, 128, 8, 128, 396, "pages of 8"},
-             {4, 128, 16, 256, 396, "tiles of 256"}, {32, 128, 16, 16, 396, "tiles of 16"},
+  } bad[] = {{0, 128, 16, 128, 396, "kv heads"},
+             {129, 128, 16, 128, 396, "kv heads"},
+             {4, 0, 16, 128, 396, "head dim"},
+             {4, 128, 8, 128, 396, "pages of 8"},
+             {4, 128, 16, 256, 396, "tiles of 256"},
+             {32, 128, 16, 16, 396, "tiles of 16"},
+             {4, 128, 16, 15, 396, "small groups of 16"},
              {4, 128, 16, 128, 0, "0 resident CTAs"}};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     c = config_of(bad[i].page_tokens);

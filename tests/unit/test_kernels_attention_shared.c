@@ -547,6 +547,26 @@ static void test_small_groups_are_cut_like_decodes(void **unused)
   }
 }
 
+/* Where there are more rows than places, a small group's splits are as long as rows are on average. */
+static void test_small_groups_among_many_rows(void **unused)
+{
+  (void)unused;
+  enum { ALONE = 100, SHARED = 32768 };
+  td_attention_planner_config c = served_config();
+  td_attention_planner *p = planner_of(&c);
+  td_plan plan = begin_plan(16);
+  for (uint32_t r = 0; r < 4; r++)
+    add_row(&plan, SHARED + 16, 0, r ? SHARED / 16 : 0);
+  for (uint32_t r = 0; r < ALONE; r++)
+    add_row(&plan, 1000, 0, 0);
+  make(p, &plan);
+  uint32_t average = (SHARED + 4 * 16 + ALONE * 1000) / (1 + 4 + ALONE);
+  const td_attention_group *g = td_attention_planner_groups(p);
+  assert_int_equal(td_attention_planner_block(p)->n_groups, 1);
+  assert_in_range(g->split_keys, average, average + 128);
+  td_attention_planner_destroy(p);
+}
+
 /* Groups of 8: 49 spans of 8 members each, so that each of the 49 places has a split, or each that many rows
  * leave, from 8 for each place on. */
 static void test_many_rows_have_a_third_of_the_places(void **unused)
@@ -781,6 +801,7 @@ int main(void)
                                      cmocka_unit_test(test_pieces_are_as_many_as_was_fastest),
                                      cmocka_unit_test(test_pieces_leave_room_to_rows),
                                      cmocka_unit_test(test_small_groups_are_cut_like_decodes),
+                                     cmocka_unit_test(test_small_groups_among_many_rows),
                                      cmocka_unit_test(test_many_rows_have_a_third_of_the_places),
                                      cmocka_unit_test(test_more_places_than_blocks),
                                      cmocka_unit_test(test_spans_in_another_order_keep_their_costs),
