@@ -24,10 +24,10 @@ typedef struct td_stage_options {
 #define TD_STAGE_OPTIONS {.backend = "auto", .policy = "auto", .cpu_exact = 1, .gpu_memory_percent = 90}
 #define TD_STAGE_ARGS(o) \
   {"--backend", "NAME", "auto, cpu or cuda (auto)", TD_ARG_TEXT, &(o).backend}, \
-  {"--threads", "N", "of the CPU backend; 0: one per core", TD_ARG_NUMBER, &(o).threads}, \
+  {"--threads", "N", "compute threads of the CPU backend; 0: one per core", TD_ARG_NUMBER, &(o).threads}, \
   {"--cpu-exact", "N", "as tandemd's: 0 rounds activations (1)", TD_ARG_NUMBER, &(o).cpu_exact}, \
   {"--device", "N", "which GPU (0)", TD_ARG_NUMBER, &(o).device}, \
-  {"--gb-s", "X", "memory ceiling; 0: an H200's, or measured on a CPU", TD_ARG_NUMBER, &(o).gb_s}, \
+  {"--gb-s", "X", "memory bandwidth for floors; 0: that of an H200, or measured on a CPU", TD_ARG_NUMBER, &(o).gb_s}, \
   {"--json", "FILE", "where all figures go", TD_ARG_TEXT, &(o).json}
 #define TD_STAGE_ARGS_OF_STEPS(o) \
   {"--tflop-s", "X", "compute ceiling; as --gb-s", TD_ARG_NUMBER, &(o).tflop_s}, \

@@ -459,29 +459,31 @@ int td_bench_steps(int argc, char **argv)
                     .tune_ms = 2000};
   const td_arg args[] = {
       {"--model", "PATH", "GGUF file or model folder", TD_ARG_TEXT, &s.model_path},
-      {"--dummy", NULL, "of --model, the config.json alone; weights are made up", TD_ARG_FLAG, &s.dummy},
-      {"--shape", "NAME", "no files at all, see below", TD_ARG_TEXT, &s.shape},
+      {"--dummy", NULL, "use only the config.json of --model, with random weights", TD_ARG_FLAG, &s.dummy},
+      {"--shape", "NAME", "no files: random weights of one of the shapes above", TD_ARG_TEXT, &s.shape},
       TD_STAGE_ARGS(s.options),
       TD_STAGE_ARGS_OF_STEPS(s.options),
-      {"--gpu-memory-percent", "N", "(90)", TD_ARG_NUMBER, &s.options.gpu_memory_percent},
+      {"--gpu-memory-percent", "N", "the daemon's option (90)", TD_ARG_NUMBER, &s.options.gpu_memory_percent},
       {"--step-tokens", "N", "largest step; 0: the backend's choice", TD_ARG_NUMBER, &s.step_tokens},
-      {"--batches", "N,...", "of decodes (1,2,4,8,...,256)", TD_ARG_TEXT, &s.batches},
-      {"--contexts", "N,...", "of decodes (1024,4096,16384)", TD_ARG_TEXT, &s.contexts},
-      {"--prompts", "N,...", "one at a time; 0: none (512,2048,8192,16384)", TD_ARG_TEXT, &s.prompts},
-      {"--chunks", "N,...", "beside decodes; 0: none (512,1024,2048)", TD_ARG_TEXT, &s.chunks},
+      {"--batches", "N,...", "numbers of decodes (1,2,4,8,...,256)", TD_ARG_TEXT, &s.batches},
+      {"--contexts", "N,...", "contexts of decodes (1024,4096,16384)", TD_ARG_TEXT, &s.contexts},
+      {"--prompts", "N,...", "prompts, one at a time; 0: none (512,2048,8192,16384)", TD_ARG_TEXT,
+       &s.prompts},
+      {"--chunks", "N,...", "prefill chunks beside decodes; 0: none (512,1024,2048)", TD_ARG_TEXT, &s.chunks},
       {"--without", "OP,...",
-       "also without embed rmsnorm linear rope_kv attention swiglu gather sample, in turns: what do they "
-       "take?",
+       "also measure steps without some of embed rmsnorm linear rope_kv attention swiglu gather sample, "
+       "which "
+       "gives their share",
        TD_ARG_TEXT, &s.without},
-      {"--batch-invariant", NULL, "as the daemon's option: what does it cost?", TD_ARG_FLAG,
+      {"--batch-invariant", NULL, "as the daemon's option, to measure its cost", TD_ARG_FLAG,
        &s.batch_invariant},
-      {"--shared", "N", "first tokens that all decodes share; the floor is as if none were (0)",
-       TD_ARG_NUMBER, &s.shared},
-      {"--tune-ms", "N", "first, for measuring which algorithms are fastest (2000)", TD_ARG_NUMBER,
+      {"--shared", "N", "length of a prefix that all decodes share; the floor ignores it (0)", TD_ARG_NUMBER,
+       &s.shared},
+      {"--tune-ms", "N", "time for measuring first which algorithms are fastest (2000)", TD_ARG_NUMBER,
        &s.tune_ms},
       {"--no-capture", NULL, "steps are not captured (CUDA graphs)", TD_ARG_FLAG, &s.no_capture},
-      {"--runs", "N", "at least so many of each (20)", TD_ARG_NUMBER, &s.n_min},
-      {"--max-seconds", "S", "but no longer than this each (20)", TD_ARG_NUMBER, &s.max_seconds},
+      {"--runs", "N", "fewest runs of each step (20)", TD_ARG_NUMBER, &s.n_min},
+      {"--max-seconds", "S", "longest time for each step (20)", TD_ARG_NUMBER, &s.max_seconds},
   };
   char text[1024];
   snprintf(

@@ -6,14 +6,16 @@
 #include "capacity/modes.h"
 
 static const char about[] =
-    "Simulates the daemon's scheduler on a load, each step taking as long as the cost model says, and prints "
+    "Simulates the daemon's scheduler on a load. Each step takes the time that the cost model predicts. "
+    "Prints "
     "the\n"
-    "highest rate at which the SLO is held, latencies by rate, and what a second device would bring.\n"
-    "The load is --in and --out (lengths: N, uniform:A:B, lognormal:MEAN:SD[:MIN:MAX], normal:..., "
-    "exp:MEAN[:MIN:MAX];\n"
-    "Poisson arrivals, or --streams), --trace (Mooncake JSONL) or --preset (see tandem-bench serve --help). "
-    "scripts/bench_report.py --svg\n"
-    "OUT.svg FILE... draws what --json wrote, beside results of tandem-bench serve if you like.";
+    "highest rate that keeps the SLO, latencies by rate, and the effect of a second device.\n\n"
+    "The load is --in and --out (lengths; Poisson arrivals, or --streams), --trace (Mooncake JSONL) or "
+    "--preset\n"
+    "(see tandem-bench serve --help).\n\n"
+    "A length is N, uniform:A:B, lognormal:MEAN:SD[:MIN:MAX], normal:MEAN:SD[:MIN:MAX] or "
+    "exp:MEAN[:MIN:MAX].\n"
+    "scripts/bench_report.py draws what --json writes.";
 
 static cJSON *begin_json(const td_scenario_options *o, const td_scenario *s, int argc, char **argv)
 {
@@ -81,68 +83,74 @@ int main(int argc, char **argv)
   td_scenario_options o = {
       .in = "lognormal:10041:5551:512:31805", .out = "exp:471:20:2000", .seed = 1, .slack_percent = -1};
   const td_arg args[] = {
-      {"--in", "LENGTH", "prompt tokens (the arXiv-like load of POD-Attention)", TD_ARG_TEXT, &o.in},
-      {"--out", "LENGTH", "answer tokens (the same load's)", TD_ARG_TEXT, &o.out},
-      {"--trace", "FILE", "a Mooncake trace instead", TD_ARG_TEXT, &o.trace},
-      {"--preset", "NAME", "a known load instead", TD_ARG_TEXT, &o.preset},
-      {"--streams", "N,...", "closed: so many requests at a time, the next when one has ended; a row each",
-       TD_ARG_TEXT, &o.streams},
-      {"--requests", "N", "so many (2000; of a trace all; of --streams one a stream)", TD_ARG_NUMBER,
-       &o.requests},
-      {"--seed", "N", "of lengths and arrivals (1)", TD_ARG_NUMBER, &o.seed},
-      {"--rate", "R,...", "requests/s of the curve (shares of the highest held)", TD_ARG_TEXT, &o.rates},
-      {"--seconds", "S", "of a preset's arrivals at each --rate, exactly as serve sends them", TD_ARG_NUMBER,
-       &o.seconds},
-      {"--drain", "S", "cut what is not done so long after arrivals end (0: wait for all)", TD_ARG_NUMBER,
-       &o.drain_s},
-      {"--model", "NAME", "shape of the model (llama3-8b); others are scaled from it", TD_ARG_TEXT, &o.model},
-      {"--calibration", "FILE", "step times as tandemd measured them on a device with a model", TD_ARG_TEXT,
+      {"--in", "LENGTH", "prompt tokens (those of the arXiv-like load of POD-Attention)", TD_ARG_TEXT, &o.in},
+      {"--out", "LENGTH", "answer tokens (those of the same load)", TD_ARG_TEXT, &o.out},
+      {"--trace", "FILE", "load: a Mooncake trace", TD_ARG_TEXT, &o.trace},
+      {"--preset", "NAME", "load: a preset", TD_ARG_TEXT, &o.preset},
+      {"--streams", "N,...",
+       "load: this many requests at a time; the next starts when one ends; one run each", TD_ARG_TEXT,
+       &o.streams},
+      {"--requests", "N", "number of requests (2000; of a trace: all; with --streams: one for each stream)",
+       TD_ARG_NUMBER, &o.requests},
+      {"--seed", "N", "seed of lengths and arrivals (1)", TD_ARG_NUMBER, &o.seed},
+      {"--rate", "R,...", "requests/s of the table of latencies (default: fractions of the highest rate)",
+       TD_ARG_TEXT, &o.rates},
+      {"--seconds", "S", "duration of a preset's arrivals at each --rate, as tandem-bench serve sends them",
+       TD_ARG_NUMBER, &o.seconds},
+      {"--drain", "S", "end requests that are not done this long after the last arrival (0: wait for all)",
+       TD_ARG_NUMBER, &o.drain_s},
+      {"--model", "NAME",
+       "shape of the model (llama3-8b); step times of other shapes are scaled from that one", TD_ARG_TEXT,
+       &o.model},
+      {"--calibration", "FILE", "step times that tandemd measured, a file in its cache_dir", TD_ARG_TEXT,
        &o.calibration},
       {"--correction", "A,B",
-       "steps without and with prompts take so many times that, instead of what was learned under load and "
-       "kept there; 1,1: "
-       "as calibrated",
+       "factors on the step times of --calibration, without and with prompts (those that the daemon learned "
+       "under load and kept in that file); 1,1: as calibrated",
        TD_ARG_TEXT, &o.correction},
       {"--kv-tokens", "N", "KV memory in tokens (from the GPU's memory)", TD_ARG_NUMBER, &o.kv_tokens},
-      {"--memory-gib", "N", "memory of a GPU (139.8, an H200)", TD_ARG_NUMBER, &o.memory_gib},
-      {"--tp", "1|2", "GPUs that work as one (1)", TD_ARG_NUMBER, &o.tensor_parallel},
+      {"--memory-gib", "N", "memory of a GPU (139.8, that of an H200)", TD_ARG_NUMBER, &o.memory_gib},
+      {"--tp", "1|2", "GPUs with tensor parallelism (1)", TD_ARG_NUMBER, &o.tensor_parallel},
       {"--replicas", "N", "daemons that share the load (1)", TD_ARG_NUMBER, &o.replicas},
-      {"--policy", "NAME", "as the daemon's option (tandem)", TD_ARG_TEXT, &o.policy},
+      {"--policy", "NAME", "the daemon's option (tandem)", TD_ARG_TEXT, &o.policy},
       {"--tbt-slo-ms", "MS",
-       "as the daemon's (50; of a CPU 24 to 100, after the decodes); not what is judged, --slo-tbt",
+       "the daemon's option (50; on a CPU 24 to 100, by the decodes); results are judged by --slo-tbt",
        TD_ARG_NUMBER, &o.tbt_slo_ms},
-      {"--step-tokens", "N", "as the daemon's (4096)", TD_ARG_NUMBER, &o.step_tokens},
-      {"--slack-percent", "N", "as the daemon's (100); 0: first come, first served", TD_ARG_NUMBER,
+      {"--step-tokens", "N", "the daemon's option (4096)", TD_ARG_NUMBER, &o.step_tokens},
+      {"--slack-percent", "N", "the daemon's option (100); 0: first come, first served", TD_ARG_NUMBER,
        &o.slack_percent},
-      {"--not-shared", NULL, "no request waits for pages that another is computing", TD_ARG_FLAG,
+      {"--not-shared", NULL, "requests do not wait for pages that another is computing", TD_ARG_FLAG,
        &o.not_shared},
-      {"--running", "N", "running_requests (256)", TD_ARG_NUMBER, &o.running},
-      {"--context", "N", "context_tokens (131072)", TD_ARG_NUMBER, &o.context},
-      {"--page-tokens", "N", "as the daemon's (16)", TD_ARG_NUMBER, &o.page_tokens},
-      {"--queue-requests", "N", "as the daemon's (1024)", TD_ARG_NUMBER, &o.queue_requests},
-      {"--queue-tokens", "N", "as the daemon's (4194304)", TD_ARG_NUMBER, &o.queue_tokens},
-      {"--not-ahead", NULL, "no step is planned while another runs (a CPU)", TD_ARG_FLAG, &o.not_ahead},
-      {"--host-us", "N", "added to each step that was not planned ahead (0)", TD_ARG_NUMBER, &o.host_us},
-      {"--front-us", "N", "from the moment a request is due until the scheduler has it (0)", TD_ARG_NUMBER,
+      {"--running", "N", "the daemon's option running_requests (256)", TD_ARG_NUMBER, &o.running},
+      {"--context", "N", "the daemon's option context_tokens (131072)", TD_ARG_NUMBER, &o.context},
+      {"--page-tokens", "N", "the daemon's option (16)", TD_ARG_NUMBER, &o.page_tokens},
+      {"--queue-requests", "N", "the daemon's option (1024)", TD_ARG_NUMBER, &o.queue_requests},
+      {"--queue-tokens", "N", "the daemon's option (4194304)", TD_ARG_NUMBER, &o.queue_tokens},
+      {"--not-ahead", NULL, "no step is planned while another runs, as on a CPU", TD_ARG_FLAG, &o.not_ahead},
+      {"--host-us", "N", "host time added to each step that was not planned ahead (0)", TD_ARG_NUMBER,
+       &o.host_us},
+      {"--front-us", "N", "time from a request's arrival until the scheduler has it (0)", TD_ARG_NUMBER,
        &o.front_us},
       {"--pace", "FILE",
-       "how much longer steps took in a run: lines of seconds, 0 or 1 (with prompts), factor; instead of "
-       "--correction",
+       "factors on step times over a run, instead of --correction: lines of seconds, 0 or 1 (with prompts), "
+       "factor",
        TD_ARG_TEXT, &o.pace},
-      {"--step-times", "FILE", "what the first, second, ... step takes: lines of us", TD_ARG_TEXT,
+      {"--step-times", "FILE", "times of the first, second, ... step: lines of us", TD_ARG_TEXT,
        &o.step_times},
-      {"--log-steps", "FILE", "each step of the run as /v1/steps would tell it, comma separated", TD_ARG_TEXT,
-       &o.log_steps},
-      {"--slo-tbt", "MS", "99th percentile of the time between tokens (none)", TD_ARG_NUMBER, &o.slo_tbt_ms},
-      {"--slo-ttft", "MS", "99th percentile of the time to the first token (10000)", TD_ARG_NUMBER,
-       &o.slo_ttft_ms},
-      {"--slo-queue", "MS", "median wait for the first step (2000)", TD_ARG_NUMBER, &o.slo_queue_ms},
-      {"--no-search", NULL, "only what --rate says; without it the load at its own rate", TD_ARG_FLAG,
-       &o.no_search},
-      {"--no-second", NULL, "nothing of a second device", TD_ARG_FLAG, &o.no_second},
-      {"--compare", NULL, "policies and static chunks beside each other", TD_ARG_FLAG, &o.compare},
-      {"--json", "FILE", "results in the form of tandem-bench serve", TD_ARG_TEXT, &o.json},
-      {"--label", "NAME", "of this run in the picture (predicted)", TD_ARG_TEXT, &o.label},
+      {"--log-steps", "FILE", "write each step of the run with the fields of /v1/steps, comma-separated",
+       TD_ARG_TEXT, &o.log_steps},
+      {"--slo-tbt", "MS", "SLO: highest 99th percentile of the time between tokens (no bound)", TD_ARG_NUMBER,
+       &o.slo_tbt_ms},
+      {"--slo-ttft", "MS", "SLO: highest 99th percentile of the time to the first token (10000)",
+       TD_ARG_NUMBER, &o.slo_ttft_ms},
+      {"--slo-queue", "MS", "SLO: highest median wait for the first step (2000)", TD_ARG_NUMBER,
+       &o.slo_queue_ms},
+      {"--no-search", NULL, "search no highest rate: only --rate, or without it the load's own rate",
+       TD_ARG_FLAG, &o.no_search},
+      {"--no-second", NULL, "do not simulate a second device", TD_ARG_FLAG, &o.no_second},
+      {"--compare", NULL, "compare policies and fixed chunk sizes", TD_ARG_FLAG, &o.compare},
+      {"--json", "FILE", "write results in the format of tandem-bench serve", TD_ARG_TEXT, &o.json},
+      {"--label", "NAME", "name of this run in the picture (predicted)", TD_ARG_TEXT, &o.label},
   };
   td_tool_args("tandem-plan", about, args, sizeof args / sizeof *args, argc, argv);
   return run(&o, argc, argv);

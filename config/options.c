@@ -56,57 +56,66 @@ static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL}
 
 const td_option_row td_option_rows[] = {
     SECTION("Model"),
-    TEXT(model, "", "PATH", "GGUF file, or folder with config.json and safetensors"),
-    LIST(served_model_name, "LIST",
-         "model ids in the API, with commas between; the first is the one in answers; default: the file's "
-         "name"),
-    TEXT(chat_template, "", "PATH", "Jinja file in place of the model's own template"),
-    WORD(tool_format, "auto",
-         "how the model writes calls of tools: auto (template and vocabulary tell), hermes, llama, pythonic, "
-         "mistral, qwen3-coder, or none",
-         tool_formats),
+    TEXT(model, "", "PATH",
+         "GGUF file, folder with config.json and safetensors, or name of a model that tandem-pull fetched"),
+    LIST(
+        served_model_name, "LIST",
+        "the model's names in the API, separated by commas; answers have the first; default: the name of the "
+        "file or folder"),
+    TEXT(chat_template, "", "PATH", "Jinja file, used instead of the model's own template"),
+    WORD(
+        tool_format, "auto",
+        "auto, hermes, llama, pythonic, mistral, qwen3-coder or none: how the model writes tool calls; auto: "
+        "recognised by template and vocabulary",
+        tool_formats),
     WORD(reasoning_format, "auto",
-         "whether reasoning is told apart from content: auto (template and vocabulary tell), think, or none",
+         "auto, think or none: how reasoning is separated from content; auto: recognised by template and "
+         "vocabulary; none: not at all",
          reasoning_formats),
-    WORD(load_format, "auto", "auto, or dummy: weights are random, config.json is all that is needed",
+    WORD(load_format, "auto", "auto or dummy; dummy: random weights, so that only config.json is needed",
          load_formats),
-    WORD(pooling, "none",
-         "none; or last or mean: no text is generated, and /v1/embeddings answers with a vector of the last "
-         "token or the mean of all",
-         poolings),
+    WORD(
+        pooling, "none",
+        "none, last or mean; last, mean: the daemon generates no text, and /v1/embeddings returns the vector "
+        "of the last token, or the mean over all tokens",
+        poolings),
     SECTION("Clients"),
     TEXT(listen, "127.0.0.1:8080", "ADDR", "HOST:PORT, [IPv6]:PORT or unix:PATH"),
-    TEXT(api_key_file, "", "PATH", "one API key a line; none: no key is asked"),
+    TEXT(api_key_file, "", "PATH", "file with one API key per line; without it, no key is required"),
     LIST(allowed_hosts, "LIST",
-         "without keys: names that requests may have as Host, beside IP addresses, localhost and the "
-         "listen address; *: any"),
+         "without keys: host names by which clients may address the daemon, separated by commas, besides IP "
+         "addresses, localhost and the host of --listen; *: any"),
     LIST(cors_origin, "LIST",
-         "origins whose web pages may use the API, such as https://chat.example.com; *: any; none: only "
-         "the page at /"),
+         "origins whose web pages may use the API, separated by commas, such as https://chat.example.com; *: "
+         "any; without it: only the page at /"),
     LIST(trusted_proxies, "LIST",
-         "proxies: addresses, ADDRESS/BITS or unix, with commas between; they are not counted by address, "
-         "and their "
-         "X-Forwarded-For says who asks"),
-    SECTION("Sampling where requests say nothing"),
-    NUMBER(temperature, TD_LIMIT_TEMPERATURE, "temperature of requests that name none, 0 to 2; 0: greedy"),
-    NUMBER(top_p, TD_LIMIT_TOP_P, "top_p of requests that name none, above 0, to 1"),
-    NUMBER(top_k, TD_LIMIT_TOP_K, "top_k of requests that name none, a whole number; 0: off"),
-    NUMBER(min_p, TD_LIMIT_MIN_P, "min_p of requests that name none, 0 to 1; 0: off"),
+         "reverse proxies, separated by commas: addresses, ADDRESS/BITS or unix; connections_per_ip does not "
+         "apply to them, and their X-Forwarded-For names the client"),
+    SECTION("Sampling defaults"),
+    NUMBER(temperature, TD_LIMIT_TEMPERATURE,
+           "temperature of requests that do not set it, 0 to 2; 0: greedy"),
+    NUMBER(top_p, TD_LIMIT_TOP_P, "top_p of requests that do not set it, above 0 and at most 1"),
+    NUMBER(top_k, TD_LIMIT_TOP_K, "top_k of requests that do not set it, a whole number; 0: off"),
+    NUMBER(min_p, TD_LIMIT_MIN_P, "min_p of requests that do not set it, 0 to 1; 0: off"),
     SECTION("KV events, for routers"),
     TEXT(kv_events, "", "ADDR",
-         "publish which prefixes are cached, as vLLM does (ZeroMQ, with the tokens of prompts): tcp://*:PORT "
-         "and "
-         "ipc://PATH are bound, tcp://HOST:PORT is connected to; with @ before it, it is bound; none: "
-         "nothing is "
+         "publish which prefixes are cached, with their token ids, in vLLM's format over ZeroMQ; "
+         "tcp://*:PORT, "
+         "ipc://PATH and @tcp://HOST:PORT are bound, tcp://HOST:PORT is connected to; without it: nothing is "
          "published"),
-    TEXT(kv_events_replay, "", "ADDR", "where subscribers may ask for events that they missed; it is bound"),
+    TEXT(kv_events_replay, "", "ADDR",
+         "where subscribers ask for events that they missed, such as tcp://*:PORT; always bound"),
     TEXT(kv_events_topic, "", "TEXT", "topic of the events, such as kv@HOST@MODEL"),
     SECTION("How it runs"),
     WORD(backend, "auto", "auto, cpu or cuda", backends),
-    WORD(policy, "tandem", "what a step is made of: tandem; others for comparison", policies),
+    WORD(policy, "tandem",
+         "tandem, sarathi, prefill-first, decode-first or orca: how steps are composed; all but tandem are "
+         "for "
+         "comparison",
+         policies),
     TEXT(cache_dir, "auto", "PATH",
          "folder for what was measured about the device; auto: $CACHE_DIRECTORY, $XDG_CACHE_HOME/tandem or "
-         "~/.cache/tandem; empty: none"),
+         "~/.cache/tandem; empty: nothing is kept"),
     {.kind = TD_OPTION_LEVEL,
      .name = "log_level",
      .def = "info",
@@ -114,8 +123,8 @@ const td_option_row td_option_rows[] = {
      .help = "error, warn, info or debug",
      AT(log_level),
      .words = log_levels},
-    WORD(log_format, "text", "text or json: form of the log's lines", log_formats),
-    TEXT(trace, "", "FILE", "write what host and device do in each step there, as a Chrome trace"),
+    WORD(log_format, "text", "text or json: format of log lines", log_formats),
+    TEXT(trace, "", "FILE", "write what host and device do in each step to this file, as a Chrome trace"),
 #include "config/limits.def"
 };
 const int td_n_option_rows = sizeof td_option_rows / sizeof td_option_rows[0];

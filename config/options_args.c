@@ -9,15 +9,15 @@
 #define VARIABLE "TANDEM_"
 
 const td_option_flag td_option_flags[] = {
-    {"config", NULL, "options file, read before environment and command line",
+    {"config", NULL, "options file; the environment and the command line win over it",
      TD_ACTION_RUN}, /* the only flag with a value */
-    {"print_config", NULL, "print all options as a file, with where each value comes from, and exit",
+    {"print_config", NULL, "print all options as an options file, with the source of each value, and exit",
      TD_ACTION_PRINT_CONFIG},
-    {"check_config", NULL, "check the options alone, without model and device, and exit",
+    {"check_config", NULL, "check the options only, without model and device, and exit",
      TD_ACTION_CHECK_CONFIG},
-    {"check", NULL, "check options and model, measure nothing, and exit", TD_ACTION_CHECK},
+    {"check", NULL, "check options and model, without measuring, and exit", TD_ACTION_CHECK},
     {"calibrate", NULL,
-     "measure which algorithms are fastest and what steps take, keep both in cache_dir, print the step "
+     "measure which algorithms are fastest and how long steps take, keep both in cache_dir, print the step "
      "times, and exit",
      TD_ACTION_CALIBRATE},
     {"help", "-h", "print this text (-h)", TD_ACTION_HELP},

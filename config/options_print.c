@@ -19,8 +19,9 @@ void td_options_print_help(void)
   char extra[160];
   printf("tandemd %s: an LLM serving daemon. Clients speak the OpenAI API to it.\n\n"
          "usage: tandemd --model PATH [--listen HOST:PORT] [--config FILE] [options]\n\n"
-         "The command line wins over the environment (TANDEM_LISTEN=HOST:PORT), that over the options file\n"
-         "(listen = HOST:PORT). Numbers of bytes may end in K, M or G.\n",
+         "Options can be set on the command line, in the environment (TANDEM_LISTEN=HOST:PORT) and in the "
+         "options\n"
+         "file (listen = HOST:PORT). The first of these wins. Numbers of bytes may end in K, M or G.\n",
          TD_VERSION);
   printf("\nCommands:\n");
   for (int i = 0; i < td_n_option_flags; i++)

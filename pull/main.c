@@ -34,41 +34,44 @@ typedef struct option {
 } option;
 
 static const option options[] = {
-    {"--list", "", "list the models that are here, with their sizes", FLAG, offsetof(settings, list), 0},
-    {"--remove", "NAME", "remove a model, or what was begun of it", TEXT, offsetof(settings, remove), 0},
-    {"--as", "NAME", "keep it under this name", TEXT, offsetof(settings, as), 0},
-    {"--sha256", "HEX", "what the file of a URL must have, 64 hex digits", TEXT, offsetof(settings, sha256),
-     0},
+    {"--list", "", "list the models in the folder, with their sizes", FLAG, offsetof(settings, list), 0},
+    {"--remove", "NAME", "remove a model, or the incomplete download of one", TEXT,
+     offsetof(settings, remove), 0},
+    {"--as", "NAME", "store the model under this name", TEXT, offsetof(settings, as), 0},
+    {"--sha256", "HEX", "SHA-256 that the file at a URL must have, 64 hex digits", TEXT,
+     offsetof(settings, sha256), 0},
     {"--revision", "REV", "branch, tag or commit of a repository (default main)", TEXT,
      offsetof(settings, revision), 0},
-    {"--hub", "URL", "where repositories are; also $TANDEM_HUB (default https://huggingface.co)", TEXT,
+    {"--hub", "URL", "hub of the repositories; also $TANDEM_HUB (default https://huggingface.co)", TEXT,
      offsetof(settings, hub), 0},
     {"--dir", "DIR",
-     "folder of models; also $TANDEM_MODEL_DIR; without it /var/lib/tandem/models for root, and "
-     "$XDG_CACHE_HOME/tandem/models or ~/.cache/tandem/models for others",
+     "folder of models; also $TANDEM_MODEL_DIR; default: /var/lib/tandem/models for root, "
+     "$XDG_CACHE_HOME/tandem/models or ~/.cache/tandem/models for other users",
      TEXT, offsetof(settings, dir), 0},
-    {"--retries", "N", "tries that bring nothing new, before it is given up [5, 0..1000]", NUMBER,
-     offsetof(settings, retries), RETRIES_MAX},
-    {"--stall-s", "S", "a server that sends nothing for so long is tried again [30, 1..3600 s]", NUMBER,
+    {"--retries", "N", "give up after this many further tries in a row that bring no new bytes [5, 0..1000]",
+     NUMBER, offsetof(settings, retries), RETRIES_MAX},
+    {"--stall-s", "S", "try again if the server sends nothing for this time [30, 1..3600 s]", NUMBER,
      offsetof(settings, stall_s), STALL_S_MAX},
-    {"--quiet", "", "no progress on stderr", FLAG, offsetof(settings, quiet), 0},
+    {"--quiet", "", "show no progress on stderr", FLAG, offsetof(settings, quiet), 0},
     {"--version", "", "print the version", FLAG, 0, 0},
 };
 enum { N_OPTIONS = sizeof options / sizeof *options };
 
 static void print_help(void)
 {
-  puts("usage: tandem-pull [options] URL | OWNER/REPO | OWNER/REPO/FILE\n\n"
-       "Fetches a model for tandemd --model NAME, and prints its path. Of a repository: configuration, "
-       "tokenizer, chat\n"
-       "template and safetensors; or one file of it, such as a GGUF file. NAME is the URL's last part, "
-       "OWNER/REPO or\n"
-       "OWNER/REPO/FILE.\n\n"
-       "What breaks off goes on where it was, also in a later run. Sizes and SHA-256 are checked where the "
-       "hub or you tell\n"
-       "them, and only then has the file its name. $HF_TOKEN is sent to the hub, for private and gated "
-       "models.\n\n"
-       "Exit codes: 64 bad command line, 65 what came is not what was wanted, 69 network or disk.\n");
+  puts(
+      "usage: tandem-pull [options] URL | OWNER/REPO | OWNER/REPO/FILE\n\n"
+      "Fetches a model for tandemd --model NAME, and prints its path. From a repository it takes the "
+      "configuration,\n"
+      "tokenizer, chat template and safetensors, or one named file, such as a GGUF file. NAME is OWNER/REPO, "
+      "OWNER/REPO/FILE,\n"
+      "or the last part of the URL.\n\n"
+      "An interrupted download continues where it stopped, also in a later run. Sizes and SHA-256 are "
+      "checked if the hub\n"
+      "or --sha256 gives them. A file gets its name only after that. $HF_TOKEN is sent to the hub, for "
+      "private and gated\n"
+      "models.\n\n"
+      "Exit codes: 64 bad command line, 65 not the expected content, 69 network or disk.\n");
   for (int i = 0; i < N_OPTIONS; i++)
     printf("  %s %-*s %s\n", options[i].name, 20 - (int)strlen(options[i].name), options[i].value,
            options[i].help);

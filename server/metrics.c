@@ -108,30 +108,32 @@ static void vllm_metrics(page *p, const td_metrics *m, const td_metrics_view *v)
                                         ",finished_reason=\"abort\"", ",finished_reason=\"error\""};
   const td_engine_stats *s = v->stats;
   char label[64];
-  gauge(p, EVERY_KEY, "vllm:num_requests_running", "Requests in the step", s->n_running);
-  gauge(p, EVERY_KEY, "vllm:num_requests_waiting", "Requests that wait for their first step", s->n_waiting);
-  gauge(p, OPERATORS, "vllm:kv_cache_usage_perc", "KV pages that requests hold; 1 is all",
+  gauge(p, EVERY_KEY, "vllm:num_requests_running", "Requests that run", s->n_running);
+  gauge(p, EVERY_KEY, "vllm:num_requests_waiting", "Requests that wait to run", s->n_waiting);
+  gauge(p, OPERATORS, "vllm:kv_cache_usage_perc", "Share of KV pages that requests hold; 1 is all",
         s->pages_total ? (double)s->pages_owned / s->pages_total : 0);
   counter(p, OPERATORS, "vllm:prompt_tokens_total", "Prompt tokens of requests that got a first token",
           (double)m->prompt_tokens);
   counter(p, OPERATORS, "vllm:generation_tokens_total", "Tokens generated", (double)m->generation_tokens);
   counter(p, OPERATORS, "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache",
           (double)s->prefix_query_tokens);
-  counter(p, OPERATORS, "vllm:prefix_cache_hits_total", "Prompt tokens found in it",
+  counter(p, OPERATORS, "vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache",
           (double)s->prefix_hit_tokens);
   counter(p, EVERY_KEY, "vllm:num_preemptions_total", "Running requests sent back to wait",
           (double)s->preemptions);
   head(p, EVERY_KEY, "vllm:request_success_total", "counter", "Requests ended, by reason");
   for (int i = 0; i < TD_FINISHED_KINDS; i++)
     sample(p, "vllm:request_success_total", reasons[i], (double)m->finished[i]);
-  histogram(p, EVERY_KEY, "vllm:time_to_first_token_seconds", "Arrival to first token", &m->ttft);
-  histogram(p, OPERATORS, "vllm:inter_token_latency_seconds", "Between tokens of a request", &m->inter_token);
-  histogram(p, EVERY_KEY, "vllm:e2e_request_latency_seconds", "Arrival to last token", &m->e2e);
-  histogram(p, EVERY_KEY, "vllm:request_queue_time_seconds", "Submission to first step", &m->queue);
+  histogram(p, EVERY_KEY, "vllm:time_to_first_token_seconds", "Time from arrival to first token", &m->ttft);
+  histogram(p, OPERATORS, "vllm:inter_token_latency_seconds", "Time between two tokens of a request",
+            &m->inter_token);
+  histogram(p, EVERY_KEY, "vllm:e2e_request_latency_seconds", "Time from arrival to last token", &m->e2e);
+  histogram(p, EVERY_KEY, "vllm:request_queue_time_seconds", "Time from submission to first step", &m->queue);
   if (v->info) {
     snprintf(label, sizeof label, ",block_size=\"%u\",num_gpu_blocks=\"%u\"", v->info->page_tokens,
              v->info->n_pages);
-    head(p, EVERY_KEY, "vllm:cache_config_info", "gauge", "KV cache: tokens a page, pages");
+    head(p, EVERY_KEY, "vllm:cache_config_info", "gauge",
+         "KV cache: tokens per page (block_size), pages (num_gpu_blocks)");
     sample(p, "vllm:cache_config_info", label, 1);
   }
 }
@@ -146,35 +148,35 @@ static void prediction_metrics(page *p, const td_metrics *m, const td_metrics_vi
       .borders = td_step_error_borders, .n_borders = TD_STEP_ERROR_BORDERS, .sum = s->step_error_sum};
   memcpy(errors.counts, s->step_errors, sizeof s->step_errors);
   gauge(p, EVERY_KEY, "tandem:tbt_slo_seconds",
-        "A step with prompts is made to take at most so long; 0: no target", s->tbt_slo_us / 1e6);
-  counter(p, OPERATORS, "tandem:step_predicted_seconds_total", "Time that steps were predicted to take",
+        "Longest time that a step with prompts may take; 0: no target", s->tbt_slo_us / 1e6);
+  counter(p, OPERATORS, "tandem:step_predicted_seconds_total", "Predicted time of steps",
           s->predicted_us_sum / 1e6);
-  gauge(p, OPERATORS, "tandem:last_step_predicted_seconds", "Time that the last step was predicted to take",
+  gauge(p, OPERATORS, "tandem:last_step_predicted_seconds", "Predicted time of the last step",
         s->last_step_predicted_us / 1e6);
   histogram(p, OPERATORS, "tandem:step_prediction_error_ratio", "|predicted - measured| / measured of steps",
             &errors);
-  gauge(p, OPERATORS, "tandem:step_prediction_error_median", "Its median over the last 1024 steps",
+  gauge(p, OPERATORS, "tandem:step_prediction_error_median", "Median of this error over the last 1024 steps",
         v->step_error_median);
-  gauge(p, OPERATORS, "tandem:step_prediction_error_p99", "Its 99th percentile over the last 1024 steps",
-        v->step_error_p99);
+  gauge(p, OPERATORS, "tandem:step_prediction_error_p99",
+        "99th percentile of this error over the last 1024 steps", v->step_error_p99);
   head(p, EVERY_KEY, "tandem:step_times_source", "gauge",
-       "Where what steps take is known from; 1 at the one");
+       "Where the step times come from; 1 for that source");
   for (int i = 0; i < TD_TIMES_SOURCES; i++) {
     snprintf(label, sizeof label, ",source=\"%s\"", td_times_source_names[i]);
     sample(p, "tandem:step_times_source", label, s->times_source == (td_times_source)i);
   }
-  gauge(p, EVERY_KEY, "tandem:tuning_left",
-        "Steps to capture and algorithms to measure, in idle moments (GPU)", s->tuning_left);
-  head(p, EVERY_KEY, "tandem:step_prediction_correction", "gauge", "Learned factor on known step times");
+  gauge(p, EVERY_KEY, "tandem:tuning_left", "Steps not captured yet and algorithms not measured yet (GPU)",
+        s->tuning_left);
+  head(p, EVERY_KEY, "tandem:step_prediction_correction", "gauge", "Learned factor on the step times");
   sample(p, "tandem:step_prediction_correction", ",prompts=\"without\"", s->cost_correction[0]);
   sample(p, "tandem:step_prediction_correction", ",prompts=\"with\"", s->cost_correction[1]);
   gauge(p, EVERY_KEY, "tandem:plan_ahead_lead_seconds",
-        "How long before the end of a step the next one is planned, as learned; 0: not before",
+        "How long before the end of a step the next one is planned (learned); 0: not before its end",
         s->ahead_lead_us / 1e6);
-  gauge(p, OPERATORS, "tandem:queue_delay_predicted_seconds", "Until a request that came now would start",
-        s->queue_delay_us / 1e6);
+  gauge(p, OPERATORS, "tandem:queue_delay_predicted_seconds",
+        "Predicted time until a request that arrives now starts", s->queue_delay_us / 1e6);
   histogram(p, OPERATORS, "tandem:request_queue_time_predicted_seconds",
-            "Submission to first step, as predicted at submission", &m->queue_predicted);
+            "Time from submission to first step, as predicted at submission", &m->queue_predicted);
 }
 
 static void fused_metrics(page *p, const td_engine_stats *s)
@@ -204,13 +206,13 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
   };
   const td_engine_stats *s = v->stats;
   counter(p, EVERY_KEY, "tandem:steps_total", "Engine steps", (double)s->steps);
-  counter(p, EVERY_KEY, "tandem:captured_steps_total", "Steps launched from a captured one (GPU)",
+  counter(p, EVERY_KEY, "tandem:captured_steps_total", "Steps that launched a captured step (GPU)",
           (double)s->captured_steps);
   counter(p, EVERY_KEY, "tandem:step_seconds_total", "Time in steps", (double)s->step_us_sum / 1e6);
   counter(p, EVERY_KEY, "tandem:device_busy_seconds_total", "Time in which the device ran steps (GPU)",
           s->device_busy_us_sum / 1e6);
-  counter(p, EVERY_KEY, "tandem:device_idle_seconds_total",
-          "Time between a step and the next while there was work (GPU)", s->device_idle_us_sum / 1e6);
+  counter(p, EVERY_KEY, "tandem:device_idle_seconds_total", "Time between steps while there was work (GPU)",
+          s->device_idle_us_sum / 1e6);
   counter(p, EVERY_KEY, "tandem:plan_seconds_total", "Time planning steps", (double)s->plan_us_sum / 1e6);
   counter(p, OPERATORS, "tandem:decode_tokens_total", "Tokens that decode rows computed",
           (double)s->decode_tokens);
@@ -227,28 +229,30 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
   sample(p, "tandem:pages", ",state=\"free\"", s->pages_free);
   sample(p, "tandem:pages", ",state=\"cached\"", s->pages_cached);
   sample(p, "tandem:pages", ",state=\"owned\"", s->pages_owned);
-  gauge(p, EVERY_KEY, "tandem:requests_following", "Requests that wait for a prompt which another computes",
+  gauge(p, EVERY_KEY, "tandem:requests_following", "Requests that wait for pages which another computes",
         s->n_following);
   counter(p, EVERY_KEY, "tandem:follows_total",
-          "Times that a request waited for a prompt which another computed", (double)s->follows);
+          "Times that a request waited for pages which another computed", (double)s->follows);
   counter(p, EVERY_KEY, "tandem:fair_preemptions_total",
-          "Of vllm:num_preemptions_total: for a key that held less", (double)s->fair_preemptions);
+          "Preemptions in favour of a key that held less, part of vllm:num_preemptions_total",
+          (double)s->fair_preemptions);
   head(p, EVERY_KEY, "tandem:deadlines_missed_total", "counter", "Requests ended because of their timeouts");
   sample(p, "tandem:deadlines_missed_total", ",state=\"waiting\"", (double)m->timeouts[0]);
   sample(p, "tandem:deadlines_missed_total", ",state=\"running\"", (double)m->timeouts[1]);
-  counter(p, OPERATORS, "tandem:evicted_pages_total", "Prefix pages given up for others",
+  counter(p, OPERATORS, "tandem:evicted_pages_total", "Pages evicted from the prefix tree",
           (double)s->evicted_pages);
-  gauge(p, EVERY_KEY, "tandem:requests_reading", "Requests that are parsed and tokenised", v->queued_calls);
+  gauge(p, EVERY_KEY, "tandem:requests_reading", "Requests being parsed and tokenised", v->queued_calls);
   gauge(p, EVERY_KEY, "tandem:connections", "Open connections", v->n_conns);
   gauge(p, OPERATORS, "tandem:answers_held_bytes", "Memory of answers that their clients have not read",
         (double)v->answer_memory_bytes);
   gauge(p, EVERY_KEY, "tandem:watchers", "Clients that watch the steps", v->n_watchers);
-  counter(p, EVERY_KEY, "tandem:watch_missed_steps_total", "Steps that a watcher was too slow for",
+  counter(p, EVERY_KEY, "tandem:watch_missed_steps_total", "Steps not sent to a watcher that was too slow",
           (double)m->steps_missed);
-  counter(p, EVERY_KEY, "tandem:connections_refused_total", "Connections over a cap",
+  counter(p, EVERY_KEY, "tandem:connections_refused_total",
+          "Connections refused because there were too many, in all or of one address",
           (double)m->connections_refused);
   head(p, EVERY_KEY, "tandem:connections_cut_total", "counter",
-       "Connections ended because the client was too slow, or for want of memory");
+       "Connections closed because the client was too slow, or memory was short");
   for (int i = 0; i < TD_CUT_KINDS; i++)
     sample(p, "tandem:connections_cut_total", cuts[i], (double)m->connections_cut[i]);
   head(p, EVERY_KEY, "tandem:http_responses_total", "counter", "Answers by status class");

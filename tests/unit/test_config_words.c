@@ -78,7 +78,7 @@ static void test_print_config(void **state)
   assert_true(has_line(text, "# min_p =   # default: as the model says"));
   assert_true(has_line(text, "model =   # default"));
   assert_true(has_line(text, "listen = 127.0.0.1:8080  # default"));
-  assert_true(has_line(text, "# Sampling where requests say nothing"));
+  assert_true(has_line(text, "# Sampling defaults"));
   assert_null(strstr(text, "# file:"));
   for (const td_option_row *r = td_option_rows; r < td_option_rows + td_n_option_rows; r++) {
     char begin[100];
