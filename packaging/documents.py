@@ -142,14 +142,14 @@ def see_also(*pages):
 
 ENVIRONMENT = "\n".join([
     tagged("\\fBNOTIFY_SOCKET\\fR, \\fBWATCHDOG_USEC\\fR, \\fBLISTEN_FDS\\fR", "set by systemd: readiness, watchdog and the listening socket"),
-    tagged("\\fBTANDEM_\\fR\\fIOPTION\\fR", "any option, in capitals: TANDEM_LISTEN=127.0.0.1:80; TANDEM_CONFIG names the file"),
-    tagged("\\fBTANDEM_MODEL_DIR\\fR", "folder in which a --model that is no path is looked for first; see tandem-pull(1)"),
-    tagged("\\fBCACHE_DIRECTORY\\fR, \\fBXDG_CACHE_HOME\\fR, \\fBHOME\\fR", "where --cache-dir auto is")])
+    tagged("\\fBTANDEM_\\fR\\fIOPTION\\fR", "any option, in capitals, such as TANDEM_LISTEN=127.0.0.1:8080; TANDEM_CONFIG names the options file"),
+    tagged("\\fBTANDEM_MODEL_DIR\\fR", "the only folder in which a --model that is not a path is looked for; see tandem-pull(1)"),
+    tagged("\\fBCACHE_DIRECTORY\\fR, \\fBXDG_CACHE_HOME\\fR, \\fBHOME\\fR", "places of --cache-dir auto, the first that is set")])
 FILES = "\n".join([
     tagged("\\fI/etc/tandem/tandem.conf\\fR", "options of the systemd service"),
-    tagged("\\fI/etc/tandem/credentials/api-keys\\fR", "API keys, one a line; systemd hands them to the service"),
+    tagged("\\fI/etc/tandem/credentials/api-keys\\fR", "API keys, one per line; systemd passes them to the service"),
     tagged("\\fI/var/lib/tandem/models\\fR", "models that tandem-pull fetched for the service"),
-    tagged("\\fI/var/cache/tandem\\fR", "what was measured about the device")])
+    tagged("\\fI/var/cache/tandem\\fR", "measurements of the device")])
 
 
 def daemon_pages(h, version):
@@ -161,9 +161,8 @@ def daemon_pages(h, version):
         ("OPTIONS", man_sections(h)), ("SIGNALS", signals()), ("EXIT STATUS", exit_codes()), ("ENVIRONMENT", ENVIRONMENT), ("FILES", FILES),
         ("SEE ALSO", see_also(("tandem.conf", 5), ("tandem-pull", 1), ("tandem-bench", 1), ("tandem-plan", 1), ("systemd.service", 5)))])
     yield "tandem.conf.5", man_page("tandem.conf", 5, version, "options file of tandemd", [
-        ("DESCRIPTION", roff("A line is `name = value`. A comment begins with # or ; at the start of a line or behind a blank. Names are those of the command line without the leading "
-                             "dashes; - and _ in them are the same. A name that is not known, a bad value and a name that is repeated are errors that "
-                             "name the line. The command line wins over the environment, which wins over the file. ") + "\n.PP\n.B tandemd \\-\\-config\n.I FILE\n.B \\-\\-check\n" +
+        ("DESCRIPTION", roff("A line is `name = value`. Names are those of the command line without the leading dashes. An unknown or "
+                             "repeated name and a bad value are errors; the message names the line. The environment and the command line win over the file.") + "\n.PP\n.B tandemd \\-\\-config\n.I FILE\n.B \\-\\-check\n" +
          roff("checks a file and the model that it names.") + "".join("\n.PP\n" + roff(b) for b in bullets("docs/OPTIONS.md") if "tandem.conf" not in b)),
         ("OPTIONS", limits), ("FILES", FILES), ("SEE ALSO", see_also(("tandemd", 8)))])
 
@@ -258,7 +257,7 @@ def fish(program, h, commands):
 # ---- all of them ----
 
 WHAT = {"tandem-bench": "measure tandem, its parts and OpenAI-compatible servers",
-        "tandem-plan": "predict how many requests a device holds", "tandem-pull": "fetch a model for tandemd"}
+        "tandem-plan": "predict how many requests per second a device can serve", "tandem-pull": "fetch a model for tandemd"}
 
 
 def write(path, text, zipped=False):
