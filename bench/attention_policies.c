@@ -39,7 +39,9 @@ static uint32_t flashdecode_splits(uint32_t n_decodes, uint32_t n_resident)
 static const td_attention_policy flashdecode = {
     .name = "flashdecode", .shares = never, .kv_splits = flashdecode_splits};
 
-const td_attention_policy *const td_attention_policies[] = {&none,         &td_attention_always, &pat,
+static const td_attention_policy tiles = {.name = "tiles", .always_shares = true, .never_small = true};
+
+const td_attention_policy *const td_attention_policies[] = {&none,         &td_attention_always, &tiles, &pat,
                                                             &persistentkv, &flashdecode,         NULL};
 
 static const td_attention_policy

@@ -1,13 +1,13 @@
 /* The attention plan of a step: which keys decodes share, and how the shared keys are split.
  *
  * A *shared-prefix group* is a run of consecutive keys and the decodes ("members") that attend to all of
- * them. It is a node of the prefix tree with the sequences that share it, at most one tile of them. Its keys
- * are cut into *prefix splits*. For each kv head one CTA computes a split for all members and writes a
- * *partial* for each member: the softmax's maximum, sum and output. The keys of a sequence that no group
- * covers are its *private KV*. Their work items (kernels/attention/work_list.h) are made from
- * td_attention_planner_private. The CTA that finishes a sequence waits for the splits of its groups and
- * reduces their partials in the order of keys, so a result does not depend on the order of arrival. Every key
- * of every decode is in exactly one split or work item.
+ * them. It is a node of the prefix tree with the sequences that share it, at most one tile of them, or at
+ * most as many as a decode item has query rows (a *small* group). Its keys are cut into *prefix splits*. For
+ * each kv head one CTA computes a split for all members and writes a *partial* for each member: the softmax's
+ * maximum, sum and output. The keys of a sequence that no group covers are its *private KV*. Their work items
+ * (kernels/attention/work_list.h) are made from td_attention_planner_private. The CTA that finishes a
+ * sequence waits for the splits of its groups and reduces their partials in the order of keys, so a result
+ * does not depend on the order of arrival. Every key of every decode is in exactly one split or work item.
  *
  * Header, members and memberships lie in one block of memory, so one copy takes them to the device. All
  * layers of a KV group use the same plan. Sources: PAT (packing by profit), FlashDecoding (splits). README.md
@@ -54,7 +54,7 @@ typedef struct td_attention_header {
   uint32_t n_members, n_memberships, n_groups;
   uint32_t n_splits;    /* prefix splits of one head; 0: nothing is shared */
   uint32_t n_partials;  /* of prefix splits */
-  uint32_t prefix_ctas; /* most CTAs for each kv head that do prefix splits */
+  uint32_t prefix_ctas; /* most CTAs for each kv head that do prefix splits of groups that are not small */
   uint32_t block_bytes;
   uint32_t members_at, memberships_at;
   uint32_t reserved[3];
@@ -75,6 +75,7 @@ typedef struct td_hybrid_cut {
 typedef struct td_attention_policy {
   const char *name;
   bool always_shares; /* otherwise sharing must save more than it costs */
+  bool never_small;   /* groups of few decodes are not cut into small ones */
   /* Whether n_rows decodes read n_keys keys in the group of all decodes that have these keys in common. */
   bool (*shares)(uint32_t n_keys, uint32_t n_rows);
   /* The number of KV splits, of one length, into which each decode's private KV is cut. The step has
@@ -98,7 +99,8 @@ typedef struct td_attention_cost {
   double partial_us;       /* fixed cost of a partial, for each member and head; its bytes come on top */
   double alone_bytes_us;   /* shared KV, if each decode reads it by itself */
   double sharing_us;       /* fixed cost of a step that shares: sharing must save more */
-  double small_sharing_us; /* the same if all groups are small */
+  double small_sharing_us; /* the same if all groups are small, with the first of them */
+  double small_group_us;   /* and with each further one */
 } td_attention_cost;
 
 /* The costs of an H200, whose rates n_resident CTAs divide equally. */
@@ -112,9 +114,9 @@ typedef struct td_attention_planner_config {
   uint32_t window_tokens; /* 0: none. The planner leaves out whole pages before the window; the kernel masks
                              the rest */
   uint32_t tile_rows;     /* most query rows of a group that the kernel can do; at least gqa_group */
-  uint32_t small_rows; /* groups of at most so many query rows are small: a CTA attends to their splits as to
-                          decodes. A plan whose decodes have tile_rows query rows or fewer has small groups
-                          only. 0: no group is small */
+  uint32_t
+      small_rows; /* groups of at most so many query rows are small: a CTA attends to one of their splits
+                     as to a decode. As many as the kernel's decode items have, or 0: no group is small */
   uint32_t max_partials; /* 0: as many as td_attention_partials_max returns */
   bool reduces_in_tiles; /* the kernel reduces partials for all heads of a GQA group together, so each partial
                             costs more */

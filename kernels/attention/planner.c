@@ -4,23 +4,24 @@
  * page. */
 #include "kernels/attention/planner.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { GROWTH_MAX = 64 /* new tokens of a row between two plans */ };
 
 const td_attention_policy td_attention_always = {.name = "always", .always_shares = true};
 
-/* Whether n_rows decodes are so few that all groups are small: with fewer members of a group, more CTAs read
- * its keys, but none needs more time than a decode does (docs/lab/2026-11.md, "Sharing by few rows"). */
-static bool has_small_groups_only(const td_attention_planner_config *c, uint32_t n_rows)
+/* Whether n_rows decodes are so few that all groups may be small: together they would fill one tile at most.
+ */
+static bool are_few(const td_attention_planner_config *c, uint32_t n_rows)
 {
   return c->gqa_group <= c->small_rows && n_rows * c->gqa_group <= c->tile_rows;
 }
 
-/* Most members of a group, if the plan has n_rows decodes. */
-static uint32_t tile_members(const td_attention_planner_config *c, uint32_t n_rows)
+/* Most members of a group. */
+static uint32_t tile_members(const td_attention_planner_config *c, bool small)
 {
-  uint32_t n = (has_small_groups_only(c, n_rows) ? c->small_rows : c->tile_rows) / c->gqa_group;
+  uint32_t n = (small ? c->small_rows : c->tile_rows) / c->gqa_group;
   return n ? n : 1;
 }
 
@@ -31,19 +32,19 @@ static uint32_t groups_of_tiles(uint32_t n_rows, uint32_t tile)
 
 uint32_t td_attention_groups_max(const td_attention_planner_config *c, uint32_t n_rows)
 {
-  uint32_t few = c->tile_rows / c->gqa_group < n_rows ? c->tile_rows / c->gqa_group : n_rows;
-  uint32_t n = groups_of_tiles(n_rows, tile_members(c, n_rows)),
-           of_few = groups_of_tiles(few, tile_members(c, few));
-  return n > of_few ? n : of_few;
+  uint32_t most_few = tile_members(c, false), few = n_rows < most_few ? n_rows : most_few;
+  uint32_t n = groups_of_tiles(n_rows, most_few),
+           small = are_few(c, few) ? groups_of_tiles(few, tile_members(c, true)) : 0;
+  return n > small ? n : small;
 }
 
+/* A further split adds the partials of a tile, or of a small group. */
 uint32_t td_attention_partials_max(const td_attention_planner_config *c)
 {
   enum { LEVELS = 6 };
   uint32_t levels = c->policy ? TD_ATTENTION_LEVELS_MAX : LEVELS;
-  return c->max_rows * c->n_kv_heads * levels + /* each further split adds the partials of a tile */
-         PREFIX_SPLIT_WAVES_MAX * c->n_resident *
-             (c->tile_rows / c->gqa_group ? c->tile_rows / c->gqa_group : 1) +
+  return c->max_rows * c->n_kv_heads * levels +
+         PREFIX_SPLIT_WAVES_MAX * c->n_resident * tile_members(c, false) +
          c->n_resident * (c->small_rows / c->gqa_group);
 }
 
@@ -81,7 +82,7 @@ static td_status check_config(const td_attention_planner_config *c, td_error *er
                    c->small_rows, c->tile_rows);
   if (!(c->cost.memory_bytes_us > 0 && c->cost.l2_bytes_us > 0 && c->cost.tensor_flop_us > 0 &&
         c->cost.start_us >= 0 && c->cost.partial_us >= 0 && c->cost.alone_bytes_us > 0 &&
-        c->cost.sharing_us >= 0 && c->cost.small_sharing_us >= 0))
+        c->cost.sharing_us >= 0 && c->cost.small_sharing_us >= 0 && c->cost.small_group_us >= 0))
     return td_fail(err, TD_ERR_CONFIG, "attention plan: a rate that is not above 0");
   return TD_OK;
 }
@@ -118,8 +119,8 @@ td_status td_attention_planner_create(const td_attention_planner_config *config,
     return td_fail(err, TD_ERR_NOMEM, "no memory for the attention plan");
   p->config = *config;
   p->page_shift = (uint32_t)__builtin_ctz(config->page_tokens);
-  for (uint32_t few = 0; few < 2; few++)
-    p->units[few] = td_attention_unit_costs(config, tile_members(config, few ? 1 : UINT16_MAX));
+  p->unit_of_tiles = td_attention_unit_costs(config, tile_members(config, false), false);
+  p->unit_of_small = td_attention_unit_costs(config, tile_members(config, true), true);
   p->max_groups = td_attention_groups_max(config, config->max_rows);
   p->max_memberships = config->max_rows * TD_ATTENTION_LEVELS_MAX;
   p->max_partials = config->max_partials ? config->max_partials : td_attention_partials_max(config);
@@ -201,8 +202,6 @@ static td_status read_rows(td_attention_planner *p, const td_plan *plan, td_erro
     row->token = r.q_start;
   }
   p->n_rows = n;
-  p->tile = tile_members(&p->config, n);
-  p->unit = p->units[has_small_groups_only(&p->config, n)];
   return TD_OK;
 }
 
@@ -277,26 +276,58 @@ static bool grow(td_attention_planner *p, const td_plan *plan)
   return true;
 }
 
-/* Whether sharing saves more time than it costs. Without sharing, all rows read the shared keys at the same
+/* Makes the plan, with small groups only or with groups that may fill a tile. Returns whether it fits. */
+static bool share(td_attention_planner *p, const td_plan *plan, bool small)
+{
+  p->tile = tile_members(&p->config, small);
+  p->unit = small ? p->unit_of_small : p->unit_of_tiles;
+  return make_structure(p, plan, true);
+}
+
+/* What a step that shares costs, besides its splits. */
+static double fixed_us(const td_attention_planner *p)
+{
+  bool small = true;
+  for (uint32_t i = 0; i < p->n_groups; i++)
+    small &= is_small_group(&p->config, &p->groups[i]);
+  const td_attention_cost *c = &p->config.cost;
+  return small ? c->small_sharing_us + (p->n_groups - 1) * c->small_group_us : c->sharing_us;
+}
+
+/* How much more time sharing saves than it costs. Without sharing, all rows read the shared keys at the same
  * time: all but the first read them from the L2 cache. Either way, rows read private keys later, at memory's
  * rate. */
-static bool sharing_pays(const td_attention_planner *p)
+static double saved_us(const td_attention_planner *p)
 {
-  const td_attention_cost *c = &p->config.cost;
   uint64_t keys = 0;
-  bool small = true;
-  for (uint32_t i = 0; i < p->n_groups; i++) {
+  for (uint32_t i = 0; i < p->n_groups; i++)
     keys += (uint64_t)p->groups[i].n_keys * p->groups[i].n_members;
-    small &= is_small_group(&p->config, &p->groups[i]);
+  double alone_us =
+      (double)keys * 4 * p->config.head_dim * p->config.n_kv_heads / p->config.cost.alone_bytes_us;
+  return (alone_us - p->stats.shared_us) / p->config.n_resident - fixed_us(p);
+}
+
+/* Makes the plan that saves most. Few decodes may have small groups only; or groups that fill a tile, if
+ * their keys are so many that reading them again for each small group takes longer. Returns whether to share.
+ * *fits: whether there are partials enough. */
+static bool make_best(td_attention_planner *p, const td_plan *plan, bool *fits)
+{
+  const td_attention_policy *policy = p->config.policy;
+  *fits = share(p, plan, false);
+  if (are_few(&p->config, p->n_rows) && !(policy && policy->never_small)) {
+    double of_tiles_us = *fits && p->n_groups > 0 ? saved_us(p) : -INFINITY;
+    *fits = share(p, plan, true);
+    double of_small_us = *fits && p->n_groups > 0 ? saved_us(p) : -INFINITY;
+    if (of_tiles_us > of_small_us)
+      *fits = share(p, plan, false);
   }
-  double fixed_us = small ? c->small_sharing_us : c->sharing_us;
-  double alone_us = (double)keys * 4 * p->config.head_dim * p->config.n_kv_heads / c->alone_bytes_us;
-  return (p->config.policy && p->config.policy->always_shares) || fixed_us == 0 ||
-         (alone_us - p->stats.shared_us) / p->config.n_resident > fixed_us;
+  return *fits && p->n_groups > 0 &&
+         ((policy && policy->always_shares) || fixed_us(p) == 0 || saved_us(p) > 0);
 }
 
 td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan, td_error *err)
 {
+  bool fits;
   p->has_grown = p->has_plan && grow(p, plan);
   if (p->has_grown) {
     p->stats.n_grown++;
@@ -304,8 +335,7 @@ td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan
   }
   p->has_plan = false;
   TD_TRY(read_rows(p, plan, err));
-  bool fits = make_structure(p, plan, true);
-  if (!fits || (p->n_groups > 0 && !sharing_pays(p))) {
+  if (!make_best(p, plan, &fits)) {
     TD_BUG_ON(!make_structure(p, plan, false)); /* without sharing, a plan needs no partials */
     p->stats.n_unshared += !fits;
   }

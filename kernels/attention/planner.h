@@ -101,9 +101,10 @@ typedef struct node_packing {
 
 struct td_attention_planner {
   td_attention_planner_config config;
-  unit_costs unit, units[2]; /* of this plan; where small groups are allowed and where all are small */
-  uint32_t tile;             /* most members of a group of this plan */
-  uint32_t page_shift;       /* page_tokens is 1 << page_shift */
+  unit_costs unit_of_tiles, unit_of_small; /* if groups may fill a tile; if all are small */
+  unit_costs unit;                         /* that of this plan */
+  uint32_t tile;                           /* most members of a group of this plan */
+  uint32_t page_shift;                     /* page_tokens is 1 << page_shift */
   bool has_plan, has_grown;
   uint32_t n_rows;
   planned_row *rows; /* [max_rows] */
@@ -149,7 +150,7 @@ uint32_t td_attention_prefix_ctas(
     const td_attention_planner *p); /* td_attention_header.prefix_ctas for the rows' lengths now */
 
 /* cost.c */
-unit_costs td_attention_unit_costs(const td_attention_planner_config *c, uint32_t tile_members);
+unit_costs td_attention_unit_costs(const td_attention_planner_config *c, uint32_t tile_members, bool small);
 
 static inline uint32_t ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 

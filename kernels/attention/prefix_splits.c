@@ -133,14 +133,14 @@ static uint32_t fixed_keys(const td_attention_planner *p, uint64_t n_splits, uin
 static uint32_t best_split_keys(const td_attention_planner *p, uint32_t n_ctas)
 {
   uint32_t longest = 0, best, resident = resident_of(&p->config);
-  uint64_t least = UINT64_MAX, most = p->n_groups + (uint64_t)PREFIX_SPLIT_WAVES_MAX * resident,
-           shared_keys = 0;
+  uint64_t least = UINT64_MAX, most = (uint64_t)PREFIX_SPLIT_WAVES_MAX * resident, shared_keys = 0;
   for (uint32_t i = 0; i < p->n_groups; i++) {
     const td_attention_group *g = &p->groups[i];
     if (is_small_group(&p->config, g))
       continue;
     longest = g->n_keys > longest ? g->n_keys : longest;
     shared_keys += g->n_keys;
+    most++; /* besides one split each */
   }
   best = longest;
   for (uint32_t of_longest = 1; longest > 0 && may_split(of_longest, longest); of_longest++) {

@@ -394,21 +394,25 @@ static void add_prefill(td_work_list *out, const td_hybrid_config *c, const td_p
 
 /* ---- prefix splits ---- */
 
-/* A walk over the plan's prefix splits, in their order. A CTA attends to a small split as to a decode, and
- * does one such split, not several. */
+/* A walk over the plan's prefix splits, in their order. Each split of a group of at most alone_members
+ * members has a CTA; a CTA may do several of the other splits. */
 typedef struct prefix_walk {
   const td_attention_group *group;
-  uint32_t split, n;      /* split: next one of the group; n: splits to come */
-  uint32_t small_members; /* most members of a small split */
+  uint32_t split, n; /* split: next one of the group; n: splits to come */
+  uint32_t small_members, alone_members;
 } prefix_walk;
 
-static prefix_walk walk_prefixes(const td_attention_planner *planner, uint32_t gqa_group)
+/* A step of few decodes may be fused. Then a CTA does one split, so that it rotates queries once. */
+static prefix_walk walk_prefixes(const td_attention_planner *planner, const td_work_list_config *c)
 {
   if (!planner)
     return (prefix_walk){0};
+  bool fused = td_attention_planner_block(planner)->n_members < c->warp_rows_min;
+  uint32_t small = td_attention_planner_config_of(planner).small_rows / c->gqa_group;
   return (prefix_walk){.group = td_attention_planner_groups(planner),
                        .n = td_attention_planner_block(planner)->n_splits,
-                       .small_members = td_attention_planner_config_of(planner).small_rows / gqa_group};
+                       .small_members = small,
+                       .alone_members = fused ? UINT32_MAX : small};
 }
 
 static td_attention_item pop_prefix_split(prefix_walk *walk)
@@ -431,10 +435,11 @@ static td_attention_item pop_prefix_split(prefix_walk *walk)
                              .n_members = g->n_members};
 }
 
-/* The CTAs of one kv head that do prefix splits. Those of the splits that are not small may do several: their
- * work so far. */
+/* The CTAs of one kv head that do prefix splits, and the work so far of those that may do several. */
 typedef struct prefix_ctas {
-  uint32_t n, most, n_small;         /* n: at most `most`; n_small: CTAs of small splits */
+  uint32_t n, most;                  /* that may do several; n: at most `most` */
+  uint32_t n_alone;                  /* that do one */
+  bool are_small;                    /* whether all splits are of small groups */
   uint64_t heap[TD_SPLITS_MAX];      /* keys so far, and the CTA's number in the low 16 bits */
   uint32_t last_item[TD_SPLITS_MAX]; /* each CTA's last item so far */
 } prefix_ctas;
@@ -456,15 +461,17 @@ static void sift_down(prefix_ctas *ctas, uint32_t at)
   heap[at] = moved;
 }
 
-/* Adds small prefix splits, and each CTA's first one of the others. They stand before the decodes, because
- * these wait for them (docs/attention-progress.md). */
+/* Adds each CTA's first prefix split. They stand before the decodes, because these wait for them
+ * (docs/attention-progress.md). */
 static void add_first_splits(td_work_list *out, prefix_walk walk, prefix_ctas *ctas)
 {
-  ctas->n = ctas->n_small = 0;
+  ctas->n = ctas->n_alone = 0;
+  ctas->are_small = true;
   while (walk.n > 0) {
     td_attention_item it = pop_prefix_split(&walk);
-    if (it.n_members <= walk.small_members) {
-      ctas->n_small++;
+    ctas->are_small &= it.n_members <= walk.small_members;
+    if (it.n_members <= walk.alone_members) {
+      ctas->n_alone++;
       add_item(out, it);
     } else if (ctas->n < ctas->most) {
       ctas->heap[ctas->n] = time_of(&it) | ctas->n;
@@ -483,8 +490,12 @@ static void add_next_splits(td_work_list *out, prefix_walk walk, prefix_ctas *ct
   uint32_t first = out->n_items, n_seen = 0;
   while (walk.n > 0) {
     td_attention_item it = pop_prefix_split(&walk);
-    if (it.n_members <= walk.small_members || n_seen++ < ctas->n)
+    if (it.n_members <= walk.alone_members)
       continue;
+    if (n_seen < ctas->n) { /* the first one of a CTA */
+      n_seen++;
+      continue;
+    }
     uint32_t *last = &ctas->last_item[ctas->heap[0] & 0xffff];
     out->items[*last].next = out->n_items;
     *last = out->n_items;
@@ -501,7 +512,7 @@ static void add_next_splits(td_work_list *out, prefix_walk walk, prefix_ctas *ct
  * CTAs alone, and all begin immediately. */
 static uint32_t resident_beside(const prefix_ctas *ctas, const decodes *rest, uint32_t resident)
 {
-  uint32_t n = ctas->n + ctas->n_small;
+  uint32_t n = ctas->n + ctas->n_alone;
   return 3 * n <= resident + 2 && rest->n + n < resident ? resident - n : resident;
 }
 
@@ -516,7 +527,8 @@ static bool cut_beside_small(const td_attention_item *splits, uint32_t n_splits,
   if (n_splits + d->n >= resident || n_splits + d->n_rows > TOGETHER_MAX)
     return false;
   for (uint32_t i = 0; i < n_splits; i++)
-    tokens[i] = splits[i].kv_end - splits[i].kv_begin;
+    tokens[i] =
+        at_least(splits[i].kv_end - splits[i].kv_begin, d->above + 1); /* it needs a CTA, however short */
   memcpy(tokens + n_splits, d->tokens, d->n_rows * sizeof *tokens);
   decodes all = {.tokens = tokens, .n_rows = n_splits + d->n_rows};
   count_above(&all, d->above);
@@ -618,8 +630,8 @@ static decode_cut cut_decodes(const td_work_list *list, const prefix_ctas *ctas,
     return (decode_cut){.n_splits = c->policy->kv_splits(d->n, resident)};
   if (keys > 0 && d->n > 0)
     return cut_short(d, keys, max_partials);
-  if (d->n > 0 && ctas->n == 0 && ctas->n_small > 0 &&
-      cut_beside_small(list->items + list->n_items - ctas->n_small, ctas->n_small, d, resident, &cut))
+  if (d->n > 0 && ctas->n_alone > 0 && ctas->are_small &&
+      cut_beside_small(list->items + list->n_items - ctas->n_alone, ctas->n_alone, d, resident, &cut))
     return cut;
   return cut_wide(d, beside, beside < resident);
 }
@@ -670,7 +682,7 @@ void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_lis
   out->n_prefill = out->n_items;
   if (n_prefills > 0)
     qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);
-  const prefix_walk prefixes = walk_prefixes(planner, c->gqa_group);
+  const prefix_walk prefixes = walk_prefixes(planner, c);
   prefix_ctas ctas;
   out->at_make.prefix_ctas = planner ? td_attention_planner_block(planner)->prefix_ctas : 0;
   ctas.most = out->at_make.prefix_ctas < resident ? out->at_make.prefix_ctas : resident;

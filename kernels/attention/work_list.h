@@ -67,7 +67,8 @@ typedef struct td_work_list_config {
   uint32_t n_resident;     /* CTAs of decodes that run at the same time */
   uint32_t prefill_rows;   /* query rows (tokens x GQA group) of a prefill tile */
   uint32_t decode_rows;    /* most query rows of a decode's item; other plan rows are prefill tiles */
-  uint32_t warp_rows_min;  /* least decodes of a step with warp-level items; 0: the kernel has none */
+  uint32_t warp_rows_min;  /* least decodes of a step with warp-level items; 0: the kernel has none. Steps of
+                              fewer may be fused: then a CTA does one prefix split at most */
   td_hybrid_config hybrid; /* td_work_list_make fills in tile_tokens */
   bool tiles_only;         /* decodes are prefill tiles too, so a row's result does not depend on the batch */
 } td_work_list_config;

@@ -12,8 +12,9 @@
 // such a step it may also do rope_kv.cu's work for the step's own tokens (fused.cuh).
 //
 // If a sequence shares keys with others, its items have only its private KV. Other CTAs of the launch attend
-// to the shared keys for all members (attention_prefix.cuh), and the CTA that ends the sequence reduces their
-// partials (attention_prefix_reduction.cuh). Source: FlashDecoding's split; PersistentKV's row-local splits.
+// to the shared keys for all members: here, if the members' query rows are as few as a decode may have (a
+// small group), else in attention_prefix.cuh. The CTA that ends the sequence reduces their partials
+// (attention_prefix_reduction.cuh). Source: FlashDecoding's split; PersistentKV's row-local splits.
 #include "kernels/cuda/attention_prefix_reduction.cuh"
 #include "kernels/cuda/attention_kv_tiles.cuh"
 #include "kernels/cuda/rope.cuh"

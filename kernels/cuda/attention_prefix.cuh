@@ -1,11 +1,12 @@
 // Attention of a shared-prefix group's common keys, computed once for all members.
 //
-// A shared run of keys is read once and meets enough query rows for wgmma. In the launch of decode attention,
-// some CTAs take a prefix split (kernels/attention/plan.h) and a kv head: the split's keys against the
-// queries of the group's members, at most 64 query rows. Such a CTA takes as much shared memory and as many
-// registers as a CTA of decodes, so both kinds are resident on an SM together: one keeps the tensor cores
-// busy, the other memory. The result is a partial for each member. The CTA of a member's private KV waits for
-// the partials of the member's prefix splits and reduces them.
+// A shared run of keys is read once and meets enough query rows for wgmma. (Splits of small groups, which
+// have too few, are computed like decodes: attention_decode.cu.) In the launch of decode attention, some CTAs
+// take a prefix split (kernels/attention/plan.h) and a kv head: the split's keys against the queries of the
+// group's members, at most 64 query rows. Such a CTA takes as much shared memory and as many registers as a
+// CTA of decodes, so both kinds are resident on an SM together: one keeps the tensor cores busy, the other
+// memory. The result is a partial for each member. The CTA of a member's private KV waits for the partials of
+// the member's prefix splits and reduces them.
 //
 // CTAs start in the order of their numbers and prefix splits come first, so no CTA waits for one that cannot
 // have started. A flag shows that a split is done. No other launch sets a flag to the same value, so flags

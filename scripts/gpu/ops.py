@@ -29,7 +29,7 @@ OPS_LIMIT_S, MIX_LIMIT_S = 580, 240 # a dozen concurrent runs share the cores: r
 
 
 # Processes beside each other: words of test_ops, and what share of the cores its references get. A GPU is idle most of the time there.
-PARTS = {"products": 3, "attention": 4, "always": 2, "pat": 2, "persistentkv": 2, "flashdecode": 2, "cuts": 4, "captures": 1, "alone": 1, "steps": 1, "sampling": 2}
+PARTS = {"products": 3, "attention": 4, "always": 2, "tiles": 2, "pat": 2, "persistentkv": 2, "flashdecode": 2, "cuts": 4, "captures": 1, "alone": 1, "steps": 1, "sampling": 2}
 
 
 RANDOM = {"random batches": [], "random batches of chunks and decodes": ["hybrid"]} # arguments of random_plans, besides the number: kind of attention

@@ -210,7 +210,7 @@ def test_no_policy_of_attention_lacks_partials(tmp_path):
                        stdin=subprocess.DEVNULL)
     assert r.returncode == 0 and "*:" not in r.stdout, r.stdout + r.stderr
     cells = json.loads(out.read_text())["cells"]
-    assert len(cells) > 100 and all(set(c["us"]) == {"auto", "none", "always", "pat", "persistentkv", "flashdecode"} for c in cells)
+    assert len(cells) > 100 and all(set(c["us"]) == {"auto", "none", "always", "tiles", "pat", "persistentkv", "flashdecode"} for c in cells)
     assert [(c["name"], c["short"]) for c in cells if c["short"]] == []
 
 

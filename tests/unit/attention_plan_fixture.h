@@ -141,6 +141,7 @@ static td_attention_planner_config random_config(void)
   c.cost.partial_us *= below(3);
   c.cost.sharing_us = below(4) ? 0 : below(20);
   c.cost.small_sharing_us = below(4) ? 0 : below(20);
+  c.cost.small_group_us = below(2) * 0.4;
   return c;
 }
 

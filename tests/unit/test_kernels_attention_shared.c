@@ -17,7 +17,7 @@
 static td_attention_planner_config served_config(void)
 {
   td_attention_planner_config c = config_of(16);
-  c.cost.sharing_us = c.cost.small_sharing_us = 0;
+  c.cost.sharing_us = c.cost.small_sharing_us = c.cost.small_group_us = 0;
   return c;
 }
 
@@ -59,8 +59,6 @@ static void write_split(const view *v, const td_attention_planner_config *c, con
   assert_true(it->kv_begin < it->kv_end && it->kv_end <= g->n_keys && it->kv_begin % 64 == 0);
   assert_true(g->n_members > 0 && g->n_members * c->gqa_group <= c->tile_rows);
   assert_true(it->position == it->kv_end - 1); /* a small split's mask */
-  if (v->h->n_members * c->gqa_group <= c->tile_rows && c->gqa_group <= c->small_rows)
-    assert_true(is_small(g, c));
   for (uint32_t head = 0; head < c->n_kv_heads; head++)
     for (uint32_t i = 0; i < it->n_members; i++) {
       uint32_t partial = it->partial + head * it->n_partials * it->n_members + i; /* as attend_spans has it */
@@ -77,15 +75,15 @@ static uint64_t time_of(const td_attention_item *it)
 /* Assigns each prefix split after the first ones to the CTA with the least work, of those whose splits are
  * not small. There are n_first first splits and items->n_next more. Returns how often taking turns would have
  * chosen another CTA. */
-static uint32_t check_chains(const td_work_list *items, uint32_t n_first, uint32_t small_members)
+static uint32_t check_chains(const td_work_list *items, uint32_t n_first, uint32_t alone_members)
 {
   uint64_t *time = calloc(n_first + 1, sizeof *time);
   uint32_t *last = calloc(n_first + 1, sizeof *last), n_others = 0, n_blocks = 0;
   assert_true(time && last);
   for (uint32_t i = 0; i < n_first; i++) {
     const td_attention_item *it = &items->items[items->n_prefill + i];
-    assert_true(it->n_members > small_members || it->next == 0);
-    if (it->n_members <= small_members)
+    assert_true(it->n_members > alone_members || it->next == 0);
+    if (it->n_members <= alone_members)
       continue;
     last[n_blocks] = items->n_prefill + i;
     time[n_blocks++] = time_of(it);
@@ -128,6 +126,7 @@ static written *write_partials(const view *v, const td_attention_planner_config 
   written *w = calloc((size_t)h->n_partials + 1, sizeof *w);
   uint32_t n_splits = 0, n_small = 0, n_blocks = 0, places = c->n_resident / c->n_kv_heads;
   uint8_t *seen = calloc(h->n_splits + 1, 1);
+  bool fused = h->n_members < WARP_ROWS_MIN;
   assert_true(w && seen);
   for (uint32_t s = 0; s < h->n_groups; s++) {
     uint32_t n = v->groups[s].n_splits, n_keys = v->groups[s].n_keys;
@@ -144,8 +143,9 @@ static written *write_partials(const view *v, const td_attention_planner_config 
   while (items->n_prefill + n_blocks < items->n_wide &&
          items->items[items->n_prefill + n_blocks].n_tokens == 0)
     n_blocks++;
-  assert_true(n_blocks >= n_small && n_blocks - n_small <= (places ? places : 1) &&
-              (n_blocks > n_small) == (n_splits > n_small));
+  uint32_t n_alone = fused ? n_splits : n_small; /* splits that have a CTA each */
+  assert_true(n_blocks >= n_alone && n_blocks - n_alone <= (places ? places : 1) &&
+              (n_blocks > n_alone) == (n_splits > n_alone));
   for (uint32_t b = 0; b < n_blocks; b++) {
     uint32_t at = items->n_prefill + b;
     do {
@@ -161,7 +161,7 @@ static written *write_partials(const view *v, const td_attention_planner_config 
   for (uint32_t i = 0; i < n_splits; i++)
     assert_true(seen[i]);
   assert_int_equal(n_splits, n_blocks + items->n_next);
-  n_not_in_turns += check_chains(items, n_blocks, c->small_rows / c->gqa_group);
+  n_not_in_turns += check_chains(items, n_blocks, fused ? UINT32_MAX : c->small_rows / c->gqa_group);
   check_order(items, v);
   free(seen);
   return w;
@@ -497,15 +497,18 @@ static void test_pieces_leave_room_to_rows(void **unused)
 {
   (void)unused;
   static const struct {
-    uint32_t rows, shared, own, blocks;
+    uint32_t group, rows, shared, own, blocks;
     bool at_once;
-  } batches[] = {{16, 8192, 4096, 17, true}, {16, 8192, 3088, 17, true},   {16, 8192, 3072, 22, false},
-                 {16, 2048, 4096, 8, true},  {2, 512, 8192, 2, true},      {16, 8192, 512, 22, false},
-                 {64, 8192, 512, 48, false}, {380, 4096, 1553, 37, false}, {380, 4096, 1552, 48, false},
-                 {1000, 512, 33, 33, false}, {1000, 512, 32, 49, false},   {1000, 512, 200, 33, false}};
+  } batches[] = {
+      {2, 24, 8192, 2736, 17, true}, {2, 24, 8192, 2056, 17, true},   {2, 24, 8192, 2048, 22, false},
+      {2, 24, 2048, 2736, 8, true},  {4, 2, 512, 8192, 2, true},      {2, 24, 8192, 340, 22, false},
+      {4, 64, 8192, 512, 48, false}, {4, 380, 4096, 1553, 37, false}, {4, 380, 4096, 1552, 48, false},
+      {4, 1000, 512, 33, 33, false}, {4, 1000, 512, 32, 49, false},   {4, 1000, 512, 200, 33, false},
+      {4, 16, 8192, 4096, 22, false}}; /* few enough to be fused: a CTA for each split */
   td_attention_planner_config c = served_config();
   c.small_rows = 0;
   for (uint32_t i = 0; i < sizeof batches / sizeof *batches; i++) {
+    c.gqa_group = batches[i].group;
     uint32_t nodes[] = {1, batches[i].rows}, tokens[] = {batches[i].shared, batches[i].own};
     td_plan plan = tree_plan(2, nodes, tokens, 16);
     steps r = {0};
@@ -513,7 +516,7 @@ static void test_pieces_leave_room_to_rows(void **unused)
     check_step(&r, &plan);
     assert_int_equal(n_prefix_ctas(&r), batches[i].blocks);
     if (batches[i].at_once)
-      assert_in_range(r.items.n_wide, 40, 49);
+      assert_in_range(r.items.n_wide, 32, 49);
     close_run(&r);
   }
 }
@@ -533,6 +536,8 @@ static void test_small_groups_are_cut_like_decodes(void **unused)
     td_attention_planner_config c = served_config();
     c.gqa_group = batches[i].group;
     c.reduces_in_tiles = c.gqa_group > 4;
+    c.cost = td_attention_cost_of_h200(c.n_resident);
+    c.policy = &td_attention_always;
     steps r = {0};
     open_run(&r, &c);
     td_plan plan = tree_plan(2, (const uint32_t[]){1, batches[i].rows},
@@ -664,8 +669,8 @@ static void test_what_is_not_worth_it_is_not_shared(void **unused)
                   {64, 512, false}, {64, 2048, true}, {64, 4096, true}, {64, 8192, true}};
   td_attention_planner_config c = served_config();
   for (uint32_t priced = 0; priced < 2; priced++) {
-    c.cost.sharing_us = priced ? td_attention_cost_of_h200(c.n_resident).sharing_us : 0;
-    c.cost.small_sharing_us = priced ? td_attention_cost_of_h200(c.n_resident).small_sharing_us : 0;
+    if (priced)
+      c.cost = td_attention_cost_of_h200(c.n_resident);
     td_attention_planner *p = planner_of(&c);
     for (uint32_t i = 0; i < sizeof measured / sizeof *measured; i++) {
       uint32_t nodes[] = {1, measured[i].n_rows}, tokens[] = {measured[i].n_shared, 512};
@@ -680,6 +685,31 @@ static void test_what_is_not_worth_it_is_not_shared(void **unused)
     }
     td_attention_planner_destroy(p);
   }
+}
+
+/* Few rows have small groups only where that is predicted to be faster. If very many keys are shared, or if a
+ * small group has no room for two members, they fill a tile. */
+static void test_few_rows_of_many_keys_fill_a_tile(void **unused)
+{
+  (void)unused;
+  static const struct {
+    uint32_t group, heads, rows, shared, groups;
+  } batches[] = {{4, 8, 16, 4096, 4},   {4, 8, 16, 65536, 1}, {8, 8, 8, 32768, 1},
+                 {8, 8, 8, 100000, 1},  {7, 4, 9, 32768, 1},  {12, 8, 5, 32768, 1},
+                 {16, 2, 4, 100000, 1}, {1, 8, 16, 65536, 1}, {1, 32, 64, 2048, 4}};
+  for (uint32_t i = 0; i < sizeof batches / sizeof *batches; i++)
+    for (uint32_t never_small = 0; never_small < 2; never_small++) {
+      const td_attention_policy policy = {.never_small = never_small};
+      td_attention_planner_config c = config_of(16);
+      c.gqa_group = batches[i].group, c.n_kv_heads = batches[i].heads;
+      c.policy = &policy;
+      td_attention_planner *p = planner_of(&c);
+      td_plan plan = tree_plan(2, (const uint32_t[]){1, batches[i].rows},
+                               (const uint32_t[]){batches[i].shared / 16 * 16, 512}, 16);
+      make(p, &plan);
+      assert_int_equal(td_attention_planner_block(p)->n_groups, never_small ? 1 : batches[i].groups);
+      td_attention_planner_destroy(p);
+    }
 }
 
 /* The number of shared keys, and so the saving, does not depend on how long private keys become. */
@@ -802,6 +832,7 @@ int main(void)
                                      cmocka_unit_test(test_pieces_leave_room_to_rows),
                                      cmocka_unit_test(test_small_groups_are_cut_like_decodes),
                                      cmocka_unit_test(test_small_groups_among_many_rows),
+                                     cmocka_unit_test(test_few_rows_of_many_keys_fill_a_tile),
                                      cmocka_unit_test(test_many_rows_have_a_third_of_the_places),
                                      cmocka_unit_test(test_more_places_than_blocks),
                                      cmocka_unit_test(test_spans_in_another_order_keep_their_costs),
