@@ -34,6 +34,16 @@ __device__ __forceinline__ uint64_t launch_flag(const shared_prefixes &shared, c
 {
   return (uint64_t)batch.counts[COUNT_STEP] << 32 | shared.launch;
 }
+
+// Called by all threads when they have stored a split's partials.
+__device__ __forceinline__ void tell_done(const attention_args &a, const device_batch &batch,
+                                          const shared_prefixes &shared, const td_attention_item &split,
+                                          uint32_t kv_head)
+{
+  __syncthreads();
+  if (threadIdx.x == 0)
+    set_flag(shared.done + (size_t)split.first_partial * a.n_kv_heads + kv_head, launch_flag(shared, batch));
+}
 #endif
 
 #ifdef __CUDACC__
@@ -383,16 +393,6 @@ __device__ __forceinline__ void finish_split(consumer<HD, prefix_tile<HD>::KEYS>
   wgmma_wait<0>();
   wgmma_fence_operand(c.o);
   ring.release(v);
-}
-
-// Called by all threads when they have stored a split's partials.
-__device__ __forceinline__ void tell_done(const attention_args &a, const device_batch &batch,
-                                          const shared_prefixes &shared, const td_attention_item &split,
-                                          uint32_t kv_head)
-{
-  __syncthreads();
-  if (threadIdx.x == 0)
-    set_flag(shared.done + (size_t)split.first_partial * a.n_kv_heads + kv_head, launch_flag(shared, batch));
 }
 
 // Computes a prefix split and the splits chained to it (td_attention_item.next). Called by a CTA of four
