@@ -27,7 +27,8 @@ typedef struct td_stage_options {
   {"--threads", "N", "compute threads of the CPU backend; 0: one per core", TD_ARG_NUMBER, &(o).threads}, \
   {"--cpu-exact", "N", "as tandemd's: 0 rounds activations (1)", TD_ARG_NUMBER, &(o).cpu_exact}, \
   {"--device", "N", "which GPU (0)", TD_ARG_NUMBER, &(o).device}, \
-  {"--gb-s", "X", "memory bandwidth for floors; 0: that of an H200, or measured on a CPU", TD_ARG_NUMBER, &(o).gb_s}, \
+  {"--gb-s", "X", "memory bandwidth for floors; 0: that of an H200, or measured on a CPU", TD_ARG_NUMBER, \
+   &(o).gb_s}, \
   {"--json", "FILE", "where all figures go", TD_ARG_TEXT, &(o).json}
 #define TD_STAGE_ARGS_OF_STEPS(o) \
   {"--tflop-s", "X", "compute ceiling; as --gb-s", TD_ARG_NUMBER, &(o).tflop_s}, \
