@@ -20,7 +20,7 @@ td_attention_cost td_attention_cost_of_h200(uint32_t n_resident)
                              .alone_bytes_us = 10.7e6 / n,
                              .sharing_us = 12,
                              .small_sharing_us = 2.5,
-                             .small_group_us = 0.4};
+                             .small_group_us = 0.6};
 }
 
 unit_costs td_attention_unit_costs(const td_attention_planner_config *c, uint32_t tile_members, bool small)

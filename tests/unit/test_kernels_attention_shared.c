@@ -661,19 +661,22 @@ static void test_what_is_not_worth_it_is_not_shared(void **unused)
 {
   (void)unused;
   static const struct {
-    uint32_t n_rows, n_shared;
+    uint32_t n_rows, n_shared, n_own;
     bool pays;
-  } measured[] = {{2, 512, false},  {2, 8192, false}, {4, 4096, false}, {4, 8192, true},  {8, 512, false},
-                  {8, 1024, false}, {8, 2048, false}, {8, 8192, true},  {16, 512, false}, {16, 1024, false},
-                  {16, 4096, true}, {16, 8192, true}, {32, 2048, true}, {32, 4096, true}, {32, 8192, true},
-                  {64, 512, false}, {64, 2048, true}, {64, 4096, true}, {64, 8192, true}};
+  } measured[] = {
+      {2, 512, 512, false},  {2, 8192, 512, false},  {4, 4096, 512, false}, {4, 8192, 512, true},
+      {8, 512, 512, false},  {8, 1024, 512, false},  {8, 2048, 512, false}, {8, 8192, 512, true},
+      {16, 512, 512, false}, {16, 1024, 512, false}, {16, 4096, 512, true}, {16, 8192, 512, true},
+      {32, 2048, 512, true}, {32, 4096, 512, true},  {32, 8192, 512, true}, {64, 512, 512, false},
+      {64, 2048, 512, true}, {64, 4096, 512, true},  {64, 8192, 512, true}, {16, 1024, 4096, false},
+      {4, 8192, 4096, true}, {8, 8192, 4096, true},  {16, 8192, 4096, true}};
   td_attention_planner_config c = served_config();
   for (uint32_t priced = 0; priced < 2; priced++) {
     if (priced)
       c.cost = td_attention_cost_of_h200(c.n_resident);
     td_attention_planner *p = planner_of(&c);
     for (uint32_t i = 0; i < sizeof measured / sizeof *measured; i++) {
-      uint32_t nodes[] = {1, measured[i].n_rows}, tokens[] = {measured[i].n_shared, 512};
+      uint32_t nodes[] = {1, measured[i].n_rows}, tokens[] = {measured[i].n_shared, measured[i].n_own};
       td_attention_private own[ROWS_MAX];
       td_plan plan = tree_plan(2, nodes, tokens, 16);
       make(p, &plan);
