@@ -552,6 +552,45 @@ static void test_small_groups_are_cut_like_decodes(void **unused)
   }
 }
 
+/* A small split needs a CTA, however short it is: wide decodes beside some of 64 keys fill three waves at
+ * most, as beside longer ones. */
+static void test_short_small_splits_take_places(void **unused)
+{
+  (void)unused;
+  td_attention_planner_config c = served_config();
+  c.policy = &td_attention_always;
+  c.cost.start_us = c.cost.partial_us = 0;
+  steps r = {0};
+  open_run(&r, &c);
+  td_plan plan = begin_plan(16);
+  for (uint32_t i = 0; i < 16; i++) /* eight pairs */
+    add_row(&plan, 64 + 20, i & ~1u, i % 2 ? 64 / 16 : 0);
+  for (uint32_t i = 16; i < 54; i++)
+    add_row(&plan, i < 36 ? 3000 + 37 * i : 20, 0, 0);
+  check_step(&r, &plan);
+  assert_int_equal(td_attention_planner_block(r.p)->n_splits, 8);
+  assert_true(r.items.n_wide < r.items.n_items && r.items.n_wide <= 3 * 49);
+  close_run(&r);
+}
+
+/* Few rows whose groups fill a tile: decodes are cut for all places, because the splits take tensor-core time
+ * and not a decode's. */
+static void test_tiles_of_few_rows_are_not_cut_like_decodes(void **unused)
+{
+  (void)unused;
+  static const td_attention_policy tiles = {.always_shares = true, .never_small = true};
+  td_attention_planner_config c = served_config();
+  c.policy = &tiles;
+  steps r = {0};
+  open_run(&r, &c);
+  td_plan plan = tree_plan(2, (const uint32_t[]){1, 16}, (const uint32_t[]){8192, 4096}, 16);
+  check_step(&r, &plan);
+  const td_attention_header *h = td_attention_planner_block(r.p);
+  assert_int_equal(h->n_groups, 1);
+  assert_int_equal(r.items.n_wide - h->n_splits, 48);
+  close_run(&r);
+}
+
 /* Where there are more rows than places, a small group's splits are as long as rows are on average. */
 static void test_small_groups_among_many_rows(void **unused)
 {
@@ -834,6 +873,8 @@ int main(void)
                                      cmocka_unit_test(test_pieces_are_as_many_as_was_fastest),
                                      cmocka_unit_test(test_pieces_leave_room_to_rows),
                                      cmocka_unit_test(test_small_groups_are_cut_like_decodes),
+                                     cmocka_unit_test(test_short_small_splits_take_places),
+                                     cmocka_unit_test(test_tiles_of_few_rows_are_not_cut_like_decodes),
                                      cmocka_unit_test(test_small_groups_among_many_rows),
                                      cmocka_unit_test(test_few_rows_of_many_keys_fill_a_tile),
                                      cmocka_unit_test(test_many_rows_have_a_third_of_the_places),
