@@ -114,9 +114,9 @@ typedef struct td_attention_planner_config {
   uint32_t window_tokens; /* 0: none. The planner leaves out whole pages before the window; the kernel masks
                              the rest */
   uint32_t tile_rows;     /* most query rows of a group that the kernel can do; at least gqa_group */
-  uint32_t
-      small_rows; /* groups of at most so many query rows are small: a CTA attends to one of their splits
-                     as to a decode. As many as the kernel's decode items have, or 0: no group is small */
+  /* Groups of at most so many query rows are small: a CTA attends to one of their splits as to a decode. As
+   * many as the kernel's decode items have, or 0: no group is small. */
+  uint32_t small_rows;
   uint32_t max_partials; /* 0: as many as td_attention_partials_max returns */
   bool reduces_in_tiles; /* the kernel reduces partials for all heads of a GQA group together, so each partial
                             costs more */

@@ -11,8 +11,7 @@ enum { GROWTH_MAX = 64 /* new tokens of a row between two plans */ };
 
 const td_attention_policy td_attention_always = {.name = "always", .always_shares = true};
 
-/* Whether n_rows decodes are so few that all groups may be small: together they would fill one tile at most.
- */
+/* Whether n_rows decodes are so few that all groups may be small: together they fill one tile at most. */
 static bool are_few(const td_attention_planner_config *c, uint32_t n_rows)
 {
   return c->gqa_group <= c->small_rows && n_rows * c->gqa_group <= c->tile_rows;
